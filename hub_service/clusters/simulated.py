@@ -125,13 +125,18 @@ class SimulatedCluster(RecordedCluster):
         return {}
 
     async def logs(
-        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+        self,
+        workload: WorkloadId,
+        *,
+        worker: int | None,
+        tail: int | None,
+        follow: bool,
+        uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail
-        self._one(workload)
-        record = await self.workload(workload)
-        while follow and not record.state.finished:
+        first = record = self._one(self._same(workload, uid)).record
+        while follow and not record.state.finished and record.uid == first.uid:
             record = await self.wait(workload, record)
         nothing: tuple[LogChunk, ...] = ()
         for chunk in nothing:

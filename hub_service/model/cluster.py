@@ -124,14 +124,21 @@ class Programs(Protocol):
     """Programs beside a workload's own, on clusters that users have no access to."""
 
     async def execute(
-        self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
+        self,
+        workload: WorkloadId,
+        worker: int,
+        command: Sequence[str],
+        stdin: bytes,
+        *,
+        uid: str = "",
     ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         """Start a program beside a worker; return its output and finally its exit.
 
         Closing the iterator ends the connection, not the program.
 
         Raises:
-            Conflict: the worker does not run, or the platform may not start programs there.
+            Conflict: the worker does not run, the platform may not start programs there, or it is
+                another workload than that of a non-empty uid.
             Unavailable: the node does not answer.
         """
 
@@ -141,7 +148,7 @@ class Cluster(ControlledCluster, Protocol):
 
     All methods are safe to cancel; acknowledged writes are durable. Methods that name a workload or
     project raise NotFound if it is unknown. None of them authorises: the API does. A `uid` limits a
-    change to one workload: in the same step, another one of that name raises Conflict.
+    call to one workload: in the same step, another one of that name raises Conflict.
     """
 
     async def run(self) -> None:
@@ -244,7 +251,9 @@ class Cluster(ControlledCluster, Protocol):
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`; spawners wait with it."""
 
-    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+    async def environment(
+        self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
+    ) -> WorkerEnvironment:
         """Return the environment that gives a worker its devices; spawners start sessions with it.
 
         Raises:
@@ -252,11 +261,18 @@ class Cluster(ControlledCluster, Protocol):
         """
 
     def logs(
-        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+        self,
+        workload: WorkloadId,
+        *,
+        worker: int | None,
+        tail: int | None,
+        follow: bool,
+        uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until it is finished.
 
-        `tail` starts with the last lines of each worker. Pauses do not end a followed log.
+        `tail` starts with the last lines of each worker. Pauses do not end a followed log. Nothing
+        comes from a later workload of that name, also without a `uid`.
         """
 
     def unsaved_pauses(self) -> Mapping[str, int]:

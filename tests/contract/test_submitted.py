@@ -54,43 +54,6 @@ async def test_a_finished_name_stays_taken_until_it_is_deleted(lab):
     assert record.state == "queued"
 
 
-CHANGES = {
-    "suspend": lambda cluster, **only: cluster.suspend("vision/exp", by="ana", **only),
-    "resume": lambda cluster, **only: cluster.resume("vision/exp", by="ana", **only),
-    "delete": lambda cluster, **only: cluster.delete("vision/exp", by="ana", **only),
-    "scale": lambda cluster, **only: cluster.scale(
-        "vision/exp", workers=2, min_workers=None, by="ana", **only
-    ),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_change_meant_for_an_earlier_workload_of_the_name_is_refused(lab, change):
-    spec = lab.job("exp", workers=4, elastic=True, min_workers=1)
-    [earlier] = await lab.cluster.submit([spec])
-    await lab.cluster.delete(spec.id, by="ana")
-    await lab.until_gone(spec.id)
-    [later] = await lab.cluster.submit([spec])
-
-    with pytest.raises(Conflict, match="another one, submitted by ana") as refused:
-        await change(lab.cluster, uid=earlier.uid)
-
-    assert refused.value.code == "another_workload"
-    assert len({earlier.uid, later.uid, ""}) == 3
-    assert (await lab.cluster.workload(spec.id)).uid == later.uid
-    await change(lab.cluster, uid=later.uid)
-
-
-async def test_elements_of_an_array_have_its_uid(lab):
-    [array] = await lab.cluster.submit([lab.job("exp", array=3)])
-    await lab.cluster.delete("vision/exp-1", by="ana", uid=array.uid)
-
-    assert (await lab.cluster.workload("vision/exp")).uid == array.uid
-    assert (await lab.cluster.workload("vision/exp-2")).uid == array.uid
-    with pytest.raises(Conflict, match="another one"):
-        await lab.cluster.delete("vision/exp-2", by="ana", uid="of another array")
-
-
 async def test_unfinished_jobs_are_counted_per_user(lab):
     ended, suspended = lab.job("ended"), lab.job("suspended")
     others = lab.job("others", user="mia")

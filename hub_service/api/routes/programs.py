@@ -47,7 +47,9 @@ async def execute(
             hint="`runai exec` there runs them, with its environment.",
             code="no_pod",
         )
-    pieces = await on.programs.execute(record.id, worker, asked.command, asked.stdin)
+    pieces = await on.programs.execute(
+        record.id, worker, asked.command, asked.stdin, uid=record.uid
+    )
     still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id, record.uid)
     body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")

@@ -16,7 +16,7 @@ from runai.hub_service.api.services.platform import Caller, On, Platform, Uid, W
 from runai.hub_service.api.services.submit import submit as submit_request
 from runai.hub_service.api.views.workload_pages import Filter, page_of
 from runai.hub_service.api.views.workload_views import version_of
-from runai.hub_service.clusters.states.user_actions import of_whole_array, refuse_other
+from runai.hub_service.clusters.states.user_actions import of_whole_array
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
@@ -79,8 +79,9 @@ async def describe(
     """Return a workload; with `changed_from`, as soon as its version differs (long poll)."""
     record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if changed_from is not None:
-        record = await _changed(on, record, changed_from, timeout)
-        refuse_other(record, uid)
+        await _wait_for_change(on, record, changed_from, timeout)
+        # The caller's permission may be another now, and so may the workload of that name.
+        record = await on.allowed(caller, Action.READ_WORKLOAD, record.id, uid)
     return await _detail(on, caller, record)
 
 
@@ -150,7 +151,7 @@ async def scale(
 async def keep(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
     record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name), uid)
-    await on.idle.extend(record.id, by=caller.name)
+    await on.idle.extend(record, by=caller.name)
     return await _detail(on, caller, record)
 
 
@@ -204,7 +205,7 @@ async def environment(
             hint="`runai regain` asks for them again.",
             code="no_allocation",
         )
-    handed = await on.cluster.environment(record.id, worker)
+    handed = await on.cluster.environment(record.id, worker, uid=record.uid)
     return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
 
 
@@ -236,7 +237,7 @@ async def logs(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
     still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id, record.uid)
-    chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
+    chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow, uid=record.uid)
     body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
@@ -257,19 +258,19 @@ async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
             )
 
 
-async def _changed(
+async def _wait_for_change(
     on: Platform, record: WorkloadRecord, seen: str, within_s: float
-) -> WorkloadRecord:
+) -> None:
     deadline = asyncio.get_running_loop().time() + within_s
     while version_of(record) == seen:
         left_s = deadline - asyncio.get_running_loop().time()
         changed = await unless(on.leaving, on.cluster.wait(record.id, record), left_s)
         if changed is None:
-            break
+            return
         record = changed
-    return record
 
 
 async def _detail(on: Platform, caller: Caller, record: WorkloadRecord) -> WorkloadDetail:
+    history = await on.cluster.history(record.id)  # at once: later another may have the name
     viewer = await on.viewer(caller, progress_of=(record.id,), listed=False)
-    return viewer.detail(record, await on.cluster.history(record.id))
+    return viewer.detail(record, history)

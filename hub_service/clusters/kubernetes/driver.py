@@ -229,18 +229,24 @@ class KubernetesCluster:
         await self._write_event(await self.lookup.subject(workload), "Warning", text, bad=True)
 
     async def logs(
-        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+        self,
+        workload: WorkloadId,
+        *,
+        worker: int | None,
+        tail: int | None,
+        follow: bool,
+        uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the logs of a workload's pods.
 
         Logs of earlier attempts are deleted with their pods.
         """
-        await self.lookup.one(workload)
+        first = await self.lookup.one(workload, uid)
 
         async def poll() -> logs.LogSources:
             change = self._changes.next
-            record = await self.workload(workload)
-            pods = await self.lookup.pods_of(workload)
+            record = await self.lookup.same(workload, first.uid)
+            pods = await self.lookup.pods_of(workload, first.uid)
             return logs.LogSources(pods, max(1, record.attempts), record.state.finished, change)
 
         if follow:

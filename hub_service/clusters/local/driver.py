@@ -298,33 +298,38 @@ class LocalCluster(RecordedCluster):
         return self._allocations.of(node, devices, rows, booted=booted, told=told)
 
     async def logs(
-        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+        self,
+        workload: WorkloadId,
+        *,
+        worker: int | None,
+        tail: int | None,
+        follow: bool,
+        uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
-        self._one(workload)
-        record = await self.workload(workload)
-        if worker is not None and not 0 <= worker < len(record.workers):
-            raise NotFound(
-                f"{workload} has no worker {worker}.",
-                hint=f"Its workers are numbered from 0 to {len(record.workers) - 1}.",
-            )
-        chosen = range(len(record.workers)) if worker is None else [worker]
-        logs = [WorkerLog(self._job_dir(record.spec), index) for index in chosen]
+        record = self._one(self._same(workload, uid)).record
+        job = self._job_dir(record.spec)
+        logs = [WorkerLog(job, index) for index in _chosen_workers(record, worker)]
         for log in logs:
             if not follow:
                 await asyncio.to_thread(log.end_here)
             if tail is not None:
                 await asyncio.to_thread(log.skip_to_last, tail)
-        with contextlib.suppress(NotFound):  # deleted while it is followed
-            while True:
-                # A workload that finished before this read has written everything.
-                record = await self.workload(workload)
-                for log in logs:
-                    while (chunk := await asyncio.to_thread(log.next_chunk)) is not None:
-                        yield chunk
-                if record.state.finished or not follow:
-                    break
-                await self._wait_for_output(workload, record)
+        uid = record.uid
+        while (now := self._unless_gone(workload, uid)) is not None:
+            # A workload that finished before this read has written everything.
+            for log in logs:
+                while True:
+                    chunk = await asyncio.to_thread(log.next_chunk)
+                    if self._unless_gone(workload, uid) is None:
+                        return  # what was read may be a later workload's: it has the directory
+                    if chunk is None:
+                        break
+                    yield chunk
+            if now.state.finished or not follow:
+                break
+            with contextlib.suppress(NotFound):  # deleted while it is followed
+                await self._wait_for_output(workload, now)
         for log in logs:
             if (chunk := log.rest()) is not None:
                 yield chunk
@@ -429,6 +434,11 @@ class LocalCluster(RecordedCluster):
         self._requests.remove(worker)
         return None
 
+    def _unless_gone(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
+        """Return the record of a workload; None if it is gone, also if another has its name."""
+        record = self._rows.record(workload)
+        return record if record is not None and record.uid == uid else None
+
     def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
         row = self._rows.get(workload)
         return row is not None and row.record.submitted == submitted
@@ -452,6 +462,17 @@ class LocalCluster(RecordedCluster):
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / JOBS / spec.project / spec.name
+
+
+def _chosen_workers(record: WorkloadRecord, worker: int | None) -> Sequence[int]:
+    """Return the index of one worker, or all indices; raise NotFound if there is no such worker."""
+    every = range(len(record.workers))
+    if worker is None or worker in every:
+        return every if worker is None else [worker]
+    raise NotFound(
+        f"{record.id} has no worker {worker}.",
+        hint=f"Its workers are numbered from 0 to {len(every) - 1}.",
+    )
 
 
 def _phase(row: StoredWorkload) -> tuple[float, int, bool]:

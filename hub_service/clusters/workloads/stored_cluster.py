@@ -277,9 +277,11 @@ class RecordedCluster:
             await self._waking.next()
         return record
 
-    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+    async def environment(
+        self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
+    ) -> WorkerEnvironment:
         """Return the environment with which a spawner starts a session on its devices."""
-        row = self._one(workload)
+        row = self._one(self._same(workload, uid))
         if not 0 <= worker < len(row.record.workers):
             raise NotFound(
                 f"{workload} has no worker {worker}.",

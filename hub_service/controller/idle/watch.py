@@ -103,7 +103,7 @@ class IdleWatch:
 
     def releasing(self, record: WorkloadRecord) -> bool:
         """Return True if programs of a workload may not use a device."""
-        one = self._watched.get(record.id)
+        one = self._of(record)
         return record.released is not None or (one is not None and bool(one.releasing))
 
     def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
@@ -111,13 +111,13 @@ class IdleWatch:
         released = {record.id for record in records if record.released is not None}
         return released.union(w for w, one in self._watched.items() if one.releasing)
 
-    async def extend(self, workload: WorkloadId, *, by: str) -> None:
+    async def extend(self, record: WorkloadRecord, *, by: str) -> None:
         """Extend an idle workload's time by 30 minutes.
 
         Raises:
             Conflict: no action is due on it, or it was extended twice already.
         """
-        one = self._watched.get(workload)
+        one, workload = self._of(record), record.id
         if one is None or one.releasing or not due_in(one.rules, one.known, releases=one.releases):
             raise Conflict(
                 f"{workload} is not about to lose its GPUs, so there is nothing to extend.",
@@ -140,7 +140,7 @@ class IdleWatch:
         Raises:
             Conflict: it is not a running session with GPUs.
         """
-        one = self._watched.get(record.id)
+        one = self._of(record)
         if not self._can_release(record) or not record.allocated or one is None:
             raise Conflict(
                 f"{record.id} is no running session with GPUs ({record.state}).",
@@ -148,6 +148,12 @@ class IdleWatch:
                 code="not_releasable",
             )
         one.releasing = one.releasing or f"{by} gives its GPUs back"
+
+    def _of(self, record: WorkloadRecord) -> _Watched | None:
+        """Return the allocation of a workload, but none of an earlier workload of that name."""
+        one = self._watched.get(record.id)
+        is_its = one is not None and one.record is not None and one.record.uid == record.uid
+        return one if is_its else None
 
     # -- reports of agents ------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ class IdleWatch:
         spec = project or ProjectSpec(record.spec.project)
         rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
         started = max((w.started for w in record.workers if w.started), default=None)
-        if one is None or one.started != started:
+        if one is None or one.started != started or self._of(record) is not one:
             one = _Watched(started, Idleness(at), rules, self._can_release(record))
         one.rules, one.releases = rules, self._can_release(record)
         one.record, one.project = record, project

@@ -5,14 +5,17 @@ Tests of programs that really run are in tests/nodes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms, _container, _ended
 from runai.hub_service.model.cluster import ProgramEnd
-from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
+from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 
 
 def status(**details) -> dict[str, object]:
@@ -132,3 +135,18 @@ def test_a_node_that_runs_nothing_is_a_sentence(running, plane):
     assert isinstance(wrong, Unavailable)
     assert wrong.message.startswith(f"The node of {workload} runs no program for us now: ")
     assert too_long.code == "too_large"
+
+
+@pytest.mark.kubernetes
+def test_program_does_not_run_in_a_pod_that_was_made_again_by_the_same_name(running, rights):
+    with Scheduler(rights) as scheduler:
+        workload = running(scheduler)
+
+        async def earlier(workload: str, uid: str) -> list[Pod]:
+            pods = await scheduler.cluster.lookup.pods_of(workload, uid)
+            return [replace(pod, uid="of an earlier pod") for pod in pods]
+
+        programs = PodPrograms(scheduler.cluster._api, earlier)
+        wrong = scheduler.call(refused(programs, workload, ["true"]))
+
+    assert isinstance(wrong, NotFound)

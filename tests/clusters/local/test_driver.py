@@ -477,6 +477,21 @@ async def test_following_ends_when_the_workload_is_deleted(lab):
         assert (await followed) in {"ready\n", ""}
 
 
+@pytest.mark.parametrize("tail", [None, 1])
+async def test_followed_log_has_nothing_of_a_later_workload_of_the_name(lab, tail):
+    workload = await _run(lab, "exp", "echo mine; exec sleep 1000")
+    followed = lab.cluster.logs(workload, worker=None, tail=tail, follow=True)
+    assert (await anext(followed)).lines == b"mine\n"
+    await lab.cluster.delete(workload, by="ana")
+    await lab.until_gone(workload)
+
+    await _run(lab, "exp", "echo not mine; echo secret", user="mia")
+    await lab.until(workload, "succeeded")
+
+    assert [chunk.lines async for chunk in followed] == []
+    assert await _text(lab, workload) == "not mine\nsecret\n"
+
+
 async def test_a_tail_is_the_last_lines(lab):
     workload = await _run(lab, "exp", "seq 1 10")
     await lab.until(workload, "succeeded")

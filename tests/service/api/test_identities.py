@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.wire.errors import Conflict, Forbidden, NotFound
 from runai.hub_service.wire.program_schemas import ExecRequest, ProcessReport
-from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest
+from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 
 JOB = SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1)
 
@@ -88,3 +91,35 @@ async def test_call_by_name_alone_means_whatever_has_the_name(namesakes):
 
     assert (await client.suspend("vision/exp1")).uid == later.uid
     assert (await client.resume(WorkloadIdentity("vision/exp1", ""))).state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("by_name", "user", "answer"),
+    [
+        pytest.param(True, "ana", WorkloadDetail, id="by name"),
+        pytest.param(True, "mia", Forbidden, id="by name, of another user"),
+        pytest.param(False, "ana", Conflict, id="by uid"),
+        pytest.param(False, "mia", Forbidden, id="by uid, of another user"),
+    ],
+)
+async def test_long_poll_checks_the_workload_that_it_answers_with(
+    simulated, monkeypatch, by_name, user, answer
+):
+    ana, cluster = await simulated.client("ana"), simulated.platform.cluster
+    await ana.submit(SubmitRequest(name="first", project="vision", command=["train"], gpus=4))
+    await ana.submit(JOB)
+    seen, wait, waits = await ana.suspend("vision/exp1"), cluster.wait, asyncio.Event()
+    spec = (await cluster.workload(seen.id)).spec
+
+    async def begun(*asked):
+        waits.set()
+        return await wait(*asked)
+
+    monkeypatch.setattr(cluster, "wait", begun)
+    polled = asyncio.create_task(ana.wait(seen.id if by_name else seen, seen.version))
+    await waits.wait()
+    await cluster.delete(seen.id, by="ana")
+    await cluster.submit([replace(spec, user=user, command=("secret",), key="")])
+
+    answered = await asyncio.gather(polled, return_exceptions=True)
+    assert [type(each) for each in answered] == [answer]

@@ -35,7 +35,7 @@ class Talking:
     ended = 0
     """Programs with a closed output stream."""
 
-    async def execute(self, *_program: object) -> AsyncIterator[OutputChunk | ProgramEnd]:
+    async def execute(self, *_program: object, uid: str) -> AsyncIterator[OutputChunk | ProgramEnd]:
         return self._written()
 
     async def _written(self) -> AsyncIterator[OutputChunk | ProgramEnd]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
@@ -13,6 +17,16 @@ from runai.hub_service.model.records import Process, ProjectSpec, WorkloadRecord
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
+from runai.hub_service.wire.errors import Conflict
+
+DEVICES = SimulatedDevices(2, node="lab").devices()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger(tmp_path / "ledger.sqlite")
+    yield opened
+    opened.close()
 
 
 class SlowCluster(SimulatedCluster):
@@ -28,11 +42,8 @@ class SlowCluster(SimulatedCluster):
         return record
 
 
-async def test_concurrent_reports_release_each_session_once(tmp_path: Path) -> None:
-    devices = SimulatedDevices(2, node="lab").devices()
-    cluster = SlowCluster({"lab": devices}, clock=lambda: 5.0)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    watch = IdleWatch(cluster, ledger)
+async def with_two_sessions(cluster: SimulatedCluster) -> list[str]:
+    """Run two sessions with a GPU each; return their ids."""
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000)))
     for name in ("a", "b"):
         spec = WorkloadSpec(
@@ -43,22 +54,43 @@ async def test_concurrent_reports_release_each_session_once(tmp_path: Path) -> N
     names = ["vision/a", "vision/b"]
     for pid, name in enumerate(names, 100):
         await cluster.attach(name, Process(pid, 1.0))
+    return names
 
-    async def observe() -> None:
-        samples = [
-            UsageSample(workload=w.id, device=devices[0].uuid, utilization=0.0, memory_mib=0)
-            for w in await cluster.workloads()
-        ]
-        await watch.observe(
-            AgentReport(node="lab", at=10.0, interval=1.0, devices=[], samples=samples)
-        )
 
-    await observe()
+async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
+    """Report idle GPUs of all workloads."""
+    samples = [
+        UsageSample(workload=w.id, device=DEVICES[0].uuid, utilization=0.0, memory_mib=0)
+        for w in await cluster.workloads()
+    ]
+    await watch.observe(AgentReport(node="lab", at=10.0, interval=1.0, devices=[], samples=samples))
+
+
+async def test_concurrent_reports_release_each_session_once(ledger: Ledger) -> None:
+    cluster = SlowCluster({"lab": DEVICES}, clock=lambda: 5.0)
+    watch = IdleWatch(cluster, ledger)
+    names = await with_two_sessions(cluster)
+
+    await report_idle(cluster, watch)
     for name in names:
         await watch.release(await cluster.workload(name), by="ana")
-    cluster.meanwhile = observe
-    await observe()
+    cluster.meanwhile = partial(report_idle, cluster, watch)
+    await report_idle(cluster, watch)
 
     assert all([(await cluster.workload(name)).released is not None for name in names])
     assert [[e.kind for e in await ledger.events(name)] for name in names] == [["released"]] * 2
-    ledger.close()
+
+
+async def test_allocation_of_an_earlier_session_is_none_of_a_later_one(ledger: Ledger) -> None:
+    cluster = SimulatedCluster({"lab": DEVICES}, clock=lambda: 5.0)
+    watch = IdleWatch(cluster, ledger)
+    name, _ = await with_two_sessions(cluster)
+    earlier = await cluster.workload(name)
+    later = replace(earlier, uid="that of a later one")
+    await report_idle(cluster, watch)
+
+    with pytest.raises(Conflict, match="is no running session"):
+        await watch.release(later, by="ana")
+    await watch.release(earlier, by="ana")
+
+    assert (watch.releasing(earlier), watch.releasing(later)) == (True, False)

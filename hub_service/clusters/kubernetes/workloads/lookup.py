@@ -124,13 +124,13 @@ class WorkloadLookup:
         await self.records()
         return self._held.get(node, ())
 
-    async def one(self, workload: WorkloadId) -> WorkloadRecord:
+    async def one(self, workload: WorkloadId, uid: str = "") -> WorkloadRecord:
         """Return one workload that is no whole array.
 
         Raises:
-            Conflict: it is a whole array.
+            Conflict: it is a whole array, or another one than that of a non-empty uid.
         """
-        record = await self.workload(workload)
+        record = await self.same(workload, uid)
         if record.spec.is_array:
             raise of_whole_array(record)
         return record
@@ -148,19 +148,20 @@ class WorkloadLookup:
     async def subject(self, workload: WorkloadId) -> Job | Pod:
         """Return the Job or the pod of a workload; of an element its last pod, or the array's Job.
 
+        Its uid is the record's: a pod may be called like a Job.
+
         Raises:
             NotFound: the workload has neither.
         """
         if (element := self.element(workload)) is not None:
             pods = await self.pods_of(workload)
             return max(pods, key=lambda pod: (pod.created, pod.name), default=element[0])
-        everything: list[Job | Pod] = [
-            *self._cache.informers.jobs.by_uid().values(),
-            *self._cache.pods(),
-        ]
-        for found in everything:
-            if self._cache.id_of(found) == workload:
-                return found
+        record = await self.workload(workload)
+        if (job := self._cache.informers.jobs.by_uid().get(record.uid)) is not None:
+            return job
+        for pod in self._cache.pods():
+            if pod.uid == record.uid:
+                return pod
         raise NotFound(f"There is no workload {workload}.")
 
     async def same(self, workload: WorkloadId, uid: str) -> WorkloadRecord:
@@ -208,16 +209,18 @@ class WorkloadLookup:
             )
         return subject
 
-    async def pods_of(self, workload: WorkloadId) -> list[Pod]:
+    async def pods_of(self, workload: WorkloadId, uid: str = "") -> list[Pod]:
         """Return the pods of a workload; an element's has the index of its only worker, 0.
 
         Raises:
-            Conflict: it is a whole array.
+            Conflict: it is a whole array, or another one than that of a non-empty uid.
         """
         if (element := self.element(workload)) is not None:
+            if uid:
+                await self.same(workload, uid)
             job, index = element
             return [replace(pod, index=0) for pod in self.pods_of_job(job) if pod.index == index]
-        await self.one(workload)
+        await self.one(workload, uid)
         subject = await self.subject(workload)
         return [subject] if isinstance(subject, Pod) else self.pods_of_job(subject)
 

@@ -34,13 +34,21 @@ MOST_COMMAND_BYTES = 32_768
 class PodPrograms:
     """Implementation of `base.Programs` for pods."""
 
-    def __init__(self, api: Api, pods_of: Callable[[WorkloadId], Awaitable[Sequence[Pod]]]) -> None:
-        """Run programs in the pods that `pods_of` returns."""
+    def __init__(
+        self, api: Api, pods_of: Callable[[WorkloadId, str], Awaitable[Sequence[Pod]]]
+    ) -> None:
+        """Run programs in the pods that `pods_of` returns for a workload and its uid."""
         self._api = api
         self._pods_of = pods_of
 
     async def execute(
-        self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
+        self,
+        workload: WorkloadId,
+        worker: int,
+        command: Sequence[str],
+        stdin: bytes,
+        *,
+        uid: str = "",
     ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         """Start a program in a worker's pod; yield its output and its exit status."""
         if sum(len(part.encode()) for part in command) > MOST_COMMAND_BYTES:
@@ -49,15 +57,18 @@ class PodPrograms:
                 hint="Hand a program on as its input: python - < program.py.",
                 code="too_large",
             )
-        pod = _running_pod(await self._pods_of(workload), workload, worker)
+        pod = _running_pod(await self._pods_of(workload, uid), workload, worker)
         asked = [("command", part) for part in command]
         asked += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         try:
-            asked.append(("container", _container(await self._api.get(pod_path(pod)))))
+            found = await self._api.get(pod_path(pod))
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise _refusal(workload, error) from error
-            raise NotFound(f"The pod of {workload} is gone.", hint="Look again.") from error
+            raise _is_gone(workload) from error
+        if found["metadata"]["uid"] != pod.uid:  # another pod, made again by the same name
+            raise _is_gone(workload)
+        asked.append(("container", _container(found)))
         try:
             channels = await self._api.channels(pod_path(pod, "exec"), asked)
         except ApiError as error:
@@ -99,6 +110,10 @@ def _running_pod(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
         hint="A program can be run beside it only while it does.",
         code="not_running",
     )
+
+
+def _is_gone(workload: WorkloadId) -> NotFound:
+    return NotFound(f"The pod of {workload} is gone.", hint="Look again.")
 
 
 def _container(found: Object) -> str:

@@ -20,31 +20,33 @@ class PodSessions:
         self, workload: WorkloadId, process: Process, *, uid: str = ""
     ) -> WorkloadRecord:
         """Raise Conflict: the session is its pod."""
-        del uid
-        raise await self._is_a_pod(workload, f"process {process.pid} cannot be attached to it")
+        text = f"process {process.pid} cannot be attached to it"
+        raise await self._is_a_pod(workload, uid, text)
 
     async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Raise Conflict: a pod keeps its GPUs."""
-        del why, uid
-        raise await self._is_a_pod(workload, "it keeps its GPUs until it ends")
+        del why
+        raise await self._is_a_pod(workload, uid, "it keeps its GPUs until it ends")
 
     async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Raise Conflict: a pod never releases GPUs."""
-        del by, uid
-        raise await self._is_a_pod(workload, "it has lost none of its GPUs")
+        del by
+        raise await self._is_a_pod(workload, uid, "it has lost none of its GPUs")
 
-    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+    async def environment(
+        self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
+    ) -> WorkerEnvironment:
         """Raise Conflict: a pod has its own environment; the hint opens a terminal there."""
         text = f"worker {worker} has its environment by itself"
-        refusal = await self._is_a_pod(workload, text)
-        for pod in await self._lookup.pods_of(workload):
+        refusal = await self._is_a_pod(workload, uid, text)
+        for pod in await self._lookup.pods_of(workload, uid):
             if (pod.index or 0) == worker and pod.is_up and pod.deleted is None:
                 there = f"--namespace {pod.namespace} {pod.name}"
                 refusal.hint = f"For a terminal there: kubectl exec -it {there} -- PROGRAM"
         raise refusal
 
-    async def _is_a_pod(self, workload: WorkloadId, text: str) -> Conflict:
-        await self._lookup.one(workload)
+    async def _is_a_pod(self, workload: WorkloadId, uid: str, text: str) -> Conflict:
+        await self._lookup.one(workload, uid)
         return Conflict(
             f"{workload} is a pod of Kubernetes: {text}.",
             hint="JupyterHub or its Job starts and stops it.",

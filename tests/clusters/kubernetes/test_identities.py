@@ -1,0 +1,181 @@
+"""Identities of users' own objects: each has its own UID, and a change is of that object alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.worlds import a_job, a_pod
+from control_plane.calls import ApiRefused
+from control_plane.faults import FaultyServer
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
+from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
+from runai.hub_service.model.records import Process
+from runai.hub_service.wire.errors import Conflict
+
+OWN = "vision/lab.own"
+
+
+class Objects:
+    """A cache of these objects, without an API server: the part of it that lookups use."""
+
+    def __init__(self, jobs: Sequence[Job], pods: Sequence[Pod]) -> None:
+        self.informers = self.jobs = self
+        self._jobs, self._pods = {job.uid: job for job in jobs}, list(pods)
+
+    async def listed(self) -> None:
+        """Return at once."""
+
+    def by_uid(self) -> dict[str, Job]:
+        return self._jobs
+
+    def pods(self) -> list[Pod]:
+        return self._pods
+
+    def state(self) -> ClusterState:
+        return ClusterState(self._pods, self._jobs, {}, "default")
+
+
+def lookup(jobs: Sequence[Job] = (), pods: Sequence[Pod] = ()) -> WorkloadLookup:
+    return WorkloadLookup(Objects(jobs, pods), ChangeSignals())  # type: ignore[arg-type]
+
+
+PLAIN, GANG = a_job("own"), a_job("own", 2, template=a_pod("own", kind="train", is_gang=True))
+VIEWS = {
+    "job": (lookup([PLAIN]), PLAIN),
+    "job with a pod": (lookup([PLAIN], [a_pod("own-0", of=PLAIN)]), PLAIN),
+    "gang": (lookup([GANG], [a_pod(f"own-{i}", of=GANG) for i in (0, 1)]), GANG),
+    "pod": (lookup(pods=[a_pod("own")]), a_pod("own")),
+    "pod that is called like an older job": (lookup([PLAIN], [a_pod("own")]), a_pod("own")),
+    "job that is called like an older pod": (
+        lookup([PLAIN], [a_pod("own", created=10.0)]),
+        PLAIN,
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "of"), VIEWS.values(), ids=VIEWS)
+async def test_users_own_object_has_its_own_uid_in_every_view(there, of):
+    (listed,) = await there.workloads()
+
+    assert listed.uid == (await there.workload(OWN)).uid == of.uid
+    assert (await there.same(OWN, of.uid)).uid == of.uid
+    assert await there.subject(OWN) == of
+    assert all(p == of or p.owner.uid == of.uid for p in await there.pods_of(OWN, of.uid))
+
+
+LOOKS = {
+    "a change": lambda there: there.job(OWN, "suspended", "earlier"),
+    "the pods": lambda there: there.pods_of(OWN, "earlier"),
+    "the environment": lambda there: PodSessions(there).environment(OWN, uid="earlier"),
+    "a release": lambda there: PodSessions(there).release(OWN, why="", uid="earlier"),
+    "a process": lambda there: PodSessions(there).attach(OWN, Process(1, 1.0), uid="earlier"),
+}
+
+
+@pytest.mark.parametrize(
+    "there", [lookup([PLAIN]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
+)
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+async def test_lookup_of_an_earlier_object_of_the_name_is_refused(there, look):
+    with pytest.raises(Conflict) as refused:
+        await look(there)
+
+    assert refused.value.code == "another_workload"
+
+
+CHANGES = {
+    "suspend": lambda cluster, name, uid: cluster.suspend(name, by="ana", uid=uid),
+    "delete": lambda cluster, name, uid: cluster.delete(name, by="ana", uid=uid),
+}
+
+
+@pytest.fixture
+def own(lab, eventually):
+    """Return a function that makes a Job or a pod, known to a scheduler; it returns its uid."""
+    lab.node("gpu-0", gpus=1)
+    lab.project("vision", quota=1)
+
+    def make(scheduler: Scheduler, kind: Any) -> tuple[str, str]:
+        def made() -> str:
+            try:
+                return str(lab.namespace.create(kind("own", project="vision"))["metadata"]["uid"])
+            except ApiRefused:  # the earlier one is still being deleted
+                return ""
+
+        uid, name = eventually(made, what="it is made"), f"vision/{lab.namespace.name}.own"
+
+        def known() -> bool:
+            found = scheduler.call(scheduler.cluster.workloads())
+            return [(record.id, record.uid) for record in found] == [(name, uid)]
+
+        eventually(known, what="the scheduler knows it")
+        return name, uid
+
+    return make
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        pytest.param(job, "suspend", id="suspend job"),
+        pytest.param(job, "delete", id="delete job"),
+        pytest.param(pod, "delete", id="delete pod"),
+    ],
+)
+def test_change_of_an_earlier_object_of_the_name_is_refused(lab, rights, own, kind, change):
+    with Scheduler(rights) as scheduler:
+        name, earlier = own(scheduler, kind)
+        lab.namespace.delete("own", is_job=kind is job)
+        _, later = own(scheduler, kind)
+
+        with pytest.raises(Conflict) as refused:
+            scheduler.call(CHANGES[change](scheduler.cluster, name, earlier))
+        found = lab.namespace.job("own") if kind is job else lab.namespace.pod("own")
+
+    assert refused.value.code == "another_workload"
+    assert found["metadata"]["uid"] == later
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize(
+    ("change", "method", "part"),
+    [
+        pytest.param("suspend", "PATCH", "runai/suspended-by", id="suspend"),
+        pytest.param("delete", "DELETE", "/jobs/own", id="delete"),
+    ],
+)
+def test_change_that_is_on_its_way_spares_a_later_job_of_the_name(
+    lab, rights, own, eventually, change, method, part
+):
+    with (
+        FaultyServer(rights) as server,
+        Scheduler(server.kubeconfig) as scheduler,
+        ThreadPoolExecutor() as threads,
+    ):
+        name, earlier = own(scheduler, job)
+        go_on = server.hold(method, part)
+        work = CHANGES[change](scheduler.cluster, name, earlier)
+        changing = threads.submit(scheduler.call, work)
+        eventually(lambda: server.are_over, what="the change is on its way")
+        lab.namespace.delete("own", is_job=True)
+        _, later = own(scheduler, job)
+        go_on()
+        failed = changing.exception()
+        found = lab.namespace.job("own")
+
+    assert failed is None or isinstance(failed, Conflict)
+    assert found["metadata"]["uid"] == later
+    assert "deletionTimestamp" not in found["metadata"]
+    assert not found["spec"].get("suspend")
