@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from runai.hub_service.client import Client
+from runai.hub_service.client.transport import Transport
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
@@ -464,3 +465,46 @@ def test_a_plain_job_is_not_scaled_because_it_is_not_elastic(bob):
     result = bob("scale", "exp1", "--workers", "1")
 
     assert "vision/exp1 is not elastic" in result.stderr
+
+
+# -- another workload of the same name ------------------------------------------------------------
+
+ACTS = {
+    "suspend": ("suspend", "exp"),
+    "resume": ("resume", "exp"),
+    "delete": ("delete", "exp"),
+    "delete what is finished": ("delete", "--all-finished"),
+    "scale": ("scale", "exp", "--workers", "2"),
+    "keep": ("keep", "exp"),
+    "release": ("release", "exp"),
+    "regain": ("regain", "exp"),
+    "describe": ("describe", "exp"),
+    "logs": ("logs", "exp", "-f"),
+    "exec": ("exec", "exp", "--", "true"),
+    "wait": ("submit", "exp", "--wait", "--", "true"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_command_acts_on_no_workload_that_took_the_name_after_its_look(
+    bob, service, eventually, monkeypatch, act
+):
+    if act[0] != "submit":
+        bob("submit", "exp", "--", "true")
+        eventually(lambda: state(bob, "exp") == "succeeded")
+    send, looks = Transport.send, list[object]()
+
+    def replaced_after_the_first_look(transport, call):
+        seen = send(transport, call)
+        if call.path == "api/v1/workloads" and not looks:
+            looks.append(call)
+            bob("delete", "exp")
+            eventually(lambda: bob("submit", "exp", *SLEEP).exit_code == 0)
+        return seen
+
+    monkeypatch.setattr(Transport, "send", replaced_after_the_first_look)
+    result = bob(*act)
+
+    assert result.exit_code == 1
+    assert "this is another one, submitted by bob at" in result.stderr
+    assert state(bob, "exp") in {"queued", "starting", "running"}
