@@ -53,8 +53,14 @@ class SessionRefused(_SpawnException):
         return cls(str(error), reason=error.code)
 
     @classmethod
-    def of_end(cls, sentence: str, lines: str) -> "SessionRefused":
-        """Tell of a server's early end; its last lines are for the user, and never in a log."""
+    def of_end(cls, how: str, lines: str, hint: str = "") -> "SessionRefused":
+        """Tell of a server's early end; its last lines are for the user, and never in a log.
+
+        `how` it ended and `hint`, a sentence for a server without lines, may be empty.
+        """
+        sentence = f"Your server ended before it answered{f' ({how})' if how else ''}."
+        if hint and not lines:
+            sentence = f"{sentence} {hint}"
         refused = cls(sentence, reason="ended")
         if lines:
             refused.jupyterhub_message = f"{sentence} Its last lines:\n{lines}"

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from jupyterhub.utils import maybe_future
 from kubernetes_asyncio.client import ApiException, V1Pod
@@ -23,6 +23,7 @@ from runai.spawner.choosing import (
     options_from_form,
     session_request,
 )
+from runai.spawner.first_answer import end_wait_with_server, unless_ended
 from runai.spawner.pod import (
     GPU_RESOURCE,
     SCHEDULER,
@@ -40,7 +41,7 @@ FIELDS: Final = (*OPTIONS, "amount", "_xsrf")
 
 
 class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
-    """A KubeSpawner whose pods get the part of a GPU that their users choose.
+    """A KubeSpawner: each pod gets the part of a GPU that its user chooses.
 
     `start_timeout` (zero-to-jupyterhub's `singleuser.startTimeout`) counts from the binding of the
     pod; before that it may wait `queue_timeout`.
@@ -61,6 +62,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         " to your memory in images built like the platform's; other programs have no limit."
     )
     start_timeout: int
+    server: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base class's
         super().__init__(*args, **kwargs)
@@ -68,6 +70,9 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         self._gpu_types: Sequence[str] = ()
         self._progress = StartProgress()
         self._pod_created = asyncio.Event()
+        self._pod_uid = ""
+        self._seen: PodStart | None = None
+        self._awaits_answer = False
         self._launch_timeout = self.start_timeout
 
     # -- options ---------------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         Replaces the base class's method, which logs a refused pod with its tokens.
         """
         try:
-            await asyncio.wait_for(
+            created: V1Pod = await asyncio.wait_for(
                 self.api.create_namespaced_pod(self.namespace, pod), request_timeout
             )
         except TimeoutError:
@@ -190,6 +195,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             self.log.info("Deleting the old pod %s of the same name", self.pod_name)
             await self.stop(True)
             return False
+        self._pod_uid = created.metadata.uid
         self._pod_created.set()
         return True
 
@@ -200,6 +206,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = StartProgress()
         self._pod_created.clear()
+        self._seen = None
         self.is_starting = True
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
@@ -207,43 +214,41 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return started
 
     async def _start(self) -> str:
-        starting = asyncio.ensure_future(super()._start())
-        watching = asyncio.ensure_future(self._watch())
         try:
-            await asyncio.wait({starting, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                watching.result()  # raises: the watch ends only with a timeout
-            url: str = await starting
+            url: str = await unless_ended(super()._start(), self._watch_start())
             self.is_starting = False
         finally:
-            await _cancel_all(starting, watching)
             self.start_timeout = self._launch_timeout  # also bounds a stop
             self._progress.close()
+        end_wait_with_server(self.server, self._watch_pod)
         return url
 
-    async def _watch(self) -> None:
-        """Report why the pod waits; raise when the queue or the launch takes too long.
+    async def poll(self) -> int | None:
+        """Return the exit status, None while the server runs or its first answer is awaited.
+
+        The base class deletes an ended pod, maybe before the watch has read its status.
+        """
+        return None if self._awaits_answer else await super().poll()
+
+    async def _watch_start(self) -> NoReturn:
+        """Report why the pod waits, until it ends or its queue or launch takes too long.
 
         Raises:
-            SessionRefused: the pod was not bound within `queue_timeout`, or was deleted.
+            SessionRefused: the pod was not bound within `queue_timeout`, or as `_look`.
             StartTimeout: the pod was bound, but its server did not start.
         """
         await self._pod_created.wait()
         clock = asyncio.get_running_loop().time
         waits_since, launched = clock(), None if self._request.is_workload else clock()
-        seen, sentence = None, ""
+        sentence = ""
         while True:
-            pod = self.pod_reflector.pods.get(f"{self.namespace}/{self.pod_name}")
-            if pod is None and seen is not None:
-                raise SessionRefused("The session was deleted while it waited.", reason="deleted")
-            if pod is not None:
-                seen = start_state(pod)
-                sentence = seen.sentence or sentence
-                self._report_wait(seen)
-                if launched is None and seen.node:
-                    launched = clock()
+            seen = self._look()
+            sentence = seen.sentence or sentence
+            self._report_wait(seen)
+            if launched is None and seen.node:
+                launched = clock()
             if launched is not None and clock() - launched > self._launch_timeout:
-                raise StartTimeout(self._launch_error(seen or PodStart()))
+                raise StartTimeout(self._launch_error(seen))
             if launched is None and clock() - waits_since > self.queue_timeout:
                 raise SessionRefused(
                     f"No GPU was granted within {minutes(self.queue_timeout)}"
@@ -252,9 +257,40 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 )
             await asyncio.sleep(LOOK_EVERY_S)
 
+    async def _watch_pod(self) -> NoReturn:
+        """Wait until the pod's server has ended.
+
+        Raises:
+            SessionRefused: as `_look`.
+        """
+        self._awaits_answer = True
+        try:
+            while True:
+                self._look()
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            self._awaits_answer = False
+
+    def _look(self) -> PodStart:
+        """Return the state of this start's pod.
+
+        Raises:
+            SessionRefused: its server has ended, or it was deleted.
+        """
+        reflector = self.pod_reflector
+        pod = reflector.pods.get(f"{self.namespace}/{self.pod_name}")
+        if pod is not None and pod["metadata"]["uid"] == self._pod_uid:  # else an old namesake
+            self._seen = start_state(pod)
+        elif self._seen is not None and reflector.first_load_future.done():
+            self._seen = PodStart(is_deleted=True)
+        seen = self._seen or PodStart()
+        if seen.is_deleted:
+            raise SessionRefused("The session was deleted while it waited.", reason="deleted")
+        if seen.end is not None:
+            raise SessionRefused.of_end(seen.end.how, seen.end.lines)
+        return seen
+
     def _report_wait(self, seen: PodStart) -> None:
-        if seen.ended:
-            raise StartTimeout(f"The server ended as soon as it was started ({seen.ended}).")
         if seen.sentence:
             self._progress.append(f"Waiting: {seen.sentence}")
         elif seen.node:
@@ -277,18 +313,6 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             source = event.get("raw_event", {}).get("source") or {}
             if source.get("component") != SCHEDULER:  # already reported as the reason to wait
                 yield event
-
-
-async def _cancel_all(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks until they end: JupyterHub gives an interrupted start one second.
-
-    Repeated, since `wait_for` before Python 3.12 loses a cancel that races with its result.
-    """
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=LOOK_EVERY_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # retrieve their exceptions
 
 
 def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:

@@ -15,7 +15,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 from jupyterhub.spawner import LocalProcessSpawner
@@ -28,13 +28,14 @@ from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
+from runai.spawner.first_answer import end_wait_with_server
 from runai.spawner.output import StartOutput, output_file
 from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
-"""Shells whose -l goes together with -c."""
+"""Shells that take -l together with -c."""
 LOOK_EVERY_S = 0.25
 """Seconds between checks of a process that has not answered yet."""
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
@@ -111,7 +112,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     progress.append("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
                     report = await self._process()
-                    self._end_wait_with_process()
+                    end_wait_with_server(self.server, self._watch_process)
                     if admission.workload:
                         await admission.attach(report)
                 except BaseException:
@@ -280,33 +281,25 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             raise await self._ended(await self.poll()) from None
         return ProcessReport(pid=self.pid, created=self._created)
 
-    def _end_wait_with_process(self) -> None:
-        """Let JupyterHub's wait for the server's first answer end with its process.
+    async def _watch_process(self) -> NoReturn:
+        """Wait until the process has ended.
 
-        JupyterHub waits for the whole `http_timeout`, and asks nothing else meanwhile.
+        Raises:
+            SessionRefused: it has ended.
         """
-        wait_up = self.server.wait_up
-
-        async def answered(**how: Any) -> Any:  # noqa: ANN401 - JupyterHub's arguments
-            answer = asyncio.ensure_future(wait_up(**how))
-            try:
-                while not answer.done():
-                    await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
-                    if not answer.done() and (status := await self.poll()) is not None:
-                        raise await self._ended(status)
-                return answer.result()
-            finally:
-                answer.cancel()
-                self._start_output.close()
-
-        self.server.wait_up = answered
+        try:
+            while True:
+                if (status := await self.poll()) is not None:
+                    raise await self._ended(status)
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            self._start_output.close()
 
     async def _ended(self, status: int | None) -> SessionRefused:
         """Return the refusal for a server that ended before it answered."""
-        how = f" ({_exit_text(status)})" if status else ""
         lines = await asyncio.to_thread(self._start_output.last_lines, self._start_env)
-        where = "" if lines else f" ~/{self._output} may say why."
-        return SessionRefused.of_end(f"Your server ended before it answered{how}.{where}", lines)
+        how = _exit_text(status) if status else ""
+        return SessionRefused.of_end(how, lines, hint=f"~/{self._output} may say why.")
 
     def _make_home(self) -> None:
         users = Path(self.users_directory)
@@ -387,7 +380,7 @@ def _exit_text(status: int) -> str:
 
 
 def terminal_command(shell: str, path: Sequence[str]) -> list[str]:
-    """Return the command of a terminal whose PATH begins with `path`; []: JupyterLab's own.
+    """Return the command of a terminal with `path` first in its PATH; []: JupyterLab's own.
 
     JupyterLab starts a login shell, in which Debian's /etc/profile overwrites PATH. This one puts
     the path in front of what the login has set, prints the sentence about the user's environment,

@@ -66,9 +66,8 @@ class StartOutput:
     def last_lines(self, environment: Mapping[str, str]) -> str:
         """Return the last lines of this start as plain text, "" without any.
 
-        Secrets are masked: values of such variables of its environment, and what follows such
-        words. The hub may be root, so of the user's folders no link is followed, and only a
-        regular file of the user's own account is read.
+        The hub may be root, so of the user's folders no link is followed, and only a regular file
+        of the user's own account is read.
         """
         with contextlib.closing(self._open_log()) as log:
             # A larger file was put aside by this start.
@@ -76,7 +75,7 @@ class StartOutput:
             written = log.read(begin)
         if not written and self._spare >= 0:
             written = os.pread(self._spare, os.lseek(self._spare, 0, os.SEEK_CUR), 0)
-        return _last_lines(written, environment)
+        return last_lines(written.decode(errors="replace"), environment)
 
     def close(self) -> None:
         """Forget the spare memory; a server that writes to it goes on."""
@@ -126,8 +125,12 @@ class _Log:
             os.close(self._file)
 
 
-def _last_lines(written: bytes, environment: Mapping[str, str]) -> str:
-    text = written.decode(errors="replace").replace("\r\n", "\n")
+def last_lines(text: str, environment: Mapping[str, str]) -> str:
+    """Return the last lines of a server's output as plain text, with its secrets masked.
+
+    Secrets are values of such variables of its environment, and what follows such words.
+    """
+    text = text.replace("\r\n", "\n")
     secrets = {
         value
         for name, value in environment.items()

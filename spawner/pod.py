@@ -23,12 +23,24 @@ from kubernetes_asyncio.client import (
 )
 
 from runai.spawner.amount import Amount
+from runai.spawner.output import last_lines
 from runai.spawner.session import SessionRequest
 
 SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 GPU_TYPE_LABEL: Final = "nvidia.com/gpu.product"
 SESSION_PRIORITY: Final = "100"
+CONTAINER: Final = "notebook"
+MESSAGE_BYTES: Final = 2048  # of its output, that a kubelet keeps of a container's end
+POD_MESSAGES_BYTES: Final = 12 * 1024  # in equal shares for all containers
+_OVER: Final = ("Failed", "Succeeded")
+_REASONS: Final = {
+    "Completed": "",
+    "Error": "",
+    "OOMKilled": "out of memory",
+    "ContainerCannotRun": "it could not be started",
+    "StartError": "it could not be started",
+}
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
 """Written by the scheduler at binding, so that containers see only their devices."""
 _OF_MEMORY: Final = {
@@ -61,7 +73,10 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
     `gpu_types` are the nodes' types that it may use, the preferred first; empty: any.
     """
     amount = request.amount
-    container = next(c for c in pod.spec.containers if c.name == "notebook")
+    container = next(c for c in pod.spec.containers if c.name == CONTAINER)
+    # So that a start that fails can say why, without a right on logs.
+    policy = container.termination_message_policy or "FallbackToLogsOnError"
+    container.termination_message_policy = policy
     whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
     container.resources = _resources(container.resources, whole)
     # Never from the image or a configured environment: they open other workloads' devices.
@@ -109,6 +124,16 @@ def _require_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """The end of a server."""
+
+    how: str = ""
+    """A few words; "": with success, or unknown."""
+    lines: str = ""
+    """The last lines of its output, with secrets masked, or the runtime's error."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodStart:
     """The state of a pod's start."""
 
@@ -116,8 +141,9 @@ class PodStart:
     """Node that it is bound to; "": it still waits."""
     sentence: str = ""
     """The scheduler's reason for the wait."""
-    ended: str = ""
-    """Reason of its early end; "": it has not ended."""
+    end: End | None = None
+    """Its container's first end."""
+    is_deleted: bool = False
 
 
 def start_state(pod: Mapping[str, Any]) -> PodStart:
@@ -129,18 +155,56 @@ def start_state(pod: Mapping[str, Any]) -> PodStart:
     )
     waits = scheduled.get("status") == "False"
     return PodStart(
-        node, (scheduled.get("message") or "") if waits and not node else "", _end(status)
+        node=node,
+        sentence=(scheduled.get("message") or "") if waits and not node else "",
+        end=_end(pod),
+        is_deleted="deletionTimestamp" in pod.get("metadata", {}),
     )
 
 
-def _end(status: Mapping[str, Any]) -> str:
-    if status.get("phase") not in ("Failed", "Succeeded"):
-        return ""
-    for container in status.get("containerStatuses") or ():
-        if container["name"] == "notebook" and (end := container["state"].get("terminated")):
-            why = end.get("message") or end.get("reason") or ""
-            return f"exit code {end['exitCode']}{': ' + why if why else ''}"
-    return status.get("message") or status.get("reason") or "for no reason that Kubernetes tells"
+def _end(pod: Mapping[str, Any]) -> End | None:
+    """Return the first end of the server, None before: the kubelet starts it again."""
+    status = pod.get("status", {})
+    container = _named(status.get("containerStatuses") or ())
+    states = (container.get(state) or {} for state in ("lastState", "state"))
+    ends = (state["terminated"] for state in states if state.get("terminated"))
+    terminated: Mapping[str, Any] = next(ends, {})
+    if status.get("phase") == "Failed" and (why := status.get("message") or status.get("reason")):
+        how = " ".join(why.split()).rstrip(".")  # the node's, such as an eviction's
+    elif terminated or container.get("restartCount") or status.get("phase") in _OVER:
+        how = _how(terminated)
+    else:
+        return None
+    message = _whole_lines(terminated.get("message") or "", pod["spec"])
+    return End(how, last_lines(message, _environment_of(pod["spec"])))
+
+
+def _how(terminated: Mapping[str, Any]) -> str:
+    code, reason = terminated.get("exitCode"), terminated.get("reason") or ""
+    words = [f"exit code {code}" if code else "", _REASONS.get(reason, reason)]
+    return ": ".join(filter(None, words))
+
+
+def _whole_lines(message: str, spec: Mapping[str, Any]) -> str:
+    """Drop a line that the kubelet may have cut inside a secret, which is not recognised then.
+
+    It keeps the end of a container's output, and of that the pod's share from its beginning.
+    """
+    containers = len(spec.get("containers", ())) + len(spec.get("initContainers") or ())
+    size, share = len(message.encode()), POD_MESSAGES_BYTES // max(containers, 1)
+    if size >= min(MESSAGE_BYTES, share):
+        message = message.partition("\n")[2]
+    return message.rpartition("\n")[0] if size >= share else message
+
+
+def _environment_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the server's environment, without values that are only references."""
+    variables = _named(spec.get("containers", ())).get("env") or ()
+    return {variable["name"]: variable["value"] for variable in variables if "value" in variable}
+
+
+def _named(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next((c for c in containers if c["name"] == CONTAINER), {})
 
 
 def _is_shared(amount: Amount) -> bool:

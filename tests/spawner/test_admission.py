@@ -202,10 +202,12 @@ async def _is_gone(client: AsyncClient) -> bool:
 
 
 def test_last_lines_of_a_server_are_told_to_the_user_as_text_and_not_to_logs():
-    refused = SessionRefused.of_end("It <ended>.", "<b>why</b>\n100 %s")
+    refused = SessionRefused.of_end("exit <1>", "<b>why</b>\n100 %s", hint="A file may say more.")
 
+    sentence = "Your server ended before it answered (exit <1>)."
+    assert sentence in str(refused)
     assert "why" not in str(refused)
-    assert refused.jupyterhub_message == "It <ended>. Its last lines:\n<b>why</b>\n100 %s"
-    assert "It &lt;ended&gt;." in refused.jupyterhub_html_message
+    assert refused.jupyterhub_message == f"{sentence} Its last lines:\n<b>why</b>\n100 %s"
+    assert "(exit &lt;1&gt;)." in refused.jupyterhub_html_message
     assert "&lt;b&gt;why&lt;/b&gt;\n100 %s</pre>" in refused.jupyterhub_html_message
     assert refused.status_code < 500

@@ -83,7 +83,11 @@ def test_next_start_does_not_request_gpus_of_a_failed_start(
     eventually(lambda: hub.pod("ana") == {})
     hub.start_server("ana", project="vision", gpus="0")
 
-    assert "The server ended as soon as it was started (exit code 128: " in broken[-1]["message"]
+    assert (
+        "Your server ended before it answered (exit code 128: it could not be started)."
+        in broken[-1]["message"]
+    )
+    assert "No such file or directory: '/nowhere'" in broken[-1]["message"]
     assert "nvidia.com/gpu" not in resources(hub.pod("ana")).get("limits", {})
     assert hub.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
 

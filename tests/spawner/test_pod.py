@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects import core_objects
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_variables
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
-from runai.spawner.pod import PodStart, environment, start_state, with_session
+from runai.spawner.pod import End, PodStart, environment, start_state, with_session
 from runai.spawner.session import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -178,17 +178,41 @@ def unbound(**status: Any) -> dict[str, Any]:
     return {"spec": {}, "status": {"phase": "Pending", **status}}
 
 
-def ended(phase: str, **state: Any) -> dict[str, Any]:
-    container = {"name": "notebook", "state": {"terminated": state}}
-    return {
-        "spec": {"nodeName": "gpu-0"},
-        "status": {"phase": phase, "containerStatuses": [container]},
-    }
+SECRET = "abcdef0123456789"
+NODE = {
+    "nodeName": "gpu-0",
+    "containers": [
+        {"name": "sidecar"},
+        {"name": "notebook", "env": [{"name": "API_TOKEN", "value": SECRET}, {"name": "HOME"}]},
+    ],
+}
+
+
+def bound(phase: str, container: dict[str, Any], **pod: Any) -> dict[str, Any]:
+    sidecar = {"name": "sidecar", "state": {"terminated": {"exitCode": 9}}, "restartCount": 3}
+    statuses = [sidecar, {"name": "notebook", "restartCount": 0, **container}]
+    return {"spec": NODE, "status": {"phase": phase, "containerStatuses": statuses}, **pod}
+
+
+def ended(phase: str, code: int, reason: str, message: str = "") -> dict[str, Any]:
+    end = {"exitCode": code, "reason": reason, "message": message}
+    return bound(phase, {"state": {"terminated": end}})
+
+
+def restarted(code: int, reason: str, message: str, **state: Any) -> dict[str, Any]:
+    last = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+    return bound("Running", {"state": state, "lastState": last, "restartCount": 1})
+
+
+def on_node(end: End | None = None, **state: Any) -> PodStart:
+    return PodStart(node="gpu-0", end=end, **state)
 
 
 WAITS = {"type": "PodScheduled", "status": "False", "message": "no GPU is free"}
-BOUND = {"spec": {"nodeName": "gpu-0"}, "status": {"phase": "Pending", "conditions": [WAITS]}}
-EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
+BOUND = {"spec": NODE, "status": {"phase": "Pending", "conditions": [WAITS]}}
+RUNNING: dict[str, Any] = {"state": {"running": {}}, "lastState": {}}
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low\non memory."}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
 
 
 @pytest.mark.parametrize(
@@ -197,23 +221,108 @@ EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
         pytest.param({"spec": {}}, PodStart(), id="just made"),
         pytest.param(unbound(conditions=None), PodStart(), id="no conditions yet"),
         pytest.param(unbound(conditions=[WAITS]), PodStart(sentence="no GPU is free"), id="waits"),
-        pytest.param(BOUND, PodStart(node="gpu-0"), id="placed"),
+        pytest.param(BOUND, on_node(), id="placed"),
+        pytest.param(bound("Running", RUNNING), on_node(), id="runs, its sidecar does not"),
         pytest.param(
-            ended("Failed", exitCode=1, reason="Error"),
-            PodStart(node="gpu-0", ended="exit code 1: Error"),
-            id="failed",
+            bound("Pending", {"state": {"waiting": {"reason": "ImagePullBackOff"}}}),
+            on_node(),
+            id="waits for its image",
         ),
         pytest.param(
-            ended("Succeeded", exitCode=0),
-            PodStart(node="gpu-0", ended="exit code 0"),
-            id="finished",
+            ended("Failed", 1, "Error", "why\n"), on_node(End("exit code 1", "why")), id="failed"
+        ),
+        pytest.param(ended("Succeeded", 0, "Completed"), on_node(End()), id="finished"),
+        pytest.param(
+            restarted(1, "Error", "why", running={}),
+            on_node(End("exit code 1", "why")),
+            id="started again",
         ),
         pytest.param(
-            {"spec": {"nodeName": "gpu-0"}, "status": EVICTED},
-            PodStart(node="gpu-0", ended="The node was low on memory."),
+            restarted(1, "Error", "first", terminated={"exitCode": 2, "message": "second"}),
+            on_node(End("exit code 1", "first")),
+            id="ended twice",
+        ),
+        pytest.param(
+            restarted(137, "OOMKilled", "", **BACK_OFF),
+            on_node(End("exit code 137: out of memory")),
+            id="out of memory",
+        ),
+        pytest.param(
+            restarted(128, "StartError", 'exec: "/nowhere": no such file', **BACK_OFF),
+            on_node(
+                End("exit code 128: it could not be started", 'exec: "/nowhere": no such file')
+            ),
+            id="program is missing",
+        ),
+        pytest.param(
+            ended("Failed", 1, "OfAnotherRuntime"),
+            on_node(End("exit code 1: OfAnotherRuntime")),
+            id="unknown reason",
+        ),
+        pytest.param(
+            bound("Running", {**RUNNING, "restartCount": 1}), on_node(End()), id="how is unknown"
+        ),
+        pytest.param(
+            {"spec": NODE, "status": EVICTED},
+            on_node(End("The node was low on memory")),
             id="evicted",
+        ),
+        pytest.param(
+            {"spec": NODE, "status": {"phase": "Failed"}}, on_node(End()), id="failed, no word why"
+        ),
+        pytest.param(
+            {
+                **bound("Running", RUNNING),
+                "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            },
+            on_node(is_deleted=True),
+            id="is being deleted",
         ),
     ],
 )
 def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: PodStart):
     assert start_state(pod) == seen
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        pytest.param("\033[31m<b>a\033[0m\r\nb", "<b>a\nb", id="plain text"),
+        pytest.param(f"http://hub/?x={SECRET}", "http://hub/?x=…", id="value of its environment"),
+        pytest.param("password=other", "password=…", id="what follows such a word"),
+        pytest.param(
+            "\n".join(map(str, range(80))), "\n".join(map(str, range(60, 80))), id="the last lines"
+        ),
+        pytest.param(
+            f"{SECRET[4:]}\n{'x' * 2048}",
+            "x" * 2048,
+            id="cut inside a secret",
+        ),
+        pytest.param(SECRET[4:] + "é" * 1024, "", id="one long line that may be cut"),
+    ],
+)
+def test_lines_of_an_ended_server_are_text_without_secrets(message: str, lines: str):
+    end = start_state(ended("Failed", 1, "Error", message)).end
+
+    assert end is not None
+    assert end.lines == lines
+
+
+def test_line_that_the_share_of_a_pod_with_many_containers_cuts_is_not_told():
+    pod = ended("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(1536, "x"))
+    pod["spec"] = {**NODE, "initContainers": [{"name": f"init-{n}"} for n in range(6)]}
+
+    assert start_state(pod).end == End("exit code 1", "second")
+
+
+@pytest.mark.parametrize(
+    ("config", "policy"),
+    [
+        pytest.param({}, "FallbackToLogsOnError", id="not configured"),
+        pytest.param({"terminationMessagePolicy": "File"}, "File", id="an admin's"),
+    ],
+)
+def test_pod_of_a_session_keeps_the_end_of_its_output(config: dict[str, str], policy: str):
+    pod = made(asked("0"), extra_container_config=config)
+
+    assert pod.spec.containers[0].termination_message_policy == policy

@@ -156,7 +156,8 @@ async def test_a_session_without_gpus_is_kubespawners_pod(config: Config):
     assert differs <= {"containers"}
     (our, *others), (their, *theirs_too) = (f["spec"]["containers"] for f in (ours, theirs))
     assert others == theirs_too
-    assert {name for name in our if our[name] != their.get(name)} == {"env"}
+    differs = {name for name in our if our[name] != their.get(name)}
+    assert differs == {"env", "terminationMessagePolicy"}
     env = {each["name"]: each for each in our["env"]}
     assert [e for e in their["env"] if env.get(e["name"]) != e] == []
     assert env["NVIDIA_VISIBLE_DEVICES"]["value"] == "void"
