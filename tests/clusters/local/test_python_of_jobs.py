@@ -103,35 +103,62 @@ async def test_path_of_a_request_stays_as_it_is(damaged, lab, root):
 AS_ROOT = """
 import sys
 from pathlib import Path
-from runai import hub_service
 from runai.hub_service.processes.user_environment import UserEnvironment
 prepared = UserEnvironment(Path(sys.argv[1])).prepare_as("ana", int(sys.argv[2]), int(sys.argv[2]))
 sys.exit(prepared.note or not prepared.usable)
 """
+AS_ANA = """
+import os, sys
+from pathlib import Path
+from runai.hub_service.processes.user_environment import UserEnvironment
+from user_environments import kernel
+environment = UserEnvironment(Path.home())
+os.environ.update(environment.variables(os.environ))
+os.environ["JUPYTER_PATH"] = environment.jupyter_path("", usable=True)
+with kernel() as run:
+    run(f"!python {sys.argv[1]} {sys.argv[2]}")
+    print(run("import sys, tiny; print(sys.executable, tiny.version)"))
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run programs as users")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run programs as users")
-def test_environment_of_a_system_user_is_made_and_filled_by_that_account(monkeypatch):
+@needs_root
+async def test_job_of_a_system_user_installs_into_that_home(monkeypatch, tmp_path):
+    if as_user("ana", f"{sys.executable} -c 'import runai.hub_service'").returncode:
+        pytest.skip("needs a Python that every account may run")
+    with accounts(monkeypatch) as folder:
+        package, root = wheel(folder), folder / "ana" / FOLDER
+        async with local_lab(tmp_path, system_users=True) as lab:
+            await _output(lab, "first", f"python {INSTALL} {package}")
+            printed = await _output(lab, "second", "command -v python; tiny")
+
+        assert printed.splitlines() == [f"{root}/bin/python", "1.0"]
+        assert {path.lstat().st_uid for path in root.rglob("*")} == {UIDS["ana"]}
+
+
+@needs_root
+def test_kernel_of_a_system_user_installs_into_that_home(monkeypatch):
     with accounts(monkeypatch) as folder:
         platform, home = folder / "platform", folder / "ana"
-        python = _python_for_all()
-        subprocess.run([python, "-m", "venv", "--without-pip", str(platform)], check=True)
+        subprocess.run([_python_for_all(), "-m", "venv", "--without-pip", platform], check=True)
         (site,) = platform.glob("lib/python*/site-packages")
         paths = [path for path in sys.path if "site-packages" in path]
         (site / "packages.pth").write_text("\n".join([*paths, ""]))
         (site / "runai").symlink_to(Path(hub_service.__file__).parents[1])
-        package = wheel(folder)
+        (folder / "session.py").write_text(AS_ANA)
+        package, python = wheel(folder), platform / "bin/python"
 
-        made = [str(platform / "bin/python"), "-c", AS_ROOT, str(home), str(UIDS["ana"])]
-        subprocess.run(made, check=True)
-        ours = home / FOLDER / "bin/python"
-        owners = {path.lstat().st_uid for path in [ours.parent, *(home / FOLDER).rglob("*")]}
-        installed = as_user(
-            "ana", f"export HOME={home}; {ours} {INSTALL} {package} && {ours} -c 'import tiny'"
+        subprocess.run([python, "-c", AS_ROOT, home, str(UIDS["ana"])], check=True)
+        root = home / FOLDER
+        owners = {path.lstat().st_uid for path in [root, *root.rglob("*")]}
+        variables = f"HOME={home} PYTHONPATH={Path(__file__).parents[2]}"
+        ran = as_user(
+            "ana",
+            f"cd; export {variables}; {python} {folder}/session.py '{INSTALL}' {package}",
         )
 
         assert owners == {UIDS["ana"]}
-        assert (installed.returncode, installed.stderr) == (0, "")
+        assert ran.stdout == f"{root}/bin/python 1.0\n\n", ran.stderr
         assert not [*site.rglob("tiny*")]
 
 
