@@ -122,7 +122,7 @@ def _older_than_the_platforms() -> list[Unmet]:
 
 
 def _name(found: Distribution) -> str:
-    return re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower()
+    return re.sub(r"[-_.]+", "-", found.metadata["Name"] or "").lower()
 
 
 def _numbers(version: str) -> tuple[int, ...]:

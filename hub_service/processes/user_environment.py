@@ -2,7 +2,7 @@
 
 Run as a program, this makes or renews the environment of a home, as the user's own account:
 `python -m runai.hub_service.processes.user_environment HOME`. It exits 1 if there is none to use,
-and writes a sentence for its user on standard error.
+and writes a sentence for its user on standard output.
 """
 
 import fcntl
@@ -67,6 +67,10 @@ class UserEnvironment:
         return self.root / "bin/python"
 
     @property
+    def _cfg(self) -> Path:
+        return self.root / "pyvenv.cfg"
+
+    @property
     def command(self) -> list[str]:
         """Return the command that prepares it."""
         return [*MODULE, PROGRAM, str(self.home)]
@@ -82,9 +86,9 @@ class UserEnvironment:
             "runai-platform": sys.prefix,
             "runai-path": str(self.root),
         }
-        calls = (f"site.addsitedir({folder!r})" for folder in site.getsitepackages())
+        calls = (f"site.addsitedir({folder!a})" for folder in site.getsitepackages())
         return {
-            str(self.root / "pyvenv.cfg"): "".join(f"{k} = {v}\n" for k, v in settings.items()),
+            str(self._cfg): "".join(f"{k} = {v}\n" for k, v in settings.items()),
             str(_libraries(self.root, version) / _LAYER): f"import site; {'; '.join(calls)}\n",
         }
 
@@ -126,7 +130,7 @@ class UserEnvironment:
                 env={k: v for k in keep if (v := os.environ.get(k))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 umask=0o077,
                 check=False,
@@ -134,7 +138,7 @@ class UserEnvironment:
             )
         except OSError as failed:
             return Prepared(False, self._unusable(failed.strerror or "it cannot be made"))
-        note = ran.stderr.strip()
+        note = ran.stdout.strip()
         if ran.returncode and not note:
             note = self._unusable("its disk does not answer")
         return Prepared(not ran.returncode, note)
@@ -172,8 +176,7 @@ class UserEnvironment:
 
     def _change(self) -> str:
         """Return in words the Python or place before, if that has changed."""
-        expected = next(iter(self.expected().items()))
-        now, then = _settings(expected[1]), _settings(_text(expected[0]))
+        now, then = _settings(self.expected()[str(self._cfg)]), _settings(_text(self._cfg))
         if not any(key.startswith(_OURS) for key in then):
             return ""  # damaged, or none of ours
         return next(
@@ -197,11 +200,11 @@ class UserEnvironment:
 
     def _renewed(self, change: str, aside: Path) -> str:
         libraries = [str(folder) for folder in aside.glob("lib/python*/site-packages")]
-        found = sorted({f"{d.name}=={d.version}" for d in distributions(path=libraries)})
+        found = sorted({f"{d.name}=={d.version}" for d in distributions(path=libraries) if d.name})
         if not found:
             return ""
         listed = aside / "requirements.txt"
-        listed.write_text("\n".join([*found, ""]))
+        listed.write_text("\n".join([*found, ""]), "utf-8")
         return (
             f"Your Python environment was made anew, empty: {change}. The earlier one is {aside};"
             f" this installs its libraries again: pip install -r {shlex.quote(str(listed))}"
@@ -237,9 +240,9 @@ class UserEnvironment:
             context.env_dir = str(self.root)  # for the scripts named activate
             builder.setup_scripts(context)
             for path, text in self.expected().items():
-                (partial / Path(path).relative_to(self.root)).write_text(text)
+                (partial / Path(path).relative_to(self.root)).write_text(text, "utf-8")
             self._complete(partial)
-            (partial / "runai/earlier").write_text(note)
+            (partial / "runai/earlier").write_text(note, "utf-8")
             partial.rename(self.root)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -288,7 +291,7 @@ def _libraries(root: Path, version: str) -> Path:
 
 def _text(path: str | Path) -> str:
     try:
-        return Path(path).read_text(errors="replace")
+        return Path(path).read_text("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -304,7 +307,7 @@ def _write(path: Path, text: str) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
+    partial.write_text(text, "utf-8")
     partial.replace(path)
 
 
@@ -337,7 +340,7 @@ def main() -> None:
     """Prepare the environment of the home in the arguments."""
     signal.alarm(WITHIN_S)
     prepared = UserEnvironment(Path(sys.argv[1])).prepare()
-    sys.stderr.write(f"{prepared.note}\n" if prepared.note else "")
+    sys.stdout.write(f"{prepared.note}\n" if prepared.note else "")
     sys.exit(not prepared.usable)
 
 
