@@ -16,11 +16,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import uuid4
 
 import psutil
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
+from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import home_name, readable_by
 from runai.hub_service.processes.user_environment import NOTE, Prepared, UserEnvironment
@@ -71,6 +73,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = ""
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
+        self._session_id = ""
         self._start_env: dict[str, str] = {}
         self._python = Prepared(usable=True)
         self._progress = StartProgress()
@@ -126,9 +129,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
         """Stop the process, then release its GPU."""
-        workload = self.workload
+        workload, session = self.workload, self._session()
         await super().stop(now=now)
-        await self._release(workload if self.workload else "")
+        await self._release(workload if self.workload else "", session)
 
     async def poll(self) -> int | None:
         """Return the exit status, None while it runs. After its end, release its GPU."""
@@ -136,10 +139,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             return 0  # not started yet; the base class would clear `workload`
         if self.proc is None and not self._is_ours():
             self.pid = 0  # it ended while no hub ran; the pid may be reused
-        workload = self.workload
+        workload, session = self.workload, self._session()
         status: int | None = await super().poll()  # clears the workload with the process
         if status is not None:
-            await self._release(workload)
+            await self._release(workload, session)
         return status
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -148,10 +151,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             yield event
 
     def get_state(self) -> dict[str, Any]:
-        """Return the stored state, with the process's start time and its workload."""
+        """Return the stored state, with the process's start time, its workload and its id."""
         state: dict[str, Any] = super().get_state()
         if self.pid:
-            state.update(created=self._created, workload=self.workload)
+            state.update(created=self._created, workload=self.workload, session_id=self._session_id)
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -159,6 +162,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         super().load_state(state)
         self._created = state.get("created", 0.0)
         self.workload = state.get("workload", "")
+        self._session_id = state.get("session_id", "")
 
     def clear_state(self) -> None:
         """Clear the process and its workload."""
@@ -166,6 +170,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._created = 0.0
         self.workload = ""
         self._session_env = {}
+        self._session_id = ""
 
     # -- environment -----------------------------------------------------------------------------
 
@@ -179,7 +184,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         env["JUPYTER_PATH"] = python.jupyter_path(env.get("JUPYTER_PATH", ""), usable=usable)
         if self._python.note:
             env[NOTE] = self._python.note
-        self._start_env = with_handed(env, self._session_env or NO_DEVICES)
+        # A workload's id is the service's, which ends its processes, too.
+        handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
+        self._start_env = with_handed(env, handed)
+        self._session_id = handed[SESSION_ID]
         return self._start_env
 
     def inherited_environment(self) -> dict[str, str]:
@@ -331,21 +339,39 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     async def _undo(self, admission: Admission) -> None:
         if self.pid:
+            session = self._session()
             await super().stop(now=True)
+            await self._end_processes(session)
         if admission.workload and not await admission.release():
             self._not_released(admission.workload)
         self.workload = ""
         self._session_env = {}
 
-    async def _release(self, workload: str) -> None:
-        """Release the allocation; an unreachable service detects the ended process itself."""
+    async def _release(self, workload: str, session: SessionProcesses | None) -> None:
+        """Release the allocation; the service ends what the server has left, or we do.
+
+        An unreachable service detects the ended process itself.
+        """
         self.workload = ""
         self._session_env = {}
-        if not workload:
-            return
-        async with self._client(self._log_request(f"an end of {workload}")) as client:
-            if not await Admission(client, self._progress.append, workload).release():
-                self._not_released(workload)
+        if workload:
+            async with self._client(self._log_request(f"an end of {workload}")) as client:
+                if await Admission(client, self._progress.append, workload).release():
+                    return
+            self._not_released(workload)
+        await self._end_processes(session)
+
+    def _session(self) -> SessionProcesses | None:
+        """Return how this start's processes are recognised; None before it has one."""
+        if not (self._session_id and self._created):
+            return None
+        return SessionProcesses(self._session_id, self._created, self._uid)
+
+    async def _end_processes(self, session: SessionProcesses | None) -> None:
+        """End what a server without a workload, or without a service, has left."""
+        if session is not None and (left := await end_session(session)):
+            pids = ", ".join(f"{one.pid} ({one.name} of {one.account})" for one in left)
+            self.log.warning("%s: processes outlive the server: %s", self.user.name, pids)
 
     def _not_released(self, workload: str) -> None:
         asked = current_request.get()

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 import psutil
@@ -69,10 +70,16 @@ SAME_START_S = 0.005
 """Tolerance for start times: half of the kernel's tick of 10 ms."""
 
 
-def send(pid: int, created: float, number: signal.Signals) -> bool:
+def send(
+    pid: int,
+    created: float,
+    number: signal.Signals,
+    only_if: Callable[[psutil.Process], bool] = lambda _process: True,
+) -> bool:
     """Signal the process with this PID and start time; return False if it has ended.
 
-    `created` is the value of psutil.Process.create_time().
+    `created` is the value of psutil.Process.create_time(). A process for which `only_if` is False
+    gets no signal.
 
     Raises:
         PermissionError: the process belongs to an account that we may not signal.
@@ -83,7 +90,8 @@ def send(pid: int, created: float, number: signal.Signals) -> bool:
         return False
     try:
         # The pidfd belongs to the PID's current process: compare its start time.
-        if abs(psutil.Process(pid).create_time() - created) > SAME_START_S:
+        found = psutil.Process(pid)
+        if abs(found.create_time() - created) > SAME_START_S or not only_if(found):
             return False
         signal.pidfd_send_signal(process, number)
     except (ProcessLookupError, psutil.Error):

@@ -152,6 +152,7 @@ class Month:
                 lasting=lambda process: process,
                 end_tree=self.machine.end_session,
                 kill_leftovers=lambda *_: None,
+                end_session=self.machine.left_of_session,
             ),
         )
         self.ledger = Ledger(place / "ledger.sqlite", clock=self.clock)

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from faults.virtual_time import WallClock
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Process
+from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 
 FIRST_PID = 1000
 
@@ -248,6 +249,10 @@ class Machine:
         """End a notebook server, on request or by itself."""
         if self.sessions.pop(process.pid, None) is not None:
             self._ended(process.pid)
+
+    async def left_of_session(self, _session: SessionProcesses) -> Sequence[LeftOver]:
+        """Return nothing: its kernels end with a server here."""
+        return ()
 
     # -- watches ---------------------------------------------------------------------------------
 

@@ -137,6 +137,7 @@ class Service:
             lasting=lambda process: process,
             end_tree=machine.end_session,
             kill_leftovers=lambda *_: None,
+            end_session=machine.left_of_session,
         )
         self.cluster = LocalCluster(
             place, self.store, DEVICES, NODE, clock=clock, machine=here, api_url="http://x/"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,9 @@ from hub_platform import HubPlatform
 from kubernetes_hub import sentence
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.limits import HOOK
+from runai.hub_service.processes.session_end import SessionProcesses
 from runai.hub_service.processes.user_environment import FOLDER
+from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
 
@@ -171,6 +174,42 @@ def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines
     fresh.start_server("ana", gpus="0")
 
 
+def _left_behind(platform: HubPlatform, user: str) -> psutil.Process:
+    """Start a program in a session of its own from a user's notebook server."""
+    program = subprocess.Popen(
+        ["setsid", "--fork", "sleep", "3600"], env=platform.environment(user), cwd="/"
+    )
+    assert program.wait() == 0
+    mine = platform.environment(user)["RUNAI_SESSION_ID"]
+
+    def found() -> list[psutil.Process]:
+        session = SessionProcesses(mine, 0, os.geteuid())
+        return [process for process in session.find() if process.name() == "sleep"]
+
+    return eventually(found)[0]
+
+
+@pytest.mark.parametrize("how", ["stop", "crash"])
+@pytest.mark.parametrize(
+    "options", [{"project": "vision", "gpus": "0.5"}, {"gpus": "0"}], ids=["workload", "none"]
+)
+def test_the_end_of_a_session_ends_what_left_its_process_tree(
+    fresh: HubPlatform, eventually: Eventually, options, how
+):
+    fresh.start_server("ana", **options)
+    fresh.start_server("bo", gpus="0")
+    program, other = _left_behind(fresh, "ana"), _left_behind(fresh, "bo")
+
+    if how == "stop":
+        fresh.stop_server("ana")
+    else:
+        os.kill(fresh.pid("ana"), signal.SIGKILL)
+
+    eventually(lambda: not is_alive(program.pid))
+    eventually(lambda: fresh.holds() == {})
+    assert is_alive(other.pid)
+
+
 def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
     with fresh.browser("ana") as browser:
         form = browser.get("/hub/spawn")
@@ -216,7 +255,7 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
     [service] = filter(is_the_service, psutil.Process(fresh.process.pid).children())
     service.kill()
     fresh.start_server("bo", project="vision", gpus="0.5")  # waits for the next service
-    ana, bo = fresh.pid("ana"), fresh.pid("bo")
+    ana, bo, program = fresh.pid("ana"), fresh.pid("bo"), _left_behind(fresh, "ana")
     assert fresh.holds() == {"ana": 0.5, "bo": 0.5}
 
     fresh.kill()
@@ -226,7 +265,9 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
     eventually(lambda: not fresh.server("bo"), within=120)
     eventually(lambda: fresh.holds() == {"ana": 0.5}, within=120)
     assert fresh.pid("ana") == ana
+    assert is_alive(program.pid)
 
     fresh.stop_server("ana")
     eventually(lambda: fresh.sessions() == {})
     assert not is_alive(ana)
+    assert not is_alive(program.pid)

@@ -37,6 +37,7 @@ from runai.hub_service.clusters.local.files.progress_files import ProgressFile, 
 from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.checkpoint_answers import CheckpointAnswers
+from runai.hub_service.clusters.local.processes.left_over import LeftOvers
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -67,6 +68,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.processes.ports import later_port
+from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.processes.user_environment import UserEnvironment
@@ -145,6 +147,9 @@ class LocalCluster(RecordedCluster):
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
+        self._node_name = node_name
+        self._reported_faults: Mapping[str, str] = {}
+        self._left_over = LeftOvers(self._set_left_over)
         self._answers = CheckpointAnswers(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
@@ -220,6 +225,7 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
             tasks.create_task(self._answers.run())
+            tasks.create_task(self._left_over.run())
             await self._tending.run()
         raise AssertionError
 
@@ -289,6 +295,16 @@ class LocalCluster(RecordedCluster):
         if self._requests is not None:
             self._requests.adopt(known.name, attached.spec, process)
         return attached
+
+    async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Take devices out of use for these reasons, and for processes that are left over there."""
+        self._reported_faults = faults
+        left = {uuid: self._left_over.fault(uuid) for uuid in faults}
+        self.set_faults(node, {uuid: faults[uuid] or left[uuid] for uuid in faults})
+
+    def _set_left_over(self, left: Mapping[str, str]) -> None:
+        told = self._reported_faults
+        self.set_faults(self._node_name, {uuid: told.get(uuid) or left[uuid] for uuid in left})
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
@@ -422,6 +438,21 @@ class LocalCluster(RecordedCluster):
             },
         )
         return instructions, beneath(account.environment(), variables)
+
+    def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
+        """Return how the processes of a session are recognised, given its server."""
+        uid = self._account(row.spec).uid
+        groups, name = self._requests, row.record.workers[0].name
+        in_group = partial(groups.has, name) if groups is not None else lambda _pid: None
+        since = at_present_clock(server).created
+        own = os.geteuid() if uid is None else uid
+        return SessionProcesses(row.record.uid, since, own, in_group)
+
+    def report_left_over(self, row: StoredWorkload, left: Sequence[LeftOver]) -> None:
+        """Take the devices of an ended session out of use while processes are left over there."""
+        [worker] = row.record.workers
+        devices = self._nodes.get(worker.node, ())
+        self._left_over.add(row.id, [devices[s.device].uuid for s in worker.devices], left)
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Record a worker's exit, then remove its control group."""

@@ -328,6 +328,10 @@ class RecordedCluster:
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out of use for these reasons, by UUID, and back where it is ""."""
+        self.set_faults(node, faults)
+
+    def set_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Set the faults of devices by UUID; "" clears one."""
         before = self._nodes.get(node, ())
         after = with_faults(before, faults)
         if after != before:

@@ -13,6 +13,7 @@ from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
+from runai.hub_service.processes.session_end import SESSION_ID
 from runai.hub_service.scheduler.model.quantity import memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
@@ -58,6 +59,7 @@ def worker_environment(
         "RUNAI_CHECKPOINT_DIR": row.record.checkpoint_dir,
         "RUNAI_RESUMED": "1" if row.resumed else "0",
         "RUNAI_API_URL": api_url,
+        **({SESSION_ID: row.record.uid} if spec.command is None else {}),
         **({"RUNAI_ELASTIC_DIR": elastic_dir(row.record)} if spec.elastic else {}),
         **_gang(row, worker),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),

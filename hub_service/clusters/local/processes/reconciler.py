@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from runai.hub_service.clusters.local.supervisor.supervisor import HOPELESS_AFTE
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
+from runai.hub_service.processes.session_end import LeftOver, SessionProcesses, end_session
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOG = logging.getLogger("runai.tending")
@@ -50,6 +51,7 @@ class ProcessControl:
     lasting: Callable[[Process], Process] = lasting
     end_tree: Callable[[Process], None] = end_tree
     kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
+    end_session: Callable[[SessionProcesses], Awaitable[Sequence[LeftOver]]] = end_session
 
 
 THIS_MACHINE = ProcessControl()
@@ -69,6 +71,16 @@ class ReconcilerCluster(Protocol):
         Raises:
             NotFound: its user has no account on this machine.
         """
+
+    def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
+        """Return how the processes of a session are recognised, given its server.
+
+        Raises:
+            NotFound: its user has no account on this machine.
+        """
+
+    def report_left_over(self, row: StoredWorkload, left: Sequence[LeftOver]) -> None:
+        """Store the processes that an ended session has left on its devices."""
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Store a worker's running process."""
@@ -117,6 +129,8 @@ class Reconciler:
         self._rows = rows
         self._clock = clock
         self._keepers: dict[_Key, _Keeper] = {}
+        self._ending: dict[_Key, asyncio.Task[None]] = {}
+        """Ends of sessions' processes after their servers."""
         self._launched: set[_Key] = set()
         """Starts for which this service has launched a supervisor."""
         self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
@@ -136,6 +150,8 @@ class Reconciler:
         """Stop watching; all workers keep running."""
         for key in list(self._keepers):
             self._drop(key)
+        for ending in self._ending.values():
+            ending.cancel()
 
     @contextlib.contextmanager
     def _requeue_on_failure(self, workload: WorkloadId) -> Iterator[None]:
@@ -317,7 +333,7 @@ class Reconciler:
 
     def _reconcile_session(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         process = worker.process
-        if process is None:
+        if process is None or key in self._ending:
             return
         if key not in self._keepers:
             watch = self._machine.watch(process.pid, process, lambda: self._on_session_exit(key))
@@ -334,5 +350,19 @@ class Reconciler:
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
 
     def _on_session_exit(self, key: _Key) -> None:
-        with self._requeue_on_failure(key.workload):
-            self._over(key, ExitStatus(None))
+        """End what the session's server has left; only then its devices are free."""
+        self._drop(key)
+        self._ending[key] = asyncio.get_running_loop().create_task(self._end_session(key))
+
+    async def _end_session(self, key: _Key) -> None:
+        row, worker = self._rows.row(key.workload), self._worker(key)
+        try:
+            with self._requeue_on_failure(key.workload):
+                if row is not None and worker is not None and worker.process is not None:
+                    with contextlib.suppress(NotFound):  # the account was removed
+                        session = self._rows.processes_of(row, worker.process)
+                        left = await self._machine.end_session(session)
+                        self._rows.report_left_over(row, left)
+                self._over(key, ExitStatus(None))
+        finally:
+            del self._ending[key]

@@ -81,6 +81,10 @@ class RequestGroups:
         except (GroupsUnavailable, psutil.Error) as failed:
             LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
 
+    def has(self, worker: str, pid: int) -> bool | None:
+        """Return True if a process lies in a worker's group, False if in another's, else None."""
+        return self._groups.has(worker, pid)
+
     def explained(self, worker: str, spec: WorkloadSpec, ending: ExitStatus) -> ExitStatus:
         """Return a worker's exit, with its memory limit as the cause if that killed it."""
         if ending.exit_code == -signal.SIGKILL and not ending.text and self._was_over(worker):
