@@ -147,10 +147,9 @@ class UserEnvironment:
         """Make it if it is missing; set one aside that was made for something else."""
         try:
             with self._locked_home():
-                if not os.path.lexists(self.root):
-                    self._make("")
-                elif change := self._change():
-                    self._make(self._renewed(change, self._set_aside()))
+                change = self._change()
+                if change or not os.path.lexists(self.root):
+                    self._make(change)
                 trouble = self._trouble()
                 if not trouble:
                     self._complete(self.root)
@@ -198,18 +197,6 @@ class UserEnvironment:
             return ""
         return _text(self.root / "runai/earlier")
 
-    def _renewed(self, change: str, aside: Path) -> str:
-        libraries = [str(folder) for folder in aside.glob("lib/python*/site-packages")]
-        found = sorted({f"{d.name}=={d.version}" for d in distributions(path=libraries) if d.name})
-        if not found:
-            return ""
-        listed = aside / "requirements.txt"
-        listed.write_text("\n".join([*found, ""]), "utf-8")
-        return (
-            f"Your Python environment was made anew, empty: {change}. The earlier one is {aside};"
-            f" this installs its libraries again: pip install -r {shlex.quote(str(listed))}"
-        )
-
     # -- making ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -223,13 +210,7 @@ class UserEnvironment:
         finally:
             os.close(folder)
 
-    def _set_aside(self) -> Path:
-        number = 1
-        while os.path.lexists(aside := self.root.with_name(f"{FOLDER}.{number}")):
-            number += 1
-        return self.root.rename(aside)
-
-    def _make(self, note: str) -> None:
+    def _make(self, change: str) -> None:
         import venv  # noqa: PLC0415 - rarely needed
 
         partial = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-", dir=self.home))
@@ -242,10 +223,33 @@ class UserEnvironment:
             for path, text in self.expected().items():
                 (partial / Path(path).relative_to(self.root)).write_text(text, "utf-8")
             self._complete(partial)
+            aside = self._unused_name()
+            note = self._list_libraries(change, aside) if change else ""
             (partial / "runai/earlier").write_text(note, "utf-8")
+            if change:
+                self.root.rename(aside)
             partial.rename(self.root)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _unused_name(self) -> Path:
+        number = 1
+        while os.path.lexists(path := self.root.with_name(f"{FOLDER}.{number}")):
+            number += 1
+        return path
+
+    def _list_libraries(self, change: str, aside: Path) -> str:
+        """Write the list of its libraries into it; return the sentence that names the list."""
+        folders = [str(folder) for folder in self.root.glob("lib/python*/site-packages")]
+        found = sorted({f"{d.name}=={d.version}" for d in distributions(path=folders) if d.name})
+        if not found:
+            return ""
+        (self.root / "requirements.txt").write_text("\n".join([*found, ""]), "utf-8")
+        install = f"pip install -r {shlex.quote(str(aside / 'requirements.txt'))}"
+        return (
+            f"Your Python environment was made anew, empty: {change}. The earlier one is {aside};"
+            f" this installs its libraries again: {install}"
+        )
 
     def _complete(self, root: Path) -> None:
         """Write our kernels, and the platform's programs that it lacks."""

@@ -264,6 +264,18 @@ def test_environment_of_before_a_change_is_set_aside_and_named(
     assert serve() == ""  # the libraries are back
 
 
+def test_full_disk_keeps_the_environment_of_before_a_change(serve, root, spawner):
+    serve()
+    cfg = root / "pyvenv.cfg"
+    cfg.write_text(cfg.read_text().replace("version = 3.", "version = 2."))
+    command = ["prlimit", "--fsize=0", *UserEnvironment(spawner._home).command]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 1
+    assert f"Your Python environment {root} cannot be used: file too large." in ran.stdout
+    assert [path.name for path in root.parent.iterdir()] == [FOLDER]
+
+
 def test_starts_at_once_make_or_renew_one_environment(root, spawner):
     def prepare_ten() -> set[Prepared]:
         with ThreadPoolExecutor(10) as pool:
