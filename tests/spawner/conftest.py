@@ -6,6 +6,7 @@
 | `hub_client` | the spawner's own client of the service |
 | `submission` | a spawner's request: submission("ana", "0.5") |
 | `fresh` | the run's `runai up` with one simulated GPU, no server running (marker `hub`) |
+| `kubeconfig` | for constructing a KubeSpawner; no API server is called |
 | `kubernetes_hub` | a hub over a control plane with one GPU; pods are processes, none left over |
 """
 
@@ -15,6 +16,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from kubernetes_asyncio.config import kube_config
+from kubespawner import clients
 
 from cli_service import RunningService, running_service
 from control_plane.lab import ClusterLab
@@ -67,6 +71,19 @@ def fresh(one_gpu: HubPlatform) -> Iterator[HubPlatform]:
     one_gpu.stop_all()
     yield one_gpu
     one_gpu.stop_all()
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    file = tmp_path / "kubeconfig"
+    here = {"name": "here", "context": {"cluster": "here", "user": "here"}}
+    server = {"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}
+    made = {"current-context": "here", "contexts": [here], "clusters": [server]}
+    file.write_text(yaml.safe_dump({**made, "users": [{"name": "here", "user": {}}]}))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    clients.load_config.cache_clear()
+    yield
+    clients.load_config.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -7,19 +7,17 @@ The chart's configuration is not on any package registry: this file repeats its 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes_asyncio.client import ApiClient, V1Capabilities, V1Container, V1SecurityContext
-from kubernetes_asyncio.config import kube_config
-from kubespawner import KubeSpawner, clients
+from kubespawner import KubeSpawner
 from traitlets.config import Config
 
 from runai.spawner.kubernetes import RunaiKubeSpawner
 from runai.spawner.session import SessionRequest
+
+pytestmark = pytest.mark.usefixtures("kubeconfig")
 
 PURPOSE = {"key": "hub.jupyter.org/node-purpose", "operator": "In", "values": ["user"]}
 # As an object of the Kubernetes client; users write YAML beside it.
@@ -118,20 +116,6 @@ def config() -> Config:
     c.Spawner.cmd = "jupyterhub-singleuser"
     c.Spawner.default_url = "/lab"
     return c
-
-
-@pytest.fixture(autouse=True)
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write a kubeconfig for KubeSpawner to read at its construction; no server is called."""
-    file = tmp_path / "kubeconfig"
-    here = {"name": "here", "context": {"cluster": "here", "user": "here"}}
-    server = {"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}
-    made = {"current-context": "here", "contexts": [here], "clusters": [server]}
-    file.write_text(yaml.safe_dump({**made, "users": [{"name": "here", "user": {}}]}))
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
-    clients.load_config.cache_clear()
-    yield
-    clients.load_config.cache_clear()
 
 
 async def manifest(spawner: KubeSpawner) -> dict[str, Any]:
