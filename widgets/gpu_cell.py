@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from runai.hub_service.processes.per_process import Birthplace
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import WorkloadView
 from runai.widgets.wording import gpus, percent
@@ -20,7 +21,10 @@ EVERY_S = 1.0
 
 @dataclass
 class CellMeter:
-    """GPU utilization, peak GPU memory and duration of one `with` block; `report` formats them."""
+    """GPU utilization, peak GPU memory and duration of one `with` block; `report` formats them.
+
+    A child that leaves the block measures nothing: its parent's thread, and locks, are not its own.
+    """
 
     read: Callable[[], WorkloadView]
     every_s: float = EVERY_S
@@ -31,6 +35,7 @@ class CellMeter:
     _last: WorkloadView | None = None
     _error_text: str = ""
     _over: threading.Event = field(default_factory=threading.Event)
+    _birthplace: Birthplace = field(default_factory=Birthplace)
 
     def __enter__(self) -> Self:
         """Start the measuring thread."""
@@ -47,6 +52,9 @@ class CellMeter:
     ) -> None:
         """Stop the thread, and take a last reading."""
         self.wall_s = self.clock() - self._began
+        if not self._birthplace.is_here:
+            self._last, self._error_text = None, "this is a child process of the kernel."
+            return
         self._over.set()
         self._thread.join()
         self._read_usage()

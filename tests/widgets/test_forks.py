@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from overviews import workload
 from runai.hub_service.client import Client
 from runai.widgets import connect, submit
+from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.jobs import Job
 
 AMONG = 8
@@ -108,22 +111,55 @@ CELLS = {
 }
 
 
+LOADING = {
+    "prepare": CELLS["prepare"],
+    "load by other processes": (
+        (
+            "from torch.utils.data import DataLoader\n"
+            "class Asked:\n"
+            "    def __len__(self): return len(NAMES)\n"
+            "    def __getitem__(self, index):\n"
+            "        name = NAMES[index]\n"
+            "        return [by_job(name), by_client(name), by_object(jobs[index]),\n"
+            "                by_submission(name)]\n"
+            "batches = DataLoader(Asked(), batch_size=2, num_workers=2, collate_fn=list)\n"
+            "print([row for batch in batches for row in batch] == [[name] * 4 for name in NAMES])"
+        ),
+        "True\n",
+    ),
+    "the kernel's own answers are right": (
+        (
+            "print([by_job(name) for name in ASKED] == ASKED, CLIENT.whoami().name,\n"
+            "      by_submission('one'), view.comm is not None, len(view._link.live._listeners))"
+        ),
+        "True bob one True 1\n",
+    ),
+}
+"""The loading processes of PyTorch are forks of the kernel, which go on while it trains."""
+
+
 @pytest.fixture
-def ran(service, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Run all cells in one kernel of bob's; return what each printed."""
+def run(
+    service, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, tuple[str, str]]], dict[str, str]]:
+    """Return a function that runs cells in one kernel of bob's, and returns what each printed."""
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")
     monkeypatch.delenv("RUNAI_PROJECT", raising=False)
     (folder / "look.py").write_text(LOOK)
-    cells = [nbformat.v4.new_code_cell(source) for source, _ in CELLS.values()]
-    client = NotebookClient(
-        nbformat.v4.new_notebook(cells=cells),
-        resources={"metadata": {"path": str(folder)}},
-        startup_timeout=200,
-        iopub_timeout=60,
-    )
-    return dict(zip(CELLS, map(printed, client.execute().cells), strict=True))
+
+    def run_cells(cells: dict[str, tuple[str, str]]) -> dict[str, str]:
+        sources = [nbformat.v4.new_code_cell(source) for source, _ in cells.values()]
+        client = NotebookClient(
+            nbformat.v4.new_notebook(cells=sources),
+            resources={"metadata": {"path": str(folder)}},
+            startup_timeout=200,
+            iopub_timeout=60,
+        )
+        return dict(zip(cells, map(printed, client.execute().cells), strict=True))
+
+    return run_cells
 
 
 def printed(cell: Any) -> str:
@@ -131,8 +167,15 @@ def printed(cell: Any) -> str:
     return "".join(output.get("text", repr(output)) for output in cell.outputs)
 
 
-def test_children_of_a_kernel_get_their_own_answers(ran):
-    assert ran == {name: expected for name, (_, expected) in CELLS.items()}
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pytest.param(CELLS, id="pools"),
+        pytest.param(LOADING, id="loading of PyTorch", marks=pytest.mark.torch),
+    ],
+)
+def test_children_of_a_kernel_get_their_own_answers(run, cells):
+    assert run(cells) == {name: expected for name, (_, expected) in cells.items()}
 
 
 def in_a_fork(question) -> object:
@@ -142,6 +185,7 @@ def in_a_fork(question) -> object:
     child = context.Process(target=lambda: answers.put(question()))
     child.start()
     child.join(60)
+    child.kill()  # one that hangs would be waited for at the end
     assert child.exitcode == 0
     return answers.get()
 
@@ -164,6 +208,35 @@ def test_child_closes_only_its_own_connections(service):
 
         assert in_a_fork(close) == "bob"
         assert client.whoami().name == "bob"
+
+
+def test_meter_of_a_cell_is_off_in_a_child():
+    def read():
+        return workload("lab", allocated=0.5, utilized=0.5)
+
+    with CellMeter(read, every_s=3600) as meter:
+
+        def leave_the_cell() -> str:
+            meter.__exit__(None, None, None)
+            return meter.report()
+
+        over: Any = meter._over
+        with over._cond:  # the meter's thread may hold it at any fork
+            shown = in_a_fork(leave_the_cell)
+
+    assert "not measured: this is a child process" in str(shown)
+    assert "busy" in meter.report()
+
+
+def test_cell_of_a_child_is_measured_by_itself(notebook, monkeypatch):
+    bob = notebook("bob")
+    job = bob("%runai_submit endless.py --gpus 0.5 --name exp1 --grace 1").value
+    monkeypatch.setenv("RUNAI_WORKLOAD", job.id)
+
+    with CellMeter(lambda: job.detail, every_s=0.001) as meter:
+        shown = [in_a_fork(lambda: bob("%%gpu\nanswer = 6 * 7").out) for _ in range(3)]
+
+    assert ["busy" in str(each) for each in (*shown, meter.report())] == [True] * 4
 
 
 def test_pickled_job_holds_no_token(folder, service):
