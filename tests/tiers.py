@@ -39,7 +39,13 @@ PLACES = {
     ),
     "all": (
         *("cli", "crashes", "elastic/original", "elastic/test_launcher.py"),
-        *("limits", "upgrades", "widgets/test_examples.py", "widgets/test_train_numpy.py"),
+        *(
+            "limits",
+            "spawner/test_user_environment.py",
+            "upgrades",
+            "widgets/test_examples.py",
+            "widgets/test_train_numpy.py",
+        ),
         *(
             "clusters/local/test_crash.py",
             "clusters/local/test_forgetting.py",

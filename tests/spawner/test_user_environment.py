@@ -60,7 +60,9 @@ def platform_has(module: str) -> bool:
     return not subprocess.run([sys.executable, "-c", asked], check=False).returncode
 
 
-@pytest.mark.parametrize("pip", ["%pip", "!pip", "!python -m pip"])
+@pytest.mark.parametrize(
+    "pip", [pytest.param("%pip", marks=pytest.mark.tier("test")), "!pip", "!python -m pip"]
+)
 def test_a_library_goes_into_the_users_environment_alone(pip, serve, root, tmp_path):
     package = wheel(tmp_path)
     serve()
