@@ -53,21 +53,23 @@ class SessionRefused(_SpawnException):
         return cls(str(error), reason=error.code)
 
     @classmethod
-    def of_end(cls, how: str, lines: str, hint: str = "") -> "SessionRefused":
+    def of_end(cls, how: str, lines: str, *, hint: str = "", way_out: str = "") -> "SessionRefused":
         """Tell of a server's early end; its last lines are for the user, and never in a log.
 
-        `how` it ended and `hint`, a sentence for a server without lines, may be empty.
+        `how` it ended, `hint`, a sentence for a server without lines, and `way_out` may be empty.
         """
         sentence = f"Your server ended before it answered{f' ({how})' if how else ''}."
         if hint and not lines:
             sentence = f"{sentence} {hint}"
         refused = cls(sentence, reason="ended")
+        refused.jupyterhub_message = f"{sentence} {way_out}".rstrip()
         if lines:
-            refused.jupyterhub_message = f"{sentence} Its last lines:\n{lines}"
-            text = html.escape(lines)
+            told = f"{sentence} Its last lines:"
+            refused.jupyterhub_message = f"{told}\n{lines}\n{way_out}".rstrip()
             refused.jupyterhub_html_message = (
-                f"{html.escape(sentence)} Its last lines:"
-                f'<pre class="text-start" style="white-space: pre-wrap">{text}</pre>'
+                f"{html.escape(told)}"
+                f'<pre class="text-start" style="white-space: pre-wrap">{html.escape(lines)}</pre>'
+                f"{html.escape(way_out)}"
             )
         return refused
 

@@ -49,6 +49,9 @@ class SessionChoosing(LoggingConfigurable):
 
     accepted_options = Dict(help="The user options of the last start that were not refused.")
 
+    has_failed: bool = False
+    """True if the server of the last start ended before it answered, on one machine."""
+
     user: Any
     name: str
     user_options: Any
@@ -97,6 +100,7 @@ class SessionChoosing(LoggingConfigurable):
             sharing=self.sharing,
             of_machine=self.of_machine,
             is_admin=bool(self.user.admin),
+            has_failed=self.has_failed,
         )
 
     def get_state(self) -> dict[str, Any]:

@@ -171,11 +171,13 @@ def render(
     sharing: str = COMPUTE_IS_SHARED,
     of_machine: bool = False,
     is_admin: bool = False,
+    has_failed: bool = False,
 ) -> str:
     """Return the form's HTML with the last choice selected.
 
     `trouble` is the sentence about a failed request, `sharing` the one about sharing a GPU.
     With `of_machine` there are fields for CPU and memory. `is_admin`: the reader is a hub admin.
+    After a start that `has_failed` the form offers one without the user's settings.
     """
     request = None
     with suppress(InvalidRequest):  # options of an earlier version or another spawner
@@ -187,6 +189,7 @@ def render(
         trouble=trouble,
         sharing=sharing,
         is_admin=is_admin,
+        has_failed=has_failed,
     )
 
 

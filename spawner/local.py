@@ -34,12 +34,14 @@ from runai.spawner.first_answer import end_wait_with_server
 from runai.spawner.output import StartOutput, output_file
 from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
+from runai.spawner.without_settings import STARTED_WITHOUT, SettingsFolder
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 """Shells that take -l together with -c."""
 LOOK_EVERY_S = 0.25
 """Seconds between checks of a process that has not answered yet."""
+WAY_OUT = "Are your own settings the cause? The form offers Start without my settings."
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -76,6 +78,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._session_id = ""
         self._start_env: dict[str, str] = {}
         self._python = Prepared(usable=True)
+        self._settings: SettingsFolder | None = None
         self._progress = StartProgress()
 
     # -- options ---------------------------------------------------------------------------------
@@ -103,6 +106,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         try:
             with self._options_accepted():
                 request = session_request(self.user_options or {})
+            self._settings = self._without_settings() if request.without_settings else None
             await asyncio.to_thread(self._prepare_home)
             self._python = await asyncio.to_thread(self._prepare_python)
             wanted = f"{request.amount.in_words()} in {request.project}"
@@ -124,7 +128,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     raise
         finally:
             progress.close()
-        self.is_starting = False
+        self.is_starting = self.has_failed = False
         return address
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
@@ -152,7 +156,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     def get_state(self) -> dict[str, Any]:
         """Return the stored state, with the process's start time, its workload and its id."""
-        state: dict[str, Any] = super().get_state()
+        state: dict[str, Any] = super().get_state() | {"has_failed": self.has_failed}
         if self.pid:
             state.update(created=self._created, workload=self.workload, session_id=self._session_id)
         return state
@@ -163,6 +167,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._created = state.get("created", 0.0)
         self.workload = state.get("workload", "")
         self._session_id = state.get("session_id", "")
+        self.has_failed = state.get("has_failed", False)
 
     def clear_state(self) -> None:
         """Clear the process and its workload."""
@@ -184,6 +189,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         env["JUPYTER_PATH"] = python.jupyter_path(env.get("JUPYTER_PATH", ""), usable=usable)
         if self._python.note:
             env[NOTE] = self._python.note
+        if self._settings is not None:
+            env |= self._settings.variables(env, self._home)
         # A workload's id is the service's, which ends its processes, too.
         handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
         self._start_env = with_handed(env, handed)
@@ -221,6 +228,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         become_user = super().make_preexec_fn(name) if self.system_users else None
         home, output = self._home, StartOutput(self._home, self._output, self._uid)
         self._start_output = output
+        settings = self._settings
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
         def before_exec() -> None:
@@ -232,6 +240,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             else:
                 os.chdir(home)
             output.redirect()
+            if settings is not None:
+                settings.make()
             os.umask(USUAL_UMASK)
 
         return before_exec
@@ -274,8 +284,17 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     reason="no_home",
                 ) from failed
 
+    def _without_settings(self) -> SettingsFolder:
+        """Return the folder for a start without the user's settings; the next one has them."""
+        kept = {name: value for name, value in self.user_options.items() if name != "settings"}
+        self.user_options = self.orm_spawner.user_options = self.accepted_options = kept
+        self.user.db.commit()
+        return SettingsFolder()
+
     def _prepare_python(self) -> Prepared:
         """Make the user's Python environment, as the user; without one the server starts too."""
+        if self._settings is not None:
+            return Prepared(usable=False, note=STARTED_WITHOUT)
         if not self.system_users:
             return UserEnvironment(self._home).prepare_as()
         entry = pwd.getpwnam(self.user.name)
@@ -307,7 +326,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         """Return the refusal for a server that ended before it answered."""
         lines = await asyncio.to_thread(self._start_output.last_lines, self._start_env)
         how = _exit_text(status) if status else ""
-        return SessionRefused.of_end(how, lines, hint=f"~/{self._output} may say why.")
+        self.has_failed = True
+        hint, way_out = f"~/{self._output} may say why.", "" if self._settings else WAY_OUT
+        return SessionRefused.of_end(how, lines, hint=hint, way_out=way_out)
 
     def _make_home(self) -> None:
         users = Path(self.users_directory)

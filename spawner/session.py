@@ -30,8 +30,10 @@ _DIGEST_LETTERS: Final = 16  # 80 bits
 _GPU_TYPE: Final = re.compile(r"[ -~]{1,200}")
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
 OPTIONS: Final = ("project", "gpus", "time", "gpu_type")
-OF_MACHINE: Final = ("cpu", "memory")
+OF_MACHINE: Final = ("cpu", "memory", "settings")
 """Options on one machine; in Kubernetes KubeSpawner has its own."""
+WITHOUT: Final = "without"
+"""Value of the option `settings`: a start without the user's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,15 @@ class SessionRequest:
     cpu: Decimal | None = None
     memory_mib: int | None = None
     """Main memory, as `cpu` beside the GPU; None: the platform's default."""
+    without_settings: bool = False
+    """True for a start that reads no settings of the user's home."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
         """Parse user options: `project`, `gpus` as a number or text, `time` such as 8h.
 
-        `gpu_type` is such as h100, `cpu` such as 0.5, `memory` such as 8 GiB. Empty
-        options are a session without a GPU.
+        `gpu_type` is such as h100, `cpu` such as 0.5, `memory` such as 8 GiB, `settings` is
+        "without" or empty. Empty options are a session without a GPU.
 
         Raises:
             InvalidRequest: an option is unknown or its value is not valid.
@@ -81,7 +85,12 @@ class SessionRequest:
                 "Choose a project to request CPU or memory.", hint="Or leave both empty."
             )
         time = _time(options.get("time") or None)
-        return cls(project, amount, time, gpu_type, cpu, memory_mib)
+        if (settings := options.get("settings") or "") not in ("", WITHOUT):
+            raise InvalidRequest(
+                f"{str(settings)[:40]!r} is no choice of settings.",
+                hint=f"Write {WITHOUT} for a start without yours, or nothing.",
+            )
+        return cls(project, amount, time, gpu_type, cpu, memory_mib, bool(settings))
 
     def options(self) -> dict[str, str]:
         """Return the user options that JupyterHub stores for the next start."""
@@ -96,6 +105,7 @@ class SessionRequest:
             **kind,
             **cpu,
             **({} if memory.is_nothing else {"memory": memory.text()}),
+            **({"settings": WITHOUT} if self.without_settings else {}),
         }
 
     @property

@@ -215,6 +215,13 @@ class TestRendered:
         assert fields.findall(render([VISION], last=last)) == []  # Kubernetes
         assert fields.findall(render([], last=last, of_machine=True)) == []
 
+    @pytest.mark.parametrize("projects", [[VISION], []], ids=["a member", "of no project"])
+    def test_start_without_settings_is_on_offer_after_a_failed_one_alone(self, projects):
+        offered = 'name="settings" value="without"'
+
+        assert offered in render(projects, last={}, has_failed=True)
+        assert offered not in render(projects, last={"settings": "without"})
+
     def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 

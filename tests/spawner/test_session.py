@@ -34,6 +34,9 @@ NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True
         ),
         pytest.param({"project": "vision"}, SessionRequest("vision"), id="a project, no GPU"),
         pytest.param(
+            {"settings": "without"}, SessionRequest(without_settings=True), id="no settings"
+        ),
+        pytest.param(
             {"project": "vision", "gpus": "1", "gpu_type": "h100,a100"},
             SessionRequest("vision", Amount(1000), gpu_type="h100,a100"),
             id="types of GPU in order",
@@ -89,6 +92,7 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
             id="odd type",
         ),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
+        pytest.param({"settings": ["x"]}, "\"['x']\" is no choice of settings.", id="settings"),
         pytest.param({"cpu": "2"}, "Choose a project to request CPU or memory.", id="CPU alone"),
         pytest.param(
             {"memory": "2G"}, "Choose a project to request CPU or memory.", id="memory alone"

@@ -1,0 +1,48 @@
+"""A start without its user's settings: a way back where these keep the server from starting.
+
+No configuration of Jupyter, IPython or Python is read from the home, and no kernels of it; what
+Jupyter must write lies elsewhere, so that a full home can be cleaned. The files stay.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+STARTED_WITHOUT = (
+    "This server was started without your settings: kernels run on the platform's Python, into"
+    " which you can install nothing. Mend or remove your files, then start it again."
+)
+
+
+class SettingsFolder:
+    """A folder in /tmp that takes the place of a home's settings."""
+
+    def __init__(self) -> None:
+        """Choose a name that nobody can know before."""
+        self.path = Path("/tmp") / f"runai-lab-{secrets.token_hex(8)}"  # noqa: S108 - made with 0700
+
+    def make(self) -> None:
+        """Make it as the user, and enter it: Jupyter reads the settings of the current folder, too.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.path.mkdir(mode=0o700)
+        os.chdir(self.path)
+
+    def variables(self, given: Mapping[str, str], home: Path) -> dict[str, str]:
+        """Return the variables that lead Jupyter, IPython and Python away from the home."""
+        folders = {
+            "IPYTHONDIR": "ipython",
+            "JUPYTER_CONFIG_DIR": "config",
+            "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_RUNTIME_DIR": "runtime",
+            "JUPYTERLAB_SETTINGS_DIR": "lab/settings",
+            "JUPYTERLAB_WORKSPACES_DIR": "lab/workspaces",
+        }
+        return {
+            **{name: str(self.path / folder) for name, folder in folders.items()},
+            "JUPYTERHUB_ROOT_DIR": given.get("JUPYTERHUB_ROOT_DIR") or str(home),
+            "PYTHONNOUSERSITE": "1",
+        }
