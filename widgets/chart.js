@@ -27,8 +27,8 @@ export function chartLegend(chart) {
   );
 }
 
-/** @param {Chart} chart @param {boolean} simulated */
-export function chartPicture(chart, simulated) {
+/** @param {Chart} chart @param {boolean} simulated @param {string} [end] words for its end */
+export function chartPicture(chart, simulated, end = "now") {
   const { points, since, until, quota } = chart;
   const highest = Math.max(0.5, ...points.map((point) => Math.max(point[1] ?? 0, point[2] ?? 0)));
   const [top, tick] = roundScale(quota !== null && quota <= 4 * highest ? Math.max(highest, quota) : highest);
@@ -40,12 +40,12 @@ export function chartPicture(chart, simulated) {
   const minutes = (until - since) / 60;
   const each = [1, 2, 5, 10, 15, 30, 60, 120, 240, 720].find((step) => minutes / step <= 6) ?? 1440;
   const times = Array.from({ length: Math.floor(minutes / each) + 1 }, (_, index) => index * each);
-  return h("svg", { class: "runai-chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartWords(chart, simulated) },
+  return h("svg", { class: "runai-chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartWords(chart, simulated, end) },
     ticks.map((value) => h("g", { key: `y${value}` },
       h("line", { class: "runai-grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
       h("text", { x: LEFT - 6, y: y(value) + 3.5, "text-anchor": "end" }, gpus(value)))),
     times.map((ago) => h("text", { key: `x${ago}`, x: x(until - 60 * ago), y: HEIGHT - 5, "text-anchor": ago ? "middle" : "end" },
-      ago ? `−${ago} min` : "now")),
+      ago ? `−${ago} min` : end)),
     h("path", { key: "area", class: "runai-area", d: stepPath(chart, x, y, true) }),
     h("path", { key: "allocated", class: "runai-line-allocated", d: stepPath(chart, x, y, false) }),
     h("path", { key: "utilized", class: "runai-line-utilized", d: linePath(chart, x, y) }),
@@ -54,11 +54,11 @@ export function chartPicture(chart, simulated) {
   );
 }
 
-/** @param {Chart} chart @param {boolean} simulated */
-function chartWords(chart, simulated) {
+/** @param {Chart} chart @param {boolean} simulated @param {string} end */
+function chartWords(chart, simulated, end) {
   const { allocated, utilized } = chart;
   const busy = utilized === null ? "nothing measured" : `${percent(utilized, allocated)} utilized`;
-  return `My GPUs over the last ${Math.round((chart.until - chart.since) / 60)} minutes: now ${gpuCount(allocated)} allocated, ${busy}${simulated ? " (simulated)" : ""}`;
+  return `My GPUs over the last ${Math.round((chart.until - chart.since) / 60)} minutes: ${end} ${gpuCount(allocated)} allocated, ${busy}${simulated ? " (simulated)" : ""}`;
 }
 
 /**

@@ -20,14 +20,15 @@ const EVERY_MS = 5000;
 /**
  * Watch the way from the kernel to a view; `changed` is called when it may have opened or closed.
  * JupyterLab and Notebook 7 show the kernel; of other front ends only the network is known.
- * @param {{on: Function, off: Function, widget_manager?: any}} model @param {() => void} changed
+ * @param {{get: Function, on: Function, off: Function, widget_manager?: any}} model @param {() => void} changed
  * @returns {{isOpen: () => boolean, isExported: () => boolean, leave: () => void}}
  */
 export function watch(model, changed) {
   const manager = model.widget_manager ?? {};
   /** @type {Kernel | null | undefined} A view that is drawn before its kernel is there takes the first. */
   let kernel = null;
-  let isCut = false;
+  // A view that comes from a file has no comm. Its own is not shown here, but that of its layout is.
+  let isCut = model.get("layout")?.comm_live === false;
 
   function cut() {
     isCut = true;

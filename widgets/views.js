@@ -51,22 +51,22 @@ export const BEGUN = /** @type {Record<string, string>} */ ({
  */
 export function view(state, clicks, act, want, news = { since: null, exported: false }) {
   const { projects, chart, notes, told } = state;
-  const isLive = news.since === null;
+  const isLive = news.since === null, asOf = `as of ${moment(state.at, true)}`;
   const workloads = isLive ? state.workloads : state.workloads.map((row) => ({ ...row, actions: [] }));
   const inPanel = state.view === "panel";
   const hasFilter = inPanel && (workloads.length >= MANY || clicks.wanted);
   const shown = hasFilter ? workloads.filter((row) => isWanted(row, clicks.wanted)) : workloads;
   return [
-    h("div", { class: `runai runai-${state.view}${isLive ? "" : " runai-stale"}`, key: "all", "data-as-of": isLive ? `as of ${moment(state.at, true)}` : null },
+    h("div", { class: `runai runai-${state.view}${isLive ? "" : " runai-stale"}`, key: "all", "data-as-of": asOf },
       news.since !== null && h("p", { class: "runai-lost", role: "status", key: "lost" }, news.exported
-        ? `as of ${moment(state.at, true)}` : `not live since ${moment(news.since, false)}${state.lost && `: ${state.lost}`}`),
+        ? asOf : `not live since ${moment(news.since, false)}${state.lost && `: ${state.lost}`}`),
       ["panel", "quota"].includes(state.view) && h("section", { key: "quota", "aria-label": "Quota" },
         h("header", {}, h("h3", {}, "Quota"), state.simulated && simulatedBadge()),
         projects.length ? quotaBars(projects) : h("p", { class: "runai-none" }, "You are in no project."),
       ),
       chart && h("section", { key: "chart", "aria-label": "Allocated and utilized" },
         h("header", {}, h("h3", {}, "My GPUs"), chartLegend(chart)),
-        chartPicture(chart, state.simulated),
+        chartPicture(chart, state.simulated, isLive ? undefined : moment(state.at, false)),
       ),
       state.view === "status" && h("p", { class: "runai-status", key: "status" }, ...notes),
       ["panel", "jobs"].includes(state.view) && h("section", { key: "workloads", "aria-label": "Workloads" },

@@ -147,7 +147,15 @@ test("a status is its one line", () => {
 test("a picture that is out of date says so", () => {
   const lost = all(view(state({ lost: "It is away." }), clicks(), () => {}, () => {}, { since: Date.now() / 1000, exported: false }));
   assert.match(text(find(lost, "class", "runai-lost")), /^not live since \S+( [AP]M)?: It is away\.$/);
+  assert.doesNotMatch(lost.map(text).join() + find(lost, "class", "runai-chart").props["aria-label"], /\bnow\b/);
 });
+
+for (const [what, since] of [["live", null], ["not live", 1000]]) {
+  test(`a view that is ${what} says on paper of when it is`, () => {
+    const [page] = view(state(), clicks(), () => {}, () => {}, { since, exported: false });
+    assert.match(page.props["data-as-of"], /^as of (1 Jan|Jan 1), /);
+  });
+}
 
 test("nothing is drawn of what a view does not show", () => {
   const sections = (given) => drawn(given).filter((node) => node.tag === "section").map((node) => node.props["aria-label"]);
@@ -456,6 +464,14 @@ for (const [name, happens, comesBack] of [
     assert.equal(now.statusChanged.slots.size + now.connectionStatusChanged.slots.size, 0);
   });
 }
+
+test("a view from a file is not live, though its notebook has a kernel", () => {
+  const el = install().createElement("div");
+  const here = { ...model({ state: state(), service: "", layout: { comm_live: false } }), widget_manager: { kernel: kernel() } };
+  const leave = panel.render({ model: here, el });
+  assert.ok(isStale(el));
+  leave();
+});
 
 test("a notebook opened without a kernel shows a view that is not live", () => {
   const el = install().createElement("div");
