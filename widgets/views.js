@@ -25,7 +25,7 @@ import { h } from "./nodes.js";
  *   told: {at: number, kind: string, text: string}[]}} State
  * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string, wanted: string}} Clicks
  *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click;
- *   which states have changed last, for who cannot see it; and the words of the filter
+ *   which states have changed last, for screen readers; and the words of the filter
  * @typedef {(action: Action, row: Row) => void} Act
  */
 
@@ -36,7 +36,7 @@ const SIGNS = /** @type {Record<string, string>} */ ({
   queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
   retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", timed_out: "✕", deleted: "−",
 });
-/** What a button says once it is pressed, by what it said before. */
+/** A button's words once it is pressed, by its words before. */
 export const BEGUN = /** @type {Record<string, string>} */ ({
   Suspend: "Suspending…", Resume: "Resuming…", Stop: "Stopping…", Delete: "Deleting…",
   "Add a worker": "Adding…", "Remove a worker": "Removing…",
@@ -228,7 +228,7 @@ function buttons(row, clicks, act) {
     ? [h("a", { key: "page", href: `${clicks.service}workloads/${path}`, target: "_blank", rel: "noopener", "aria-label": `Output and history of ${row.name}` }, "Output")] : [];
   const begun = clicks.busy.get(row.id);
   if (begun) {
-    // The button stays while its meaning changes: who pressed it by keyboard still stands on it.
+    // The button stays while its meaning changes: a keyboard's focus stays on it.
     const pressed = row.actions.findIndex(({ label }) => BEGUN[label] === begun);
     return [...page,
       h("button", { key: `slot ${Math.max(0, pressed)}`, type: "button", class: "runai-begun", "aria-disabled": "true" }, begun),

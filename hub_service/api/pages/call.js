@@ -55,7 +55,7 @@ const LOOK_MS = 5_000;
 /** A stream has a sign of life every 15 s: three missed ones mean a broken connection. */
 const SILENT_MS = 45_000;
 
-/** What the service refuses for good; a proxy's refusal is none: the service may be away. */
+/** A refusal of the service, for good; a proxy's is none: the service may be away. */
 export class Refused extends Error {}
 
 /**

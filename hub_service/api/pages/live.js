@@ -1,6 +1,6 @@
 // @ts-check
 // Keeps a page as it is now: brings each part that the stream sends into it, and carries out its buttons.
-// What the parts say is the server's; here elements are only made to look like the new ones.
+// The server words the parts; here elements only become like the new ones.
 
 import { Refused, call, inWords, lines, moment } from "./call.js";
 
@@ -101,7 +101,7 @@ function say(text) {
   hiding = window.setTimeout(() => { message.hidden = true; }, 8000);
 }
 
-const ASK_MS = 10000; // who points slowly, or listens, needs some of them
+const ASK_MS = 10000; // slow pointing and a screen reader need some of them
 /** @type {{id: string, path: string | undefined, words: string} | null} what is asked about before it is done */
 let asked = null;
 let withdraw = () => {};
@@ -157,8 +157,8 @@ document.addEventListener("click", (event) => {
 });
 
 const AGAIN_MS = 3000;
-let newest = Date.now(); // what the page shows was so then
-/** @type {Element | null} what had the focus when the buttons went */
+let newest = Date.now(); // the time of the state on the page
+/** @type {Element | null} the element with the focus when the buttons were hidden */
 let focused = null;
 
 /** Show a page that is live, or says since when it is not: grey, without buttons. @param {number | null} since */
@@ -178,7 +178,7 @@ async function follow(url) {
   let hasNews = false;
   for await (const line of lines(url)) {
     const isNews = line.startsWith("data: ");
-    hasNews ||= isNews; // a sign of life alone does not make what was seen before new
+    hasNews ||= isNews; // a sign of life alone does not renew an older state
     if (hasNews) newest = Date.now();
     if (hasNews) showNews(null);
     if (isNews) take(JSON.parse(line.slice("data: ".length)));
@@ -189,7 +189,7 @@ async function follow(url) {
 async function keepFollowing(url) {
   const error = await follow(url).catch((reason) => reason);
   showNews(newest);
-  // The login has ended, or what the page shows is gone: the page itself says so.
+  // The login has ended, or the workload is gone: the page itself says so.
   window.setTimeout(() => { if (error instanceof Refused) location.reload(); else keepFollowing(url); }, AGAIN_MS);
 }
 
