@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.user_account import expanded, removed_folder
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -338,16 +338,12 @@ def _directory(workdir: str | os.PathLike[str] | None) -> str:
 
 def _here() -> Path:
     """Return the notebook's folder, which may have been removed under its kernel."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        gone = "the notebook's folder"
-        with suppress(OSError):  # only Linux still knows its name
-            gone = str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
+    if gone := removed_folder():
         raise InvalidRequest(
             f"{printable(gone, 500)} was removed while this kernel runs in it.",
             hint="Go to one that exists: %cd FOLDER.",
-        ) from None
+        )
+    return Path.cwd()
 
 
 def _sentence(wrong: ValidationError) -> InvalidRequest:

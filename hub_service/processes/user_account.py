@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,17 @@ def expanded(path: str | os.PathLike[str]) -> Path:
             hint="Name another path." if name else "Set HOME, or name a path without ~.",
             code="no_home",
         ) from None
+
+
+def removed_folder() -> str:
+    """Return the name of the current folder if it was removed; "" if it is there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        with suppress(OSError):  # only Linux still knows its name
+            return str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
+        return "the current folder"
+    return ""
 
 
 def home_name(user: str) -> str:

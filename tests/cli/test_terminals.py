@@ -112,6 +112,26 @@ def test_output_to_a_full_disk_ends_with_one_sentence(home, arguments):
     assert ended.stderr == sentence
 
 
+def test_a_current_folder_that_was_removed_is_named(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    ended = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *RUNAI, "submit", "exp", "--", "true"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        f"Error: {folder}, the current folder, was removed.",
+        "Hint: Go to one that exists: cd.",
+    ]
+
+
 def test_log_in_letters_that_the_terminal_lacks_is_whole(bob):
     bob("submit", "exp1", "--", "printf", "first\\n日本 😀 é\\nlast\\n")
     eventually(lambda: bob.described("exp1")["state"] == "succeeded")

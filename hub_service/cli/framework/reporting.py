@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from runai.hub_service.processes.user_account import removed_folder
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
 
@@ -170,6 +171,9 @@ def run(command: Callable[[], object]) -> None:
 
 
 def _unusable(failed: OSError) -> RunaiError:
+    if isinstance(failed, FileNotFoundError) and (gone := removed_folder()):
+        where = f"{printable(gone, LONGEST_NAME)}, the current folder, was removed."
+        return RunaiError(where, hint="Go to one that exists: cd.")
     what = "The output cannot be written"
     if failed.filename is not None:
         what = f"{printable(str(failed.filename), LONGEST_NAME)} cannot be used"
