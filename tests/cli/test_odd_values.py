@@ -61,6 +61,7 @@ GIVEN = {
     "submit": ["x", "--dry-run", "--", "true"],
     "describe": ["job", "gone"],
     "logs": ["gone"],
+    "wait": ["gone"],
     "suspend": ["gone"],
     "resume": ["gone"],
     "scale": ["gone", "--workers", "2"],

@@ -368,9 +368,12 @@ def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sen
     assert sentence in result.stderr
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, eventually):
+@pytest.mark.parametrize("act", ["submit", "wait"])
+def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, act):
+    if act == "wait":
+        bob("submit", "exp1", *SLEEP)
     waiting = subprocess.Popen(
-        [*COMMAND, "submit", "exp1", "--wait", *SLEEP],
+        [*COMMAND, *(["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP])],
         env=os.environ | bob.environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -481,7 +484,8 @@ ACTS = {
     "describe": ("describe", "exp"),
     "logs": ("logs", "exp", "-f"),
     "exec": ("exec", "exp", "--", "true"),
-    "wait": ("submit", "exp", "--wait", "--", "true"),
+    "submit and wait": ("submit", "exp", "--wait", "--", "true"),
+    "wait": ("wait", "exp"),
 }
 
 

@@ -1,17 +1,18 @@
-"""`runai suspend`, `resume`, `delete`; `keep`, `release`, `regain` of idle GPUs.
+"""`runai wait`, `suspend`, `resume`, `delete`; `keep`, `release`, `regain` of idle GPUs.
 
 Each takes one or several names and prints a line for each. An error of one workload does not stop
 the rest; the exit code is 1 then.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, report
-from runai.hub_service.cli.framework.values import WORKERS
+from runai.hub_service.cli.framework.values import DURATION, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
-from runai.hub_service.cli.output.waiting import FINISHED
+from runai.hub_service.cli.output.waiting import FINISHED, wait_for
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import RunaiError
@@ -19,6 +20,29 @@ from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
 from runai.hub_service.wire.validation import checked
 
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
+
+
+@click.command(cls=Command)
+@_NAMES
+@click.option("--timeout", type=DURATION, help="Wait this long at most. Default: without end.")
+@in_project
+@click.pass_context
+def wait(
+    context: click.Context, names: tuple[str, ...], timeout: int | None, project: str | None
+) -> None:
+    """Wait until workloads are finished, and exit with the program's code.
+
+    It prints changes to standard error, and waits through pauses and suspensions. The code is
+    the first that is not 0, in the order of the names; 1 for a deleted workload; 124 when the
+    time is over. Ctrl-C and the end of the time stop no workload.
+
+    \b
+    runai wait exp1
+    runai wait exp1 sweep --timeout 2h
+    """  # noqa: D301 - \b is click's mark of a block
+    with Client.discover() as client:
+        found = find_all(client, names, project)
+        context.exit(wait_for(client, found, timeout_s=inf if timeout is None else timeout))
 
 
 @click.command(cls=Command)

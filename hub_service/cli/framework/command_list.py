@@ -43,6 +43,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "exec": CommandEntry(
             "commands.logs_and_exec:exec_", "Run a program on the GPUs of a running workload."
         ),
+        "wait": CommandEntry(
+            "commands.lifecycle:wait",
+            "Wait until workloads are finished, and exit with the program's code.",
+        ),
         "suspend": CommandEntry(
             "commands.lifecycle:suspend",
             "Suspend jobs: release their GPUs and remove them from the queue.",

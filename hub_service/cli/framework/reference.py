@@ -24,7 +24,8 @@ Inside a notebook session `runai` finds the hub by itself. Elsewhere log in once
 `NAME` is `exp1`, or `project/exp1` if several projects have it. `-o json` and `-o yaml` print the
 API's answer; YAML needs PyYAML (`pip install pyyaml`).
 Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2 misuse;
-130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
+124 the time of `wait` is over; 130 Ctrl-C; with `wait`, `submit --wait` and `exec`, the program's
+own.
 
 Colours and progress bars appear on terminals only; `NO_COLOR` turns colours off. A narrow terminal
 leaves out columns of a table and cuts no name. Letters outside the output's encoding appear as

@@ -1,13 +1,14 @@
-"""`--wait`: progress of workloads until they finish, and their exit code.
+"""`wait` and `--wait`: progress of workloads until they finish, and their exit code.
 
-It shows a live line on a terminal, elsewhere one plain line per change. Ctrl-C ends the waiting,
-never the workload.
+It shows a live line on a terminal, elsewhere one plain line per change. Ctrl-C and the end of the
+time end the waiting, never the workload.
 """
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import Final
 
 import click
@@ -20,7 +21,7 @@ from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.client.calls import Identified
-from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 from runai.hub_service.wire.schemas import WorkloadView
 
 FINISHED: Final = frozenset({"succeeded", "failed", "ended", "timed_out"})
@@ -28,6 +29,13 @@ _PATIENCE_S: Final = 600.0
 """Maximum downtime of the service, for a restart or an upgrade."""
 _SIGNALLED: Final = 128
 """A shell reports signal N as 128 + N."""
+_TIME_IS_OVER: Final = 124
+"""The exit code of coreutils' `timeout`."""
+_POLL_S: Final = 30.0
+
+
+class _TimeIsOverError(Exception):
+    """The time to wait is over before all workloads are finished."""
 
 
 def exit_code_of(workload: WorkloadView) -> int:
@@ -37,30 +45,66 @@ def exit_code_of(workload: WorkloadView) -> int:
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
 
 
-def wait_for(client: Client, workloads: Sequence[Identified], *, quiet: bool = False) -> int:
+def wait_for(
+    client: Client,
+    workloads: Sequence[Identified],
+    *,
+    timeout_s: float = inf,
+    quiet: bool = False,
+) -> int:
     """Wait until all workloads are finished; return the first exit code other than 0.
 
-    Progress goes to standard error: standard output has the command's result only.
+    It is 1 for a deleted one of several, and 124 after `timeout_s`. Progress goes to standard
+    error: standard output has the command's result only.
+
+    Raises:
+        NotFound, Conflict: the only workload was deleted, and another one may have its name.
     """
     ended: list[int] = []
+    deadline = time.monotonic() + timeout_s
     try:
         with _progress(quiet=quiet) as show:
             for workload in workloads:
-                for line in _until_finished(client, workload, ended):
-                    show(line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}")
+                try:
+                    for line in _until_finished(client, workload, ended, deadline):
+                        show(_numbered(line, ended, workloads))
+                except (NotFound, Conflict) as deleted:
+                    if len(workloads) == 1:
+                        raise
+                    ended.append(1)
+                    show(_numbered(deleted.message, ended, workloads))
     except KeyboardInterrupt:
-        names = " ".join(workload.id for workload in workloads[len(ended) :])
-        click.echo(
-            f"\nNot waiting any longer; still there: {names}. Stop with `runai delete {names}`.",
-            err=True,
-        )
-        return INTERRUPTED
+        click.echo(err=True)  # ends the line of the terminal's ^C
+        return _given_up("Interrupted", workloads[len(ended) :], INTERRUPTED)
+    except _TimeIsOverError:
+        return _given_up("The time is over", workloads[len(ended) :], _TIME_IS_OVER)
     return next((code for code in ended if code), 0)
 
 
-def _until_finished(client: Client, submitted: Identified, ended: list[int]) -> Iterator[str]:
-    """Yield a line for each change; append the exit code to `ended` at the end."""
-    workload: WorkloadView = client.workload(submitted)
+def _numbered(line: str, ended: Sequence[int], workloads: Sequence[Identified]) -> str:
+    return line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}"
+
+
+def _given_up(why: str, workloads: Sequence[Identified], code: int) -> int:
+    names = " ".join(workload.id for workload in workloads)
+    click.echo(
+        f"{why}: not waiting any longer for {names}. Running jobs go on; `runai delete {names}`"
+        " stops them.",
+        err=True,
+    )
+    return code
+
+
+def _until_finished(
+    client: Client, submitted: Identified, ended: list[int], deadline: float
+) -> Iterator[str]:
+    """Yield a line for each change; append the exit code to `ended` at the end.
+
+    Raises:
+        NotFound, Conflict: the workload was deleted, and another one may have its name.
+        _TimeIsOverError: it is not finished at the deadline.
+    """
+    workload: WorkloadView = _poll(client, submitted)
     last_line = ""
     down_since: float | None = None
     while True:
@@ -72,8 +116,11 @@ def _until_finished(client: Client, submitted: Identified, ended: list[int]) -> 
             last_line = line
         if workload.state in FINISHED:
             return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise _TimeIsOverError
         try:
-            workload = client.wait(workload, workload.version)
+            workload = _poll(client, workload, workload.version, min(left_s, _POLL_S))
             down_since = None
         except Unavailable as error:
             # The job continues without the service, and the client has retried for seconds.
@@ -84,6 +131,15 @@ def _until_finished(client: Client, submitted: Identified, ended: list[int]) -> 
             yield last_line
 
 
+def _poll(
+    client: Client, workload: Identified, changed_from: str = "", timeout_s: float = 0.0
+) -> WorkloadView:
+    try:
+        return client.wait(workload, changed_from, timeout_s)
+    except NotFound as error:
+        raise NotFound(f"{workload.id} was deleted before it was seen to finish.") from error
+
+
 def _line(workload: WorkloadView) -> str:
     why = render.reason(workload.reason)
     if workload.states:
@@ -92,6 +148,8 @@ def _line(workload: WorkloadView) -> str:
         why = f"on {render.devices(workload)}" if workload.allocated else ""
     elif workload.state in FINISHED and workload.exit_code is not None:
         why = f"exit code {workload.exit_code}"
+    if workload.state == "suspended":
+        why += f"; waiting for `runai resume {workload.id}`"
     return f"{workload.id} {workload.state}" + (f": {why}" if why else "")
 
 
