@@ -27,7 +27,7 @@ from runai.hub_service.api.views.start_views import Forecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
-from runai.hub_service.clusters.states.user_actions import refuse_other
+from runai.hub_service.clusters.states.identity import refuse_other
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import AllocationCache
 from runai.hub_service.controller.idle.watch import IdleWatch

@@ -1,7 +1,6 @@
 """Transitions that users request, and the waits that a plan decides. Pure."""
 
 from dataclasses import replace
-from datetime import datetime
 
 from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
@@ -53,18 +52,6 @@ def rows_of(spec: WorkloadSpec, *, now: float, most: int) -> list[StoredWorkload
         specs = [arrays.element(spec, index) for index in range(min(most, spec.array))]
     steps = [submitted(one, now=now, checkpoint_dir="", log_dir="") for one in specs]
     return [step.row for step in steps if step.row is not None]
-
-
-def refuse_other(record: WorkloadRecord, uid: str) -> None:
-    """Raise Conflict if a request means an earlier workload of the same name; "": it means any."""
-    if uid not in ("", record.uid):
-        at = datetime.fromtimestamp(record.submitted).astimezone()
-        raise Conflict(
-            f"The {record.id} that you mean is gone: this is another one, submitted by"
-            f" {record.spec.user} at {at:%H:%M} on {at.day} {at:%B}.",
-            hint="Nothing was done. Look at it again first.",
-            code="another_workload",
-        )
 
 
 def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:

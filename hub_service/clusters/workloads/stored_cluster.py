@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from uuid import uuid4
 
 from runai.hub_service.clusters.states import (
     lifecycle,
@@ -20,6 +19,7 @@ from runai.hub_service.clusters.states import (
     worker_bounds,
 )
 from runai.hub_service.clusters.states.device_faults import record_faults, with_faults
+from runai.hub_service.clusters.states.identity import new_uid, refuse_other
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import (
     ACTIVE,
@@ -165,7 +165,7 @@ class RecordedCluster:
             return again
         self._refuse_used_names(specs)
         now = self._clock()
-        self._commit({spec.id: self._new(spec, now, str(uuid4())) for spec in specs})
+        self._commit({spec.id: self._new(spec, now, new_uid(now)) for spec in specs})
         return [self._rows[spec.id].record for spec in specs]
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
@@ -414,7 +414,7 @@ class RecordedCluster:
             Conflict: it is another workload of that name.
         """
         if uid and (record := self._rows.record(workload)) is not None:
-            user_actions.refuse_other(record, uid)
+            refuse_other(record, uid)
         return workload
 
     def _one(self, workload: WorkloadId) -> StoredWorkload:

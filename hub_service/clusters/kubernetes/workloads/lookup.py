@@ -19,7 +19,8 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     ClusterState,
     RecordBuilder,
 )
-from runai.hub_service.clusters.states.user_actions import of_whole_array, refuse_other
+from runai.hub_service.clusters.states.identity import refuse_other
+from runai.hub_service.clusters.states.user_actions import of_whole_array
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound

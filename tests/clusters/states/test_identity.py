@@ -1,0 +1,46 @@
+"""The sentence that refuses a request which means an earlier workload of the name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from runai.hub_service.clusters.states.identity import new_uid, refuse_other
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec, WorkloadState
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Conflict
+
+EARLIER = datetime(2026, 11, 28, 21, 5).astimezone().timestamp()
+NOW = datetime(2026, 11, 29, 21, 30).astimezone().timestamp()
+SPEC = WorkloadSpec("vision", "alpha", "bob", "job", ("train",), gpus=MilliGpu(1000))
+RECORD = WorkloadRecord(SPEC, WorkloadState.QUEUED, NOW, (), uid=new_uid(NOW))
+
+UNKNOWN = "The vision/alpha that you mean"
+MEANT = {
+    "with its time": (new_uid(EARLIER), "vision/alpha of 21:05 on 28 November"),
+    "of the same moment": (new_uid(NOW), "vision/alpha of 21:30 on 29 November"),
+    "of Kubernetes": ("0f9f32ec-7d1c-4c39-8e76-0d8a1a4f6a3c", UNKNOWN),
+    "from before uids had times": ("5c7dfb86-43c4-5e5c-9d2a-5f8c8e2f0a11", UNKNOWN),
+    "made up": ("exp1", UNKNOWN),
+    "of the far future": (f"ffffffff-ffff-7{'f' * 3}-bfff-{'f' * 12}", UNKNOWN),
+}
+
+
+@pytest.mark.parametrize(("uid", "meant"), MEANT.values(), ids=MEANT)
+def test_refusal_names_both_workloads_and_their_times(uid, meant):
+    with pytest.raises(Conflict) as refused:
+        refuse_other(RECORD, uid)
+
+    assert refused.value.message == (
+        f"{meant} is gone: this is another one, submitted by bob at 21:30 on 29 November."
+    )
+
+
+@pytest.mark.parametrize("uid", ["", RECORD.uid], ids=["any", "its own"])
+def test_request_for_the_workload_itself_is_not_refused(uid):
+    refuse_other(RECORD, uid)
+
+
+def test_uids_of_one_moment_differ():
+    assert len({new_uid(NOW) for _ in range(1000)}) == 1000
