@@ -4,6 +4,7 @@ It has the platform's variables, and the frameworks' settings that keep them wit
 cluster adds the user's account (HOME, PATH). Pure.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
@@ -21,6 +22,15 @@ CONTEXT_MIB = 500
 """Device memory of a process's CUDA context, counted inside its share (a first guess)."""
 
 MEBIBYTE = 1024 * 1024
+
+_TORCHRUN_ALONE = re.compile(r"--standalone\b|--nnodes[= ]1(?![\d:])")
+_OF_TORCHRUN = {
+    "PET_NNODES": "WORLD_SIZE",
+    "PET_NODE_RANK": "RANK",
+    "PET_MASTER_ADDR": "MASTER_ADDR",
+    "PET_MASTER_PORT": "MASTER_PORT",
+}
+"""Variables from which torchrun takes its arguments, each by the one that has its value."""
 
 
 def worker_environment(
@@ -98,6 +108,21 @@ def allocation(
     )
 
 
+def launcher_variables(spec: WorkloadSpec) -> Mapping[str, str]:
+    """Return a gang's variables for launchers, each with the name of the one that has its value.
+
+    Lightning and torchrun overwrite `RANK` and `WORLD_SIZE`, which would make each worker a
+    training of its own. A torchrun for one node gets none: it would wait for a second one.
+    """
+    if spec.workers == 1 or spec.elastic:
+        return {}
+    text = " ".join((*(spec.command or ()), spec.source or ""))
+    of_one_node = "PET_STANDALONE" in spec.env or spec.env.get("PET_NNODES") == "1"
+    is_alone = of_one_node or _TORCHRUN_ALONE.search(text)
+    names = {"NODE_RANK": "RANK", **({} if is_alone else _OF_TORCHRUN)}
+    return {name: same for name, same in names.items() if name not in spec.env}
+
+
 def elastic_dir(record: WorkloadRecord) -> str:
     """Return the directory shared by an elastic job's cluster and workers, beside checkpoints."""
     return str(PurePath(record.checkpoint_dir).parent / "elastic")
@@ -155,10 +180,11 @@ def _gang(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
     if row.spec.workers == 1:
         return {}
     together = [w.index for w in row.record.workers if w.state in ACTIVE]
-    return {
+    told = {
         "RANK": str(together.index(worker.index)),
         "WORLD_SIZE": str(len(together)),
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(row.master_port),
     }
+    return told | {name: told[same] for name, same in launcher_variables(row.spec).items()}

@@ -68,6 +68,9 @@ NOTEBOOK = {
         ],
     }
 }
+OF_POD = {
+    "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+}
 
 
 def pod_of(job):
@@ -172,6 +175,48 @@ def test_users_win_over_conveniences_and_never_over_identity():
     assert (variables["LR"], variables["RUNAI_PROJECT"]) == ("0.1$$", "vision")
     assert (variables["RANK"], variables["WORLD_SIZE"]) == ("", "2")  # the rank is the pod's own
     assert "--cost=$$(LR)" in pod_of(manifest(SPEC, PLAIN))["containers"][0]["command"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(
+            {},
+            {
+                "NODE_RANK": "RANK",
+                "PET_NNODES": "2",
+                "PET_NODE_RANK": "RANK",
+                "PET_MASTER_ADDR": "vision-exp-0.runai-jobs",
+                "PET_MASTER_PORT": "29500",
+            },
+            id="gang",
+        ),
+        pytest.param(
+            {"env": {"PET_NODE_RANK": "$RANK", "PET_MASTER_PORT": "4"}},
+            {
+                "NODE_RANK": "RANK",
+                "PET_NNODES": "2",
+                "PET_NODE_RANK": "$$RANK",
+                "PET_MASTER_ADDR": "vision-exp-0.runai-jobs",
+                "PET_MASTER_PORT": "4",
+            },
+            id="the user's own",
+        ),
+        pytest.param(
+            {"command": ("torchrun", "--standalone", "t.py")}, {"NODE_RANK": "RANK"}, id="alone"
+        ),
+        pytest.param({"elastic": True}, {}, id="elastic job"),
+        pytest.param({"workers": 1, "min_workers": 1}, {}, id="one worker"),
+    ],
+)
+def test_launchers_are_told_of_their_gang(asked, expected):
+    spec = replace(SPEC, **{"workers": 2, "min_workers": 2, **asked})
+    (container,) = pod_of(manifest(spec, PLAIN, api_url="http://runai"))["containers"]
+    told = {v["name"]: v.get("value") or v["valueFrom"] for v in container["env"]}
+
+    found = {n: v for n, v in told.items() if n == "NODE_RANK" or n.startswith("PET_")}
+    assert found == {name: OF_POD if v == "RANK" else v for name, v in expected.items()}
+    assert len(told) == len(container["env"])
 
 
 def test_job_without_gpus_sees_no_device():

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from runai.hub_service.clusters.states.state import StoredWorkload
-from runai.hub_service.clusters.workloads.worker_environment import worker_environment
+from runai.hub_service.clusters.workloads.worker_environment import (
+    launcher_variables,
+    worker_environment,
+)
 from runai.hub_service.limits import HOOK
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.model.device import Device
@@ -39,8 +42,10 @@ class Mps:
         return ""
 
 
-def environment(*shares: tuple[int, int], env=None, sharing=None, **asked) -> dict[str, str]:
-    spec = WorkloadSpec("vision", "exp", "ana", "job", ("true",), env=env or {}, **asked)
+def environment(
+    *shares: tuple[int, int], env=None, sharing=None, command=("true",), **asked
+) -> dict[str, str]:
+    spec = WorkloadSpec("vision", "exp", "ana", "job", command, env=env or {}, **asked)
     held = tuple(DeviceShare(device, MilliGpu(milli)) for device, milli in shares)
     worker = WorkerRecord("vision/exp-0", 0, "running", "box", held)
     record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
@@ -111,3 +116,47 @@ def test_only_a_share_of_one_device_gets_an_mps_memory_limit(shares, limit):
     told = environment(*shares, sharing=Mps())
 
     assert told.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit
+
+
+TORCHRUN = {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "names"),
+    [
+        pytest.param("torchrun t.py", {}, {"NODE_RANK", *TORCHRUN}, id="gang"),
+        pytest.param("torchrun t.py", {"workers": 1}, set(), id="one worker"),
+        pytest.param("torchrun t.py", {"elastic": True}, set(), id="elastic job"),
+        pytest.param("torchrun --standalone t.py", {}, {"NODE_RANK"}, id="standalone"),
+        pytest.param("torchrun --nnodes 1 t.py", {}, {"NODE_RANK"}, id="one node"),
+        pytest.param("sh -c 'torchrun --nnodes=1 t.py'", {}, {"NODE_RANK"}, id="one node, a shell"),
+        pytest.param("torchrun --nnodes=1:4 t.py", {}, {"NODE_RANK", *TORCHRUN}, id="a range"),
+        pytest.param("torchrun --nnodes 16 t.py", {}, {"NODE_RANK", *TORCHRUN}, id="16 nodes"),
+        pytest.param(
+            "python t.py", {"source": "run('torchrun --standalone')"}, {"NODE_RANK"}, id="a cell"
+        ),
+        pytest.param(
+            "torchrun t.py", {"env": {"PET_STANDALONE": "1"}}, {"NODE_RANK"}, id="their standalone"
+        ),
+        pytest.param(
+            "torchrun t.py", {"env": {"PET_NNODES": "1"}}, {"NODE_RANK"}, id="their one node"
+        ),
+        pytest.param(
+            "torchrun t.py",
+            {"env": {"PET_NNODES": "2", "NODE_RANK": "5"}},
+            TORCHRUN - {"PET_NNODES"},
+            id="their own values",
+        ),
+    ],
+)
+def test_launchers_are_told_of_their_gang_unless_they_work_alone(command, asked, names):
+    asked = {"workers": 2, **asked}
+    own = asked.get("env", {})
+    spec = WorkloadSpec("vision", "exp", "ana", "job", tuple(command.split()), **asked)
+    told = environment(command=spec.command, **asked)
+
+    as_others = launcher_variables(spec)
+    assert as_others.keys() == names
+    found = {name for name in told if name == "NODE_RANK" or name.startswith("PET_")}
+    assert found == names | own.keys()
+    assert own.items() | {(name, told[same]) for name, same in as_others.items()} <= told.items()

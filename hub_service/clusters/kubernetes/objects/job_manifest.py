@@ -40,6 +40,7 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     shown,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
+from runai.hub_service.clusters.workloads.worker_environment import launcher_variables
 from runai.hub_service.model.records import SOURCE_PLACEHOLDER, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL
@@ -467,13 +468,16 @@ def _environment(
     # A GPU image shows all of the node's devices to a container that asked for none.
     if not spec.gpus and part is None:
         fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    of_pod = "RUNAI_ARRAY_INDEX" if spec.is_array else "RUNAI_INDEX"
+    by_index = [of_pod]
     if is_gang:
         # The Job controller sets each pod's hostname by its index.
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
         fixed |= {"MASTER_ADDR": f"{job}-0.{GANG_SERVICE}"}
+        launchers = launcher_variables(spec)
+        by_index += ["RANK", *(name for name, same in launchers.items() if same == "RANK")]
+        fixed |= {name: fixed[same] for name, same in launchers.items() if same in fixed}
     own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
-    of_pod = "RUNAI_ARRAY_INDEX" if spec.is_array else "RUNAI_INDEX"
-    by_index = [of_pod, *(["RANK"] if is_gang else [])]
     worker = f"{_element(spec)}-0" if spec.is_array else f"{spec.id}-$(RUNAI_INDEX)"
     set_by_binding = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
     reserved = {*fixed, *by_index, *set_by_binding}

@@ -1,0 +1,91 @@
+"""The usual ways to start a distributed training, in the workers of real gangs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from labs import DEVICES, LocalLab, local_lab, plan, start
+
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import os
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+print(f"{rank} of {size} on node {os.environ.get('NODE_RANK')}", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+SHELL_TORCHRUN = " ".join(TORCHRUN)
+ALL_STATED = (
+    "--nnodes=$WORLD_SIZE --node_rank=$RANK --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT"
+)
+C10D = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT"
+PAIR = ["0 of 2 on node 0", "1 of 2 on node 1"]
+APART = ["0 of 1 on node 0", "0 of 1 on node 1"]
+
+
+async def submit(lab: LocalLab, name: str, *command: str, device: int = 0) -> str:
+    spec = lab.job(name, command=command, workers=2)
+    await lab.cluster.submit([spec])
+    starts = (start(spec.id, device + worker, worker=worker) for worker in range(2))
+    assert await lab.cluster.apply(plan(*starts)) == []
+    return spec.id
+
+
+async def trained(lab: LocalLab, workload: str) -> list[str]:
+    """Return the line of each rank, sorted, once the gang has ended."""
+    record = await lab.until(workload, "succeeded", "failed")
+    chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
+    lines = b"".join([chunk.lines async for chunk in chunks]).decode().splitlines()
+    assert record.state == "succeeded", lines
+    return sorted(line for line in lines if " on node " in line)
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        pytest.param((sys.executable, "{train}"), PAIR, id="init_process_group alone"),
+        pytest.param(
+            (*TORCHRUN, "--nproc_per_node=2", "{train}"),
+            [f"{rank} of 4 on node {rank // 2}" for rank in range(4)],
+            id="torchrun with two processes in each worker",
+        ),
+        pytest.param(
+            ("sh", "-c", f"{SHELL_TORCHRUN} {ALL_STATED} {{train}}"),
+            PAIR,
+            id="torchrun whose arguments name the rendezvous",
+        ),
+        pytest.param(
+            ("sh", "-c", f"{SHELL_TORCHRUN} {C10D} {{train}}"),
+            PAIR,
+            id="torchrun with another backend",
+        ),
+        pytest.param((*TORCHRUN, "--standalone", "{train}"), APART, id="torchrun alone by option"),
+        pytest.param(("sh", "{script}"), APART, id="torchrun alone in a script"),
+    ],
+)
+async def test_workers_of_a_gang_train_together_unless_the_command_says_alone(
+    command, ranks, tmp_path
+):
+    train, script = tmp_path / "train.py", tmp_path / "train.sh"
+    train.write_text(TRAINING)
+    script.write_text(f"exec {SHELL_TORCHRUN} --standalone --nnodes=1 {train}\n")
+    filled = [part.format(train=train, script=script) for part in command]
+    async with local_lab(tmp_path) as lab:
+        assert await trained(lab, await submit(lab, "gang", *filled)) == ranks
+
+
+async def test_two_gangs_at_once_are_two_trainings(tmp_path):
+    train = tmp_path / "train.py"
+    train.write_text(TRAINING)
+    command = (*TORCHRUN, "--nproc_per_node=1", str(train))
+    assert len(DEVICES) >= 4
+    async with local_lab(tmp_path) as lab:
+        gangs = [await submit(lab, name, *command, device=i) for name, i in (("a", 0), ("b", 2))]
+        assert [await trained(lab, gang) for gang in gangs] == [PAIR, PAIR]
