@@ -76,7 +76,10 @@ def started(
         not_before=None,
         unsaved=False,
     )
+    # The start of a joining worker is not the first of its job.
+    began = row.resumed or any(w.process is not None for w in workers)
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
+    row = replace(row, resumed=began)
     row = membership.sized(replace(row, record=record), now=now)
     return Transition(_with_state(row, now), (("starting", text),))
 
@@ -152,10 +155,11 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
     )
     if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
         worker = replace(worker, state="pending")  # the rest goes on without it
-    row = replace(_with_worker(row, worker), resize=None)
+    began = row.resumed or ending.began or before.record.workers[index].process is not None
+    row = replace(_with_worker(row, worker), resize=None, resumed=began)
     events = [("exited", _ended(row, index, ending))]
     if again is not None:
-        row = membership.resized(replace(row, resumed=True))
+        row = membership.resized(row)
         return _chain(Transition(row, tuple(events)), started(row, [again], now=now))
     if not told and ending.exit_code != 0 and membership.survives_exit_of(before, index):
         text = f"{_ended(row, index, ending)}; the others go on without it"

@@ -110,7 +110,7 @@ def _failed(row: StoredWorkload, *, now: float) -> Transition:
 
 
 def _lost(row: StoredWorkload, *, now: float) -> Transition:
-    row = replace(row, losses=row.losses + 1, resumed=True)
+    row = replace(row, losses=row.losses + 1)
     if row.losses > MOST_LOSSES:
         return _finish(row, WorkloadState.FAILED, now=now)
     return _retry(row, row.losses, "was interrupted and will be started again", now=now)
@@ -136,7 +136,7 @@ def _paused(row: StoredWorkload, *, now: float) -> Transition:
     )
     if stops and is_examined(row):
         row = replace(row, unexamined=stops)
-    row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
+    row = replace(row, record=replace(row.record, pauses=pauses), losses=0)
     if row.intent == "suspend":
         return _suspended(row)
     return _rest(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")

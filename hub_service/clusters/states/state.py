@@ -39,7 +39,7 @@ class StoredWorkload:
     halt: Literal["", "paused", "failed", "lost", "done", "timed_out"] = ""
     """Why the whole workload is stopping; "": it is not."""
     resumed: bool = False
-    """True if it was stopped before, so that its next start finds a checkpoint."""
+    """True if a program of it ran, or may have run: its next start may find a checkpoint."""
     losses: int = 0
     granted: float | None = None
     stopping_since: float | None = None
@@ -99,7 +99,13 @@ class ExitStatus:
     lost: bool = False
     """True if its supervisor vanished: it was killed, or the machine went down."""
     text: str = ""
-    """Why it could not start; "" if it did."""
+    """Why it could not start, or was ended by its supervisor; "" for neither."""
+
+    @property
+    def began(self) -> bool:
+        """Return True if its program ran, or may have."""
+        was_ended = self.exit_code is not None and self.exit_code < 0
+        return self.lost or was_ended or (self.exit_code is not None and not self.text)
 
 
 class Store(Protocol):

@@ -196,11 +196,11 @@ class Job:
 
     @property
     def is_resumed(self) -> bool:
-        """Return True if its pods ran before.
+        """Return True if its pods ran before, or one of them failed.
 
         For foreign Jobs the first start is not recorded.
         """
-        return len(self.starts) > (self.spec is not None)
+        return len(self.starts) > (self.spec is not None) or self.failed > 0
 
     @property
     def is_array(self) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import PYTORCH_JOB, SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.earlier_runs import EarlierRuns
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.wire.amounts import MOST_WORKERS
 
@@ -40,6 +41,8 @@ class PodGroup:
     """False for an element of an array that never ran: the array's record stands for it."""
     needs: int = field(default=0, compare=False)
     """The array's parallelism that makes the element's pod; 0: it has one."""
+    has_ended: bool = False
+    """True if a program of it ran and has ended."""
 
     @property
     def first(self) -> Pod:
@@ -66,10 +69,13 @@ class PodGroup:
 
     @property
     def is_resumed(self) -> bool:
-        """Return True if it ran before."""
+        """Return True if a program of it ran before; a joining worker is a later start, too."""
         if self.array is not None:
-            return self.first.index in self.array.job.paused
-        return self.job is not None and self.job.is_resumed
+            return self.has_ended or self.first.index in self.array.job.paused
+        if self.job is None:
+            return self.has_ended
+        joins = self.job.may_be_guaranteed and any(pod.is_up for pod in self.pods)
+        return self.has_ended or joins or self.job.is_resumed
 
     @property
     def is_resizable(self) -> bool:
@@ -106,6 +112,7 @@ class Grouping:
         """Begin with no group built."""
         self._drafts: dict[str, _CachedDraft] = {}
         self._groups: dict[str, tuple[_Draft, PodGroup]] = {}
+        self._earlier = EarlierRuns()
 
     def groups(
         self,
@@ -123,6 +130,7 @@ class Grouping:
         before they ran) are left out. `window` is how many waiting elements of an array with such
         pods are shown.
         """
+        self._earlier.update(pods, jobs)
         clearing: set[str] = set()
         members: dict[str, list[Pod]] = {
             uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
@@ -156,16 +164,27 @@ class Grouping:
                 label += "~"  # a pod with a Job's name
             job = draft.job
             is_clearing = job is not None and job.is_held and job.uid in clearing
+            has_ended = self._has_ended(draft, jobs)
             known, group = self._groups.get(uid, (None, None))
             if (
                 group is None
                 or known is not draft
                 or (group.name, group.is_clearing) != (label, is_clearing)
+                or group.has_ended != has_ended
             ):
                 group = _group(draft, project, label, is_clearing=is_clearing)
+                group = replace(group, has_ended=has_ended)
             result[label], kept[uid] = group, (draft, group)
         self._groups = kept
         return list(result.values())
+
+    def _has_ended(self, draft: "_Draft", jobs: Mapping[str, Job]) -> bool:
+        """Return True if a program of the workload ran and has ended."""
+        pod = draft.pods[0]
+        job = draft.job if draft.array is None else draft.array.job
+        if job is None and pod.owner is not None:
+            job = jobs.get(pod.owner.uid)
+        return self._earlier.include(pod, job)
 
     def _draft(
         self,

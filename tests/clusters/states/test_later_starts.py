@@ -1,0 +1,53 @@
+"""Whether a job's next start is told that a program of it ran before, by the end of the last."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.clusters.states import lifecycle, user_actions
+from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+
+RECLAIMED = StateReason("reclaimed", "reclaimed")
+
+
+def of(step: Transition) -> StoredWorkload:
+    assert step.row is not None
+    return step.row
+
+
+def started() -> StoredWorkload:
+    spec = WorkloadSpec(
+        "vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), backoff_limit=3
+    )
+    row = of(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
+    assert not row.resumed
+    return of(lifecycle.started(row, [Grant(0, "n1", ())], now=1))
+
+
+ENDINGS = {
+    "exit code": (ExitStatus(1), True),
+    "signal": (ExitStatus(-11), True),
+    "ended by its supervisor": (ExitStatus(-9, text="had more than 4096 processes"), True),
+    "lost": (ExitStatus(None, lost=True), True),
+    "stopped": (ExitStatus(143, told=True), True),
+    "stopped before it began": (ExitStatus(None, told=True), False),
+    "no account": (ExitStatus(None, text="ana has no account"), False),
+    "no working directory": (ExitStatus(126, text="cannot start"), False),
+}
+
+
+@pytest.mark.parametrize(("ending", "began"), ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("is_reported", [False, True], ids=["before its report", "reported"])
+def test_next_start_is_told_so_if_a_program_ran(ending, began, is_reported):
+    row = started()
+    if is_reported:
+        row = of(lifecycle.running(row, 0, Process(100, 1), now=2))
+    if ending.told:
+        row = of(lifecycle.stopped(row, [0], RECLAIMED, now=3))
+
+    row = of(lifecycle.exited(row, 0, ending, now=4))
+
+    assert row.resumed is (began or is_reported)
+    assert not row.record.state.finished
