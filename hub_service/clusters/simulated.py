@@ -86,9 +86,14 @@ class SimulatedCluster(RecordedCluster):
         raise AssertionError
 
     def complete(
-        self, workload: WorkloadId, exit_code: int = 0, *, worker: int | None = None
+        self,
+        workload: WorkloadId,
+        exit_code: int = 0,
+        *,
+        worker: int | None = None,
+        killed: bool = False,
     ) -> None:
-        """Let a workload's workers (or one of them) end.
+        """Let a workload's workers (or one of them) end, `killed` at the end of their grace.
 
         Raises:
             Conflict: none of them runs.
@@ -100,7 +105,7 @@ class SimulatedCluster(RecordedCluster):
         for index in ending:
             known = self._rows.get(workload)
             if known is not None and known.record.workers[index].state in ACTIVE:
-                self.report_exit(workload, index, ExitStatus(exit_code))
+                self.report_exit(workload, index, ExitStatus(exit_code, killed=killed))
 
     def pass_time(self) -> float | None:
         """Make all transitions due by the clock; return when the next one is due."""

@@ -364,6 +364,8 @@ class WorkloadRecord:
 
     unsaved: bool = False
     """True if it rests since a pause that left nothing new in its checkpoint directory."""
+    killed: bool = False
+    """True if its last stop killed processes of it at the end of its grace period."""
     uid: str = ""
     """Its identity: no later workload of this name has the same. Elements have their array's."""
 
@@ -395,6 +397,12 @@ class WorkloadRecord:
     def allocated(self) -> MilliGpu:
         """Return the GPUs it holds: running, starting, stopping and reserved."""
         return MilliGpu(sum(share.gpus for w in self.workers for share in w.devices))
+
+
+def killed_text(spec: WorkloadSpec) -> str:
+    """Return how a stop ended that killed processes of a workload."""
+    grace = f"its grace of {spec.grace_seconds} s"
+    return f"killed after {grace}: its save may be cut; `--grace` gives more"
 
 
 def unsaved_text(record: WorkloadRecord) -> str:

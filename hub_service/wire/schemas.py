@@ -342,6 +342,8 @@ class WorkloadView(Wire):
     """Where it moved for whom; empty: its last stop was no move. Its details add the seconds."""
     unsaved: str = ""
     """Warning after a pause that left nothing new in its checkpoint directory, until it starts."""
+    killed: str = ""
+    """Warning after a stop that killed processes at the end of the grace, until it starts."""
     attempts: int = 0
     failures: int = 0
     exit_code: int | None = None

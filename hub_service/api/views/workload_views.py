@@ -29,6 +29,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
+    killed_text,
     last_move,
     unsaved_text,
 )
@@ -65,6 +66,7 @@ def version_of(record: WorkloadRecord) -> str:
         record.failures,
         record.elastic,
         record.unsaved,
+        record.killed,
         record.left,
         record.states,
     )
@@ -200,6 +202,7 @@ class Viewer:
             "pauses": len(record.pauses),
             "moved": record.moved if reads else "",
             "unsaved": unsaved_text(record) if record.unsaved and reads else "",
+            "killed": killed_text(spec) if record.killed and reads else "",
             "attempts": record.attempts,
             "failures": record.failures,
             "exit_code": record.exit_code,

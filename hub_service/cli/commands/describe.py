@@ -59,6 +59,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Jobs", counts_text(w.states)),
         ("Reason", why),
         ("Moved", w.moved.removeprefix("moved ")),
+        ("Warning", w.killed),
         ("Warning", w.unsaved),
         ("GPUs asked", render.total_request(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),

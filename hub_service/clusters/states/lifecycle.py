@@ -4,6 +4,7 @@ It covers starts, stops, exits, failures and timeouts. `outcomes` has the transi
 without running workers, `user_actions` transitions that users request.
 """
 
+import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadSpec,
     WorkloadState,
+    killed_text,
     move_of,
 )
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text, gpu_text
@@ -75,6 +77,7 @@ def started(
         position=None,
         not_before=None,
         unsaved=False,
+        killed=False,
     )
     # The start of a joining worker is not the first of its job.
     began = row.resumed or any(w.process is not None for w in workers)
@@ -117,6 +120,8 @@ def stopped(
     )
     moved = move_of(reason.text)
     record = replace(row.record, workers=workers, reason=reason, position=None, moved=moved)
+    if not any(w.state == "stopping" for w in row.record.workers):
+        record = replace(record, killed=False)  # of an earlier stop
     whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
     record = runs_no_more(record, now) if whole else record
     halt = row.halt or ("paused" if whole else "")
@@ -157,6 +162,8 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
         worker = replace(worker, state="pending")  # the rest goes on without it
     began = row.resumed or ending.began or before.record.workers[index].process is not None
     row = replace(_with_worker(row, worker), resize=None, resumed=began)
+    if ending.killed:
+        row = replace(row, record=replace(row.record, killed=True))
     events = [("exited", _ended(row, index, ending))]
     if again is not None:
         row = membership.resized(row)
@@ -297,11 +304,15 @@ def _ended(row: StoredWorkload, index: int, ending: ExitStatus) -> str:
         return ending.text
     if ending.lost:
         return f"{who}was interrupted: its supervisor is gone (killed, or the machine went down)"
+    killed = killed_text(row.spec) if ending.killed else ""
+    if killed and ending.exit_code == -signal.SIGKILL:
+        return f"{who}was {killed}"
+    killed = f"; the rest was {killed}" if killed else ""
     if ending.exit_code is None:
         return f"{who}ended"
     if ending.exit_code < 0:
-        return f"{who}ended by signal {-ending.exit_code}"
-    return f"{who}ended with exit code {ending.exit_code}"
+        return f"{who}ended by signal {-ending.exit_code}{killed}"
+    return f"{who}ended with exit code {ending.exit_code}{killed}"
 
 
 def _places(grants: Sequence[Grant]) -> str:

@@ -96,6 +96,8 @@ class ExitStatus:
     """Negative for a signal; None if unknown (a session's process, a lost worker)."""
     told: bool = False
     """True if its supervisor had been told to stop it."""
+    killed: bool = False
+    """True if processes of it were killed at the end of the grace of that stop."""
     lost: bool = False
     """True if its supervisor vanished: it was killed, or the machine went down."""
     text: str = ""

@@ -28,6 +28,7 @@ from runai.hub_service.model.records import (
     WorkloadId,
     WorkloadRecord,
     WorkloadState,
+    killed_text,
     last_move,
 )
 from runai.hub_service.model.time_limits import WARNING, warning_text
@@ -149,6 +150,8 @@ class Notifier:
                 moved = last_move(events)
         text = f"{record.id} was {moved}" if moved else sentence.format(record.id)
         text += f": {why}" if why and not moved else ""
+        if record.killed and kind in {"paused", "timed_out", "failed"}:
+            text += f"; {killed_text(record.spec)}"
         spec = record.spec
         return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
 

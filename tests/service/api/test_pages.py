@@ -147,6 +147,26 @@ async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metric
     assert 'runai_unsaved_pauses_total{project="vision"} 1.0' in metrics
 
 
+async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_on):
+    devices = SimulatedDevices(2, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    async with platform_on(cluster) as served:
+        await submitted(served)
+        clients = {name: await served.client(name) for name in ("ana", "nel")}
+        await clients["ana"].suspend("vision/exp1")
+        cluster.complete("vision/exp1", -9, killed=True)
+
+        detail = await clients["ana"].workload("vision/exp1")
+        seen = [w.killed for w in await clients["nel"].workloads()]
+        text = (await page(served, "ana", "workloads/vision/exp1")).text
+
+    said = "killed after its grace of 30 s: its save may be cut; `--grace` gives more"
+    assert ("Warning", said) in workload_lines(detail, datetime.now(UTC))
+    assert ("exited", f"was {said}") in [(event.kind, event.text) for event in detail.history]
+    assert not any(seen)
+    assert f'<p class="notice">{said.capitalize()}.</p>' in text
+
+
 async def _runs_again(cluster: SimulatedCluster) -> bool:
     record = await cluster.workload("vision/exp1")
     return record.attempts == 2 and record.state == "running"

@@ -97,6 +97,23 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
     assert "nlp takes back what is its own" in told[0].text
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["ended by itself", "killed"])
+async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
+    lab, recent = SimulatedLab(), Recent()
+    notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
+    async with running(lab.simulated):
+        job = lab.job()
+        await lab.started(job)
+        await notifier.poll()
+        await lab.cluster.apply(plan(stop(job.id)))
+        lab.simulated.complete(job.id, -9, killed=killed)
+        await notifier.poll()
+
+    [told] = recent.of("ana", Clock()())
+    cut = "; killed after its grace of 30 s: its save may be cut; `--grace` gives more"
+    assert told.text.endswith(cut) is killed
+
+
 @pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
 async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_came(restarts):
     lab, recent = SimulatedLab(), Recent()

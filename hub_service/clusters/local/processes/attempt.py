@@ -198,7 +198,9 @@ class Attempt:
             return None
         if told is None:
             return None
-        return ExitStatus(told["exit_code"], told=told["told"], text=told["text"])
+        stopped = bool(told["told"])
+        killed = stopped and told.get("killed") is True  # else over a limit, or as leftovers
+        return ExitStatus(told["exit_code"], told=stopped, killed=killed, text=told["text"])
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name

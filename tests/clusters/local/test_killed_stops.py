@@ -1,0 +1,94 @@
+"""Stops of the local cluster: whether the job ended by itself, or was killed after its grace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labs import LocalLab, local_lab, plan, stop
+from runai.hub_service.model.records import WorkloadSpec
+from waiting import eventually_async
+
+KILLED = "killed after its grace of 1 s: its save may be cut; `--grace` gives more"
+READY = 'touch "$RUNAI_CHECKPOINT_DIR/../ready-${RANK:-0}"'
+SLOW = f"trap '' TERM; {READY}; while :; do sleep 0.05; done"
+QUICK = f"trap 'exit 143' TERM; {READY}; while :; do sleep 0.05; done"
+SHELL = f"trap 'exit 143' TERM; sh -c \"$SLOW\" & {READY}; wait"
+"""A main process that ends at once, and leaves the program that saves."""
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+async def pause(lab: LocalLab, spec: WorkloadSpec) -> str:
+    await lab.cluster.apply(plan(*(stop(spec.id, index) for index in range(spec.workers))))
+    return "paused"
+
+
+async def suspend(lab: LocalLab, spec: WorkloadSpec) -> str:
+    await lab.cluster.suspend(spec.id, by="ana")
+    return "suspended"
+
+
+async def time_out(lab: LocalLab, _spec: WorkloadSpec) -> str:
+    await lab.pass_time(3601)
+    return "timed_out"
+
+
+async def began(lab: LocalLab, program: str, **fields: Any) -> WorkloadSpec:
+    """Start a job with a grace of one second, and return it when its traps are set."""
+    spec = lab.job(command=("sh", "-c", program), grace_seconds=1, env={"SLOW": SLOW}, **fields)
+    await lab.started(spec)
+    own = Path((await lab.cluster.workload(spec.id)).checkpoint_dir).parent
+    for index in range(spec.workers):
+        await eventually_async((own / f"ready-{index}").exists)
+    return spec
+
+
+async def exits(lab: LocalLab, spec: WorkloadSpec) -> list[str]:
+    return sorted(e.text for e in await lab.cluster.history(spec.id) if e.kind == "exited")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (SLOW, f"was {KILLED}"),
+        (SHELL, f"ended with exit code 143; the rest was {KILLED}"),
+        (QUICK, "ended with exit code 143"),
+    ],
+    ids=["saves too long", "its shell has ended before", "ends by itself"],
+)
+@pytest.mark.parametrize("end", [pause, suspend, time_out])
+async def test_stop_says_how_the_job_ended(
+    lab, program: str, said: str, end: Callable[[LocalLab, WorkloadSpec], Awaitable[str]]
+):
+    spec = await began(lab, program, max_runtime=3600)
+
+    record = await lab.until(spec.id, await end(lab, spec))
+
+    assert (await exits(lab, spec), record.killed) == ([said], KILLED in said)
+
+
+async def test_stop_of_a_gang_names_the_worker_that_was_killed(lab):
+    program = f'if [ "$RANK" = 1 ]; then {SLOW}; fi; {QUICK}'
+    spec = await began(lab, program, workers=2)
+
+    record = await lab.until(spec.id, await pause(lab, spec))
+
+    said = ["worker 0 ended with exit code 143", f"worker 1 was {KILLED}"]
+    assert (await exits(lab, spec), record.killed) == (said, True)
+
+
+async def test_processes_that_a_finished_program_leaves_are_no_cut_save(lab):
+    spec = lab.job(command=("sh", "-c", 'sh -c "trap : TERM; sleep 9; sleep 9" & exit 0'))
+    await lab.started(spec)
+
+    record = await lab.until(spec.id, "succeeded")
+
+    assert (await exits(lab, spec), record.killed) == (["ended with exit code 0"], False)
