@@ -179,6 +179,8 @@ class WorkloadSpec:
     gpu_memory_mib: int = 0
     cpu_milli: int = 0
     """Thousandths of a CPU requested by each worker; 0: none. `memory_mib` is the same."""
+    cpu_asked: bool = False
+    """True if its user named an amount of CPU; False if `cpu_milli` is a default, or none."""
     memory_mib: int = 0
     memory_asked: bool = False
     """True if its user named an amount of memory; False if `memory_mib` is a default, or none."""

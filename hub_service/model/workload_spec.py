@@ -203,6 +203,7 @@ def workload_spec(
         gpus=gpus,
         gpu_memory_mib=request.gpu_memory_mib or 0,
         cpu_milli=cpu,
+        cpu_asked=bool(request.cpu),
         memory_mib=memory,
         memory_asked=bool(request.memory_mib),
         workers=request.workers,

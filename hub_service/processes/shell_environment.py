@@ -18,6 +18,11 @@ PATHS: Final = (
     *("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
 """Variables that name a file or folder; left out for accounts that cannot read it."""
+CPU_VARIABLES: Final = (
+    *("RUNAI_WORKER_CPUS", "LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT"),
+    "OMP_NUM_THREADS",
+)
+"""Variables that name the CPUs of one worker, the first always; another inherits none of them."""
 _PLAIN: Final = re.compile(r"LANG|LANGUAGE|LC_\w+|LD_LIBRARY_PATH|TZ")
 _PROXIES: Final = re.compile(r"(?:all|ftp|https?)_proxy|(?:ALL|FTP|HTTPS?)_PROXY")
 _NO_PROXY: Final = ("no_proxy", "NO_PROXY")  # programs differ in the one they prefer
@@ -45,6 +50,12 @@ def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
         for name, own, other in zip(_NO_PROXY, given, reversed(given), strict=True):
             found[name] = _extended(own or other, (*_THIS_MACHINE, *hosts))
     return found | {name: value and _with_scheme(value) for name, value in proxies.items()}
+
+
+def without_cpus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for another worker's program: without the CPUs of its own worker."""
+    is_told = CPU_VARIABLES[0] in environ
+    return {n: v for n, v in environ.items() if not (is_told and n in CPU_VARIABLES)}
 
 
 def refused_proxies(environ: Mapping[str, str]) -> dict[str, str]:

@@ -296,6 +296,23 @@ def test_exec_runs_a_program_on_the_workloads_devices(bob, eventually, tmp_path)
     assert done.stdout.split() == ["vision/exp1", "0.5", "yes", str(tmp_path)]
 
 
+def test_exec_inherits_no_cpus_of_the_worker_it_is_called_in(bob, eventually):
+    bob("submit", "exp1", "-g", "0.5", *SLEEP)
+    eventually(lambda: state(bob, "exp1") == "running")
+    caller = {"RUNAI_WORKER_CPUS": "1", "LOKY_MAX_CPU_COUNT": "1", "OMP_NUM_THREADS": "1"}
+    program = f"import os; print(sorted(os.environ.keys() & {{*{[*caller]}}}))"
+
+    done = subprocess.run(
+        [*COMMAND, "exec", "exp1", "--", PYTHON, "-c", program],
+        env=os.environ | bob.environment | caller,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "[]\n"
+
+
 # -- suspend, resume, scale, delete --------------------------------------------------------------
 
 

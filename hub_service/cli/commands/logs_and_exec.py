@@ -22,6 +22,7 @@ from runai.hub_service.cli.framework.values import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
+from runai.hub_service.processes.shell_environment import without_cpus
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.program_schemas import MOST_INPUT_BYTES, ExecRequest
@@ -137,7 +138,7 @@ def exec_(
             context.exit(_in_pod(client, workload, asked, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
-    environment = os.environ | handed.environment
+    environment = without_cpus(os.environ) | handed.environment
     try:
         os.execvpe(program[0], program, environment)  # noqa: S606 - what the user typed
     except OSError as failed:

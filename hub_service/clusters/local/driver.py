@@ -144,6 +144,7 @@ class LocalCluster(RecordedCluster):
         self._job_files = job_files
         self._open_files = open_files
         self._requests = requests
+        self._enforces_requests = requests is not None
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)

@@ -75,6 +75,7 @@ class RecordedCluster:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Load the store's rows; `sharing` is the way to share a device."""
+        self._enforces_requests = False
         self._elastic = elastic or ElasticRules()
         self._sharing = sharing or TimeSliced()
         self._store = store
@@ -299,7 +300,12 @@ class RecordedCluster:
         """Return the environment of a worker that holds devices."""
         devices = self._nodes.get(worker.node, ())
         return worker_environment(
-            row, worker, devices, api_url=self._api_url, sharing=self._sharing
+            row,
+            worker,
+            devices,
+            api_url=self._api_url,
+            sharing=self._sharing,
+            enforced=self._enforces_requests,
         )
 
     def unsaved_pauses(self) -> Mapping[str, int]:

@@ -14,7 +14,9 @@ from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.workload_spec import LEAST_CPU_MILLI
 from runai.hub_service.processes.session_end import SESSION_ID
+from runai.hub_service.processes.shell_environment import CPU_VARIABLES
 from runai.hub_service.scheduler.model.quantity import memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
@@ -40,10 +42,12 @@ def worker_environment(
     *,
     api_url: str,
     sharing: Sharing,
+    enforced: bool = False,
 ) -> dict[str, str]:
     """Return a worker's variables in addition to its user's; `devices` are its node's.
 
-    The user's own variables override defaults, but never identity and devices.
+    The user's own variables override defaults, but never identity and devices. A default request
+    of CPU counts where control groups enforce it (`enforced`).
     """
     spec = row.spec
     granted = [devices[share.device] for share in worker.devices]
@@ -53,6 +57,7 @@ def worker_environment(
     return {
         "PYTHONUNBUFFERED": "1",
         **_frameworks(limits_mib, context_mib, granted),
+        **cpu_variables(spec, _requested_cpu(spec, enforced=enforced)),
         **spec.env,
         **_hook(spec, granted),
         **_devices(granted),
@@ -121,6 +126,25 @@ def launcher_variables(spec: WorkloadSpec) -> Mapping[str, str]:
     is_alone = of_one_node or _TORCHRUN_ALONE.search(text)
     names = {"NODE_RANK": "RANK", **({} if is_alone else _OF_TORCHRUN)}
     return {name: same for name, same in names.items() if name not in spec.env}
+
+
+def cpu_variables(spec: WorkloadSpec, milli: int) -> dict[str, str]:
+    """Return the variables that name a worker's CPUs, for programs, Python and joblib.
+
+    `OMP_NUM_THREADS` is set to 1 alone: each rank of torchrun and each process of joblib would
+    start a larger number of threads, while by themselves they divide the CPUs.
+    """
+    if not milli or spec.elastic:
+        return {}
+    cpus = max(1, milli // 1000)
+    named = CPU_VARIABLES if cpus == 1 else CPU_VARIABLES[:-1]  # the last is OMP_NUM_THREADS
+    return dict.fromkeys(named, str(cpus))
+
+
+def _requested_cpu(spec: WorkloadSpec, *, enforced: bool) -> int:
+    """Return the CPU of a worker's request, or 0; the least one is none, as in its group."""
+    is_default = enforced and spec.cpu_milli > LEAST_CPU_MILLI
+    return spec.cpu_milli if spec.cpu_asked or is_default else 0
 
 
 def elastic_dir(record: WorkloadRecord) -> str:

@@ -219,6 +219,39 @@ def test_launchers_are_told_of_their_gang(asked, expected):
     assert len(told) == len(container["env"])
 
 
+@pytest.mark.parametrize(
+    ("asked", "requests", "expected"),
+    [
+        pytest.param({}, {}, {}, id="none"),
+        pytest.param({"cpu_milli": 2500}, {}, {"RUNAI_WORKER_CPUS": "2"}, id="asked"),
+        pytest.param(
+            {},
+            {"cpu": "500m"},
+            {"RUNAI_WORKER_CPUS": "1", "OMP_NUM_THREADS": "1"},
+            id="the notebook's",
+        ),
+        pytest.param(
+            {"cpu_milli": 4000}, {"cpu": "500m"}, {"RUNAI_WORKER_CPUS": "4"}, id="asked for more"
+        ),
+        pytest.param(
+            {"cpu_milli": 500, "env": {"OMP_NUM_THREADS": "8"}},
+            {},
+            {"RUNAI_WORKER_CPUS": "1", "OMP_NUM_THREADS": "8"},
+            id="the user's own",
+        ),
+        pytest.param({"elastic": True, "cpu_milli": 500}, {}, {}, id="elastic job"),
+    ],
+)
+def test_a_pod_learns_the_cpus_of_its_request(asked, requests, expected):
+    around = PodTemplateSource("example/train", resources={"requests": requests})
+    told = environment(manifest(replace(SPEC, **asked), around))
+
+    names = ("RUNAI_WORKER_CPUS", "OMP_NUM_THREADS")
+    assert {name: told[name] for name in names if name in told} == expected
+    for name in ("LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT"):
+        assert told.get(name) == expected.get("RUNAI_WORKER_CPUS")
+
+
 def test_job_without_gpus_sees_no_device():
     variables = environment(manifest(replace(SPEC, gpus=MilliGpu(0)), PLAIN))
 

@@ -241,3 +241,13 @@ def test_a_worker_lies_in_its_real_group_and_the_group_goes_after_it(tmp_path):
         assert f"0::{own.rstrip('/')}/{real.path(name).name}\n" in start.output()
     RequestGroups(base).remove(name)
     assert not real.path(name).exists()
+
+
+async def test_a_default_of_cpu_is_told_where_it_is_enforced(groups, tmp_path):
+    async with local_lab(tmp_path, requests=groups) as lab:
+        session = lab.session(cpu_milli=1000)
+        await lab.started(session)
+
+        told = (await lab.cluster.environment(session.id)).variables
+
+    assert (told["RUNAI_WORKER_CPUS"], told["OMP_NUM_THREADS"]) == ("1", "1")

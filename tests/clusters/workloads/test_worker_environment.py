@@ -43,14 +43,19 @@ class Mps:
 
 
 def environment(
-    *shares: tuple[int, int], env=None, sharing=None, command=("true",), **asked
+    *shares: tuple[int, int], env=None, sharing=None, command=("true",), enforced=False, **asked
 ) -> dict[str, str]:
     spec = WorkloadSpec("vision", "exp", "ana", "job", command, env=env or {}, **asked)
     held = tuple(DeviceShare(device, MilliGpu(milli)) for device, milli in shares)
     worker = WorkerRecord("vision/exp-0", 0, "running", "box", held)
     record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
     return worker_environment(
-        StoredWorkload(record), worker, DEVICES, api_url="", sharing=sharing or TimeSliced()
+        StoredWorkload(record),
+        worker,
+        DEVICES,
+        api_url="",
+        sharing=sharing or TimeSliced(),
+        enforced=enforced,
     )
 
 
@@ -160,3 +165,34 @@ def test_launchers_are_told_of_their_gang_unless_they_work_alone(command, asked,
     found = {name for name in told if name == "NODE_RANK" or name.startswith("PET_")}
     assert found == names | own.keys()
     assert own.items() | {(name, told[same]) for name, same in as_others.items()} <= told.items()
+
+
+ASKED = {"cpu_asked": True}
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "threads"),
+    [
+        pytest.param({"cpu_milli": 4000, **ASKED}, "4", None, id="four"),
+        pytest.param({"cpu_milli": 2500, **ASKED}, "2", None, id="part of a third"),
+        pytest.param({"cpu_milli": 1900, **ASKED}, "1", "1", id="less than two"),
+        pytest.param({"cpu_milli": 100, **ASKED}, "1", "1", id="less than one"),
+        pytest.param({}, None, None, id="none"),
+        pytest.param({"cpu_milli": 1000}, None, None, id="a default that is not enforced"),
+        pytest.param({"cpu_milli": 1000, "enforced": True}, "1", "1", id="a default, enforced"),
+        pytest.param({"cpu_milli": 100, "enforced": True}, None, None, id="the least, enforced"),
+        pytest.param(
+            {"cpu_milli": 100, "enforced": True, **ASKED}, "1", "1", id="its least, asked"
+        ),
+        pytest.param({"cpu_milli": 4000, "elastic": True, **ASKED}, None, None, id="elastic job"),
+        pytest.param(
+            {"cpu_milli": 1000, "env": {"OMP_NUM_THREADS": "8"}, **ASKED}, "1", "8", id="their own"
+        ),
+    ],
+)
+def test_a_worker_learns_the_cpus_of_its_request(asked, cpus, threads):
+    told = environment(**asked)
+
+    names = ("RUNAI_WORKER_CPUS", "LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT")
+    assert [told.get(name) for name in names] == [cpus] * 3
+    assert told.get("OMP_NUM_THREADS") == threads

@@ -213,6 +213,20 @@ def test_request_that_some_node_may_hold_is_accepted(asked, site):
     assert spec_of(site, **asked).workers == asked.get("workers", 1)
 
 
+@pytest.mark.parametrize(
+    ("asked", "cpu"),
+    [
+        pytest.param({"gpus": 0, "cpu": 1}, (1000, True), id="the default's amount"),
+        pytest.param({"gpus": 0}, (1000, False), id="default"),
+        pytest.param({"gpus": 1}, (0, False), id="none beside a GPU"),
+    ],
+)
+def test_cpu_that_a_user_names_differs_from_a_default(asked, cpu):
+    spec = spec_of(SITE, **asked)
+
+    assert (spec.cpu_milli, spec.cpu_asked) == cpu
+
+
 def test_machine_without_gpus_refuses_a_request_of_one():
     site = Site({"vision": VISION}, [], 0, largest=NodeCapacity())
 

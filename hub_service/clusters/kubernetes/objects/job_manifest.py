@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
-from runai.hub_service.clusters.kubernetes.objects.amounts import larger, smaller, times
+from runai.hub_service.clusters.kubernetes.objects.amounts import cpu_milli, larger, smaller, times
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     ARRAY_LABEL,
     ELASTIC_LABEL,
@@ -40,7 +40,10 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     shown,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
-from runai.hub_service.clusters.workloads.worker_environment import launcher_variables
+from runai.hub_service.clusters.workloads.worker_environment import (
+    cpu_variables,
+    launcher_variables,
+)
 from runai.hub_service.model.records import SOURCE_PLACEHOLDER, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL
@@ -388,13 +391,14 @@ def _pod(
     is_elastic = spec.elastic and spec.workers > 1
     variables, volumes, mounts = messages() if is_elastic else ({}, (), ())
     command = [_argument(part) for part in spec.command or ()]
+    cpu = cpu_variables(spec, cpu_milli(resources["requests"].get("cpu", "0")))
     extra = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
     container: dict[str, Any] = {
         "name": _CONTAINER,
         **(around.container or {}),
         "image": spec.image or around.image,
         "command": under_relay(command) if is_elastic else command,
-        "env": _environment(spec, job, api_url, extra),
+        "env": _environment(spec, job, api_url, cpu, extra),
         "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
     }
     if spec.workdir:
@@ -450,7 +454,11 @@ def _own(text: str) -> str:
 
 
 def _environment(
-    spec: WorkloadSpec, job: str, api_url: str, extra: Mapping[str, str]
+    spec: WorkloadSpec,
+    job: str,
+    api_url: str,
+    defaults: Mapping[str, str],
+    extra: Mapping[str, str],
 ) -> Sequence[Mapping[str, Any]]:
     """Return a worker's variables; the user's win over conveniences, never over identity."""
     index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
@@ -477,7 +485,7 @@ def _environment(
         launchers = launcher_variables(spec)
         by_index += ["RANK", *(name for name, same in launchers.items() if same == "RANK")]
         fixed |= {name: fixed[same] for name, same in launchers.items() if same in fixed}
-    own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
+    own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **defaults, **spec.env}
     worker = f"{_element(spec)}-0" if spec.is_array else f"{spec.id}-$(RUNAI_INDEX)"
     set_by_binding = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
     reserved = {*fixed, *by_index, *set_by_binding}
