@@ -97,7 +97,7 @@ def resumed(row: StoredWorkload, *, by: str) -> Transition:
         return Transition(row, (("warning", f"resumed by {by} while it stops"),))
     if row.record.state is not WorkloadState.SUSPENDED:
         return Transition(row)
-    state = WorkloadState.PAUSED if row.resumed else WorkloadState.QUEUED
+    state = WorkloadState.PAUSED if row.record.attempts else WorkloadState.QUEUED
     record = replace(row.record, state=state, reason=None)
     return Transition(replace(row, record=record), ((state.value, f"resumed by {by}"),))
 
