@@ -12,6 +12,7 @@ import jupyterhub.spawner
 from tornado.web import HTTPError
 
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.client.calls import Named, WorkloadIdentity
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadDetail
@@ -89,10 +90,17 @@ class Admission:
     workload, "" before. A caller that fails or is cancelled must call `release`.
     """
 
-    def __init__(self, client: AsyncClient, say: Callable[[str], None], workload: str = "") -> None:
+    def __init__(
+        self, client: AsyncClient, say: Callable[[str], None], workload: Named = ""
+    ) -> None:
         self._client = client
         self._say = say
-        self.workload = workload
+        self._workload = workload
+
+    @property
+    def workload(self) -> str:
+        """Return the id of the submitted workload; "" before."""
+        return self._workload if isinstance(self._workload, str) else self._workload.id
 
     async def admit(self, request: SubmitRequest, *, within_s: float) -> WorkloadDetail:
         """Submit and return once devices are granted.
@@ -101,13 +109,13 @@ class Admission:
             SessionRefused: the service refuses it, it was deleted, or not granted in time.
         """
         try:
-            self.workload = await self._submit(request)
+            self._workload = await self._submit(request)
         except RunaiError as error:
             raise SessionRefused.of(error) from error
         last_reason = ""
         try:
             async with asyncio.timeout(within_s):
-                detail = await self._retrying(lambda: self._client.workload(self.workload))
+                detail = await self._retrying(lambda: self._client.workload(self._workload))
                 while detail.state not in _GRANTED:
                     if detail.state in _OVER:
                         raise SessionRefused(
@@ -144,7 +152,7 @@ class Admission:
     async def environment(self) -> dict[str, str]:
         """Return the environment variables that assign the session's devices."""
         try:
-            view = await self._retrying(lambda: self._client.environment(self.workload))
+            view = await self._retrying(lambda: self._client.environment(self._workload))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
         return view.environment
@@ -156,27 +164,28 @@ class Admission:
             SessionRefused: the allocation is gone; the caller must stop the process.
         """
         try:
-            await self._retrying(lambda: self._client.attach(self.workload, process))
+            await self._retrying(lambda: self._client.attach(self._workload, process))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
 
     async def release(self) -> bool:
         """Delete the workload; return False if the service did not answer (it will notice)."""
         try:
-            await self._client.delete(self.workload)
-        except NotFound:
+            await self._client.delete(self._workload)
+        except (NotFound, Conflict):  # or another one has its name by now
             return True
         except RunaiError:
             return False
         return True
 
-    async def _submit(self, request: SubmitRequest) -> str:
+    async def _submit(self, request: SubmitRequest) -> WorkloadIdentity:
         """Submit; first delete an old workload of this server."""
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while True:
             try:
                 reply = await self._client.submit(request)
-                return reply.workloads[0].id
+                [made] = reply.workloads
+                return WorkloadIdentity(made.id, made.uid)
             except Conflict:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
@@ -211,7 +220,7 @@ class Admission:
 
     async def _next(self, seen: WorkloadDetail) -> WorkloadDetail:
         """Return the workload at its next change, or after one poll."""
-        return await self._retrying(lambda: self._client.wait(seen.id, seen.version, POLL_SECONDS))
+        return await self._retrying(lambda: self._client.wait(seen, seen.version, POLL_SECONDS))
 
     async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call, and retry for 30 s while the service restarts."""

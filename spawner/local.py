@@ -22,6 +22,7 @@ import psutil
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
+from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import home_name, readable_by
@@ -377,7 +378,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._session_env = {}
         if workload:
             async with self._client(self._log_request(f"an end of {workload}")) as client:
-                if await Admission(client, self._progress.append, workload).release():
+                seen = WorkloadIdentity(workload, session.id if session is not None else "")
+                if await Admission(client, self._progress.append, seen).release():
                     return
             self._not_released(workload)
         await self._end_processes(session)

@@ -12,6 +12,7 @@ import errno
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import psutil
@@ -26,6 +27,7 @@ SUPERVISOR = "/local/supervisor/subreaper.py"
 TERMINATED_WITHIN_S = 10.0
 KILLED_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.1
+QUIET_SEARCHES = 3
 STOP_ROUNDS = 50
 OLDER_S = 2.0
 """Tolerance of start times: the boot time moves with the clock."""
@@ -54,11 +56,15 @@ class SessionProcesses:
     """
 
     def find(self) -> Iterator[psutil.Process]:
-        """Yield its running processes: in its control group, or with its id and of no other's."""
-        parents: dict[int, int] = psutil._ppid_map()  # type: ignore[attr-defined]  # noqa: SLF001
-        for process in psutil.process_iter():
-            if self._is_its(process) and not self._is_below_others(process, parents):
-                yield process
+        """Yield its running processes, newest first, as one that forks all the time is soon gone.
+
+        Those are in its control group, or carry its id and are below no other workload.
+        """
+        for pid in sorted(psutil.pids(), reverse=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                process = psutil.Process(pid)
+                if self._is_its(process) and not self._is_below_others(process):
+                    yield process
 
     def is_own(self, process: psutil.Process) -> bool:
         """Return True if a process runs as its account."""
@@ -87,18 +93,15 @@ class SessionProcesses:
             return grouped and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    def _is_below_others(self, process: psutil.Process, parents: dict[int, int]) -> bool:
+    def _is_below_others(self, process: psutil.Process) -> bool:
         if self.in_group(process.pid):
             return False
-        above = parents.get(process.pid, 0)
-        while above > 1:
-            with contextlib.suppress(psutil.Error, OSError):
-                parent = psutil.Process(above)
-                if parent.environ().get(SESSION_ID, self.id) != self.id:
+        with contextlib.suppress(psutil.Error, OSError):
+            for above in process.parents():
+                if above.environ().get(SESSION_ID, self.id) != self.id:
                     return True
-                if any(word.endswith(SUPERVISOR) for word in parent.cmdline()):
+                if any(word.endswith(SUPERVISOR) for word in above.cmdline()):
                     return True
-            above = parents.get(above, 0)
         return False
 
 
@@ -107,17 +110,26 @@ async def end_session(session: SessionProcesses) -> Sequence[LeftOver]:
 
     Repeatable; other tasks run meanwhile.
     """
-    clock = asyncio.get_running_loop().time
-    until, told = clock() + TERMINATED_WITHIN_S, set[psutil.Process]()
-    while own := await asyncio.to_thread(_terminate, session, told):
-        if clock() >= until:
-            break
-        await asyncio.sleep(LOOK_EVERY_S)
-    until = clock() + KILLED_WITHIN_S
-    while own and clock() < until:
-        own = await asyncio.to_thread(_kill, session)
-        await asyncio.sleep(LOOK_EVERY_S)
+    told = set[psutil.Process]()
+    if not await _all_gone(partial(_terminate, session, told), TERMINATED_WITHIN_S):
+        await _all_gone(partial(_kill, session), KILLED_WITHIN_S)
     return await asyncio.to_thread(_left_over, session)
+
+
+async def _all_gone(signal_own: Callable[[], set[psutil.Process]], within_s: float) -> bool:
+    """Signal the processes that run until there are none; return False if time is over.
+
+    A process that forks and ends, or that begins another program, may be missed by one search.
+    """
+    clock = asyncio.get_running_loop().time
+    until, quiet = clock() + within_s, 0
+    while quiet < QUIET_SEARCHES:
+        own = await asyncio.to_thread(signal_own)
+        if own and clock() >= until:
+            return False
+        quiet = 0 if own else quiet + 1
+        await asyncio.sleep(LOOK_EVERY_S)
+    return True
 
 
 def _own(session: SessionProcesses) -> set[psutil.Process]:
@@ -135,13 +147,15 @@ def _terminate(session: SessionProcesses, told: set[psutil.Process]) -> set[psut
 
 def _kill(session: SessionProcesses) -> set[psutil.Process]:
     """Kill all processes, however fast they fork; return those that ran."""
-    own = _own(session)
+    own = set[psutil.Process]()
     # Stop all before the kill: a process killed alone is replaced by its sibling.
     for _ in range(STOP_ROUNDS):
-        for process in own:
-            session.send(process, signal.SIGSTOP)
-        before, own = own, _own(session)
-        if before >= own:
+        before = set(own)
+        for process in session.find():
+            if process not in own and session.is_own(process):
+                session.send(process, signal.SIGSTOP)
+                own.add(process)
+        if own == before:
             break
     for process in own:
         session.send(process, signal.SIGKILL)

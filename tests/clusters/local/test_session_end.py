@@ -190,7 +190,8 @@ async def test_control_group_decides_before_the_environment(leave):
 def test_a_pid_that_another_process_got_is_not_signalled(leave):
     leave("setsid sleep 600 &")
     [process] = eventually(lambda: _carriers(ID))
-    process._create_time = process.create_time() - 5  # as of the one that had it before
+    # As of the one that had it before.
+    vars(process)["_create_time"] = process.create_time() - 5
 
     _session().send(process, signal.SIGKILL)
 
