@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -99,6 +100,8 @@ class EmbeddedHub(app.JupyterHub):
     """The platform's settings, from before the admin's file is read."""
     _added: Sequence[str] = ()
     """What the admin's file left out of the platform's settings."""
+    log_begin = 0
+    """Size of the log in bytes before this start."""
     open_files = 0
     """Soft limit of descriptors that this process was started with; 0: unchanged."""
     address: PublicAddress
@@ -125,7 +128,11 @@ class EmbeddedHub(app.JupyterHub):
         self._report(refused=UNREAD, hint=f"The end of {directory.hub_log} has the error.")
         ours = self._ours = configuration(settings, directory, open_files=self.open_files)
         self.update_config(deepcopy(ours))
-        super().load_config_file(filename, path)
+        try:
+            super().load_config_file(filename, path)
+        except SystemExit as ended:
+            self._refuse_exit(ended)
+            raise
         try:
             done = completed(ours, self.config, self.spawner_class.section_names())
             self.update_config(done.config)
@@ -213,6 +220,20 @@ class EmbeddedHub(app.JupyterHub):
         if warning := self.address.warning(behind_another=behind_another):
             _print_to_terminal(warning)
 
+    def _refuse_exit(self, ended: SystemExit) -> None:
+        """Refuse the start with a sentence if the admin's file ended it, which logs nothing."""
+        *_, last = traceback.walk_tb(ended.__traceback__)
+        frame, line = last
+        if Path(frame.f_code.co_filename).name != "jupyterhub_config.py":
+            return  # JupyterHub's own exit, after an error in the log
+        why = f": {ended.code}" if isinstance(ended.code, str) else ""
+        self._refuse(
+            InvalidRequest(
+                f"jupyterhub_config.py ends the start in line {line}{why}",
+                hint="Remove the exit, or mend its cause.",
+            )
+        )
+
     def _refuse(self, error: RunaiError) -> NoReturn:
         self._report(refused=error.message, hint=error.hint)
         _print_to_terminal(f"\nrunai up: {error}")
@@ -245,7 +266,7 @@ class EmbeddedHub(app.JupyterHub):
         """Exit; after an error print the service's sentence, or else the end of the log."""
         if exit_status:
             log = DataDirectory(self.settings_of_up.data_dir).hub_log
-            _print_to_terminal(f"\n{failure_text(log)}")
+            _print_to_terminal(f"\n{failure_text(log, self.log_begin)}")
             self.abandon_proxy()
         super().exit(exit_status)
 
@@ -320,11 +341,16 @@ def _print_to_terminal(text: str) -> None:
         os.write(int(os.environ.get(TERMINAL_VARIABLE, "")), f"{text}\n".encode())
 
 
-def failure_text(log: Path) -> str:
-    """Return the sentence of a service that could not start, else the end of the log."""
+def failure_text(log: Path, begin: int = 0) -> str:
+    """Return the sentence of a service that could not start, else the end of the log.
+
+    `begin` is the log's size in bytes before this start; a smaller log was rotated since.
+    """
     lines = []
     with suppress(OSError):
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        written = log.read_bytes()
+        ours = written[begin if len(written) >= begin else 0 :]
+        lines = ours.decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
     sentences = [line for line in lines if line.startswith(CANNOT_START)]
     if sentences:
         return f"runai up: {sentences[-1]}"
@@ -343,7 +369,10 @@ def _use_monotonic_clock() -> None:
 def main() -> None:
     """Run the hub until it is stopped."""
     _use_monotonic_clock()
-    start_rotation(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
+    log = DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log
+    with suppress(OSError):
+        EmbeddedHub.log_begin = log.stat().st_size
+    start_rotation(log)
     bound_shortage_lines()
     HTTPServer.configure(BoundedServer)
     EmbeddedHub.open_files = max(raise_descriptor_limit(), 0)  # RLIM_INFINITY is -1, and stays

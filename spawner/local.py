@@ -191,7 +191,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self._python.note:
             env[NOTE] = self._python.note
         if self._settings is not None:
-            env |= self._settings.variables(env, self._home)
+            env |= self._settings.variables(self._home)
         # A workload's id is the service's, which ends its processes, too.
         handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
         self._start_env = with_handed(env, handed)
@@ -376,6 +376,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         """
         self.workload = ""
         self._session_env = {}
+        if self._settings is not None:
+            await asyncio.to_thread(self._settings.remove)
         if workload:
             async with self._client(self._log_request(f"an end of {workload}")) as client:
                 seen = WorkloadIdentity(workload, session.id if session is not None else "")

@@ -4,9 +4,9 @@ No configuration of Jupyter, IPython or Python is read from the home, and no ker
 Jupyter must write lies elsewhere, so that a full home can be cleaned. The files stay.
 """
 
-import os
 import secrets
-from collections.abc import Mapping
+import shutil
+import sys
 from pathlib import Path
 
 STARTED_WITHOUT = (
@@ -23,15 +23,18 @@ class SettingsFolder:
         self.path = Path("/tmp") / f"runai-lab-{secrets.token_hex(8)}"  # noqa: S108 - made with 0700
 
     def make(self) -> None:
-        """Make it as the user, and enter it: Jupyter reads the settings of the current folder, too.
+        """Make it, as the user.
 
         Raises:
             OSError: it cannot be made.
         """
         self.path.mkdir(mode=0o700)
-        os.chdir(self.path)
 
-    def variables(self, given: Mapping[str, str], home: Path) -> dict[str, str]:
+    def remove(self) -> None:
+        """Remove it after the server's end; no link in it is followed."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def variables(self, home: Path) -> dict[str, str]:
         """Return the variables that lead Jupyter, IPython and Python away from the home."""
         folders = {
             "IPYTHONDIR": "ipython",
@@ -41,8 +44,13 @@ class SettingsFolder:
             "JUPYTERLAB_SETTINGS_DIR": "lab/settings",
             "JUPYTERLAB_WORKSPACES_DIR": "lab/workspaces",
         }
+        # JupyterHub's own: no settings in the current folder, which is the home. It would take the
+        # front ends of a platform that is installed in the home, too.
+        hub = (
+            {} if Path(sys.prefix).is_relative_to(home) else {"JUPYTERHUB_DISABLE_USER_CONFIG": "1"}
+        )
         return {
             **{name: str(self.path / folder) for name, folder in folders.items()},
-            "JUPYTERHUB_ROOT_DIR": given.get("JUPYTERHUB_ROOT_DIR") or str(home),
+            **hub,
             "PYTHONNOUSERSITE": "1",
         }

@@ -12,6 +12,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, Self, TypedDict, Unpack, overload
 
+from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 from runai.widgets import text
@@ -148,7 +149,11 @@ class Job:
         self.link.client.delete(self)
 
     def __repr__(self) -> str:
-        return "\n".join([text.workload_line(self.detail), *self.notes])
+        try:
+            line = str(text.workload_line(self.detail))
+        except RunaiError as gone:  # deleted, or the service is away
+            line = f"{self.id}: {gone.message}"
+        return "\n".join([line, *self.notes])
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return _mimebundle(self)

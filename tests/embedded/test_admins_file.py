@@ -81,10 +81,11 @@ def test_platform_without_its_settings_works_and_says_that_another_spawner_gives
         assert f"leaves out what the platform needs: added {addition}" in log
 
 
-def test_start_refuses_what_cannot_be_completed_with_the_way_to_write_it(tmp_path: Path):
-    (tmp_path / "jupyterhub_config.py").write_text("c.JupyterHub.services = None")
-    tmp_path.chmod(0o700)
-    start = ["-m", "runai.embedded", "--port", str(free_port()), "--data-dir", str(tmp_path)]
+def _refused(place: Path, file: str) -> str:
+    """Return what a start says that this admin's file ends."""
+    (place / "jupyterhub_config.py").write_text(file)
+    place.chmod(0o700)
+    start = ["-m", "runai.embedded", "--port", str(free_port()), "--data-dir", str(place)]
     refused = subprocess.run(
         [sys.executable, *start, "--simulate", "1"],
         capture_output=True,
@@ -92,11 +93,22 @@ def test_start_refuses_what_cannot_be_completed_with_the_way_to_write_it(tmp_pat
         timeout=180,
         check=False,
     )
+    assert refused.returncode == 1
+    return refused.stdout
+
+
+def test_start_that_the_admins_file_exits_says_where(tmp_path: Path):
+    said = _refused(tmp_path, "import sys\n\nsys.exit('no licence')\n")
+
+    assert "runai up: jupyterhub_config.py ends the start in line 3: no licence" in said
+
+
+def test_start_refuses_what_cannot_be_completed_with_the_way_to_write_it(tmp_path: Path):
+    said = _refused(tmp_path, "c.JupyterHub.services = None")
 
     (finding,) = check_settings(tmp_path)
     sentence = "c.JupyterHub.services in jupyterhub_config.py is None where a list belongs"
-    assert refused.returncode == 1
-    assert f"runai up: {sentence}. Write c.JupyterHub.services = [" in refused.stdout
+    assert f"runai up: {sentence}. Write c.JupyterHub.services = [" in said
     assert (finding.verdict, finding.text) == (
         "failure",
         f"the last start was refused: {sentence}",

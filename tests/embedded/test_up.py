@@ -222,9 +222,10 @@ def test_failed_start_prints_the_services_sentence_alone(
     tmp_path: Path, lines: list[str], text: str
 ):
     log = tmp_path / "hub.log"
-    log.write_text("\n".join(lines))
+    log.write_text("\n".join(["CANNOT of an earlier start", *lines]))
 
-    assert failure_text(log) == text.format(log=log)
+    begin = len("CANNOT of an earlier start\n")
+    assert failure_text(log, begin) == text.format(log=log)
 
 
 def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp_path: Path):

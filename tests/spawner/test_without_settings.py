@@ -16,12 +16,16 @@ PLACES = """
 import json, os, site
 import jupyter_core.paths as paths
 from IPython.paths import get_ipython_dir
-from jupyter_core.application import JupyterApp
+from jupyter_server.serverapp import ServerApp
+from jupyterhub.singleuser._disable_user_config import _disable_user_config
 from jupyterlab.commands import get_user_settings_dir, get_workspaces_dir
+server = ServerApp()
+if os.environ.get("JUPYTERHUB_DISABLE_USER_CONFIG"):
+    _disable_user_config(server)
 print(json.dumps([
-    *JupyterApp().config_file_paths, *paths.jupyter_path(), *paths.jupyter_config_path(),
+    *server.config_file_paths, *paths.jupyter_path(), *paths.jupyter_config_path(),
     paths.jupyter_runtime_dir(), get_ipython_dir(), get_user_settings_dir(), get_workspaces_dir(),
-    site.getusersitepackages() if site.ENABLE_USER_SITE else "", os.getcwd(),
+    site.getusersitepackages() if site.ENABLE_USER_SITE else "",
 ]))
 """
 
@@ -39,7 +43,7 @@ def _places(home: Path, folder: SettingsFolder | None) -> list[str]:
     given = {k: v for k, v in os.environ.items() if "JUPYTER" not in k} | {"HOME": str(home)}
     ran = subprocess.run(
         [sys.executable, "-c", PLACES],
-        env=given if folder is None else given | folder.variables(given, home),
+        env=given if folder is None else given | folder.variables(home),
         cwd=home,
         preexec_fn=folder.make if folder is not None else None,
         stdout=subprocess.PIPE,
@@ -56,18 +60,14 @@ def test_no_place_of_settings_lies_in_the_home(home):
     assert _places(home, folder) == []
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
-
-def test_server_shows_the_home_or_what_the_admin_chose(home):
-    folder = SettingsFolder()
-
-    assert folder.variables({}, home)["JUPYTERHUB_ROOT_DIR"] == str(home)
-    chosen = folder.variables({"JUPYTERHUB_ROOT_DIR": "/data"}, home)
-    assert chosen["JUPYTERHUB_ROOT_DIR"] == "/data"
+    folder.remove()
+    assert not folder.path.exists()
 
 
-def test_folder_that_is_there_is_not_entered(home):
+def test_folder_that_is_there_is_not_used():
     folder = SettingsFolder()
     folder.path.mkdir()
 
     with pytest.raises(FileExistsError):
         folder.make()
+    folder.remove()

@@ -90,6 +90,7 @@ def test_a_job_pauses_resumes_and_goes(link, eventually):
 
     with pytest.raises(NotFound):
         job.wait()
+    assert repr([job]) == "[vision/exp1: There is no workload vision/exp1.]"
 
 
 def test_outside_a_notebook_a_job_is_shown_as_text(link):
