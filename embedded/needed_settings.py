@@ -137,6 +137,10 @@ def _parsed(section: str, key: str, given: object, before: Any) -> Any:  # noqa:
     value = _of_kind(name, "", kind, given)
     if key == "custom_scopes":
         return {scope: _of_kind(name, f": {scope}", dict, value[scope]) for scope in value}
+    if key == "environment":
+        for variable, text in value.items():
+            if not (isinstance(text, str) or callable(text)):
+                _refuse(name, f": {variable} is a {type(text).__name__} where a str belongs")
     if key not in OF_HUB:
         return value
     entries = [_of_kind(name, ": an entry", dict, entry) for entry in value]

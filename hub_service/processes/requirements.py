@@ -28,22 +28,13 @@ class Unmet(NamedTuple):
     """Requirement to install instead, such as `pydantic>=2.12`."""
 
 
-def unmet(extra: str = "") -> list[Unmet]:
+def unmet(extra: str = "", package: str = _PACKAGE) -> list[Unmet]:
     """Return the missing and too old libraries of the package itself, or of one of its extras."""
     found: list[Unmet] = []
-    try:
-        needs = required_by(_PACKAGE) or ()
-    except PackageNotFoundError:  # a checkout on PYTHONPATH
-        return found
-    for each in needs:
-        if (parsed := _REQUIREMENT.fullmatch(each)) is None or (parsed[4] or "") != extra:
-            continue
-        name, inner = parsed[1], parsed[2]
-        if name == _PACKAGE:
+    for name, inner, needed in _needs(package, extra):
+        if name == package:
             found += unmet(inner)
             continue
-        least = re.search(r">=\s*([\w.]+)", parsed[3])
-        needed = least[1] if least else "0"
         try:
             version = distribution(name).version
         except PackageNotFoundError:
@@ -53,6 +44,28 @@ def unmet(extra: str = "") -> list[Unmet]:
             text = f"{name} {version} is too old, {needed} is needed"
             found.append(Unmet(name, text, f"{name}>={needed}"))
     return found
+
+
+def unmet_below() -> list[Unmet]:
+    """Return those of the package, and of the libraries that it needs, and so on."""
+    found: list[Unmet] = []
+    packages = [_PACKAGE]
+    for package in packages:
+        found += [each for each in unmet(package=package) if each not in found]
+        packages += [name for name, _, _ in _needs(package, "") if name not in packages]
+    return found
+
+
+def _needs(package: str, extra: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, extra and least version of what a package needs everywhere."""
+    try:
+        needs = required_by(package) or ()
+    except PackageNotFoundError:  # missing, or a checkout on PYTHONPATH
+        return
+    for each in needs:
+        if (parsed := _REQUIREMENT.fullmatch(each)) is not None and (parsed[4] or "") == extra:
+            least = re.search(r">=\s*([\w.]+)", parsed[3])
+            yield parsed[1], parsed[2], least[1] if least else "0"
 
 
 def unmet_here() -> list[Unmet]:
@@ -80,7 +93,8 @@ def naming_libraries() -> Iterator[None]:
     Raises:
         UsageError: IPython shows its sentence alone. An ImportError where IPython is missing.
     """
-    found = unmet()
+    is_users = Path(sys.prefix).name == FOLDER
+    found = unmet_below() if is_users else unmet()
     try:
         if not found:
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +18,24 @@ RUNAI = "from runai.hub_service.cli import main; main()"
 UP = ("up", "--simulate", "1", "--data-dir", "data")
 
 
+BELOW = (
+    "from runai.hub_service.processes.requirements import in_words, unmet_below;"
+    " print(in_words(unmet_below()))"
+)
+
+
 @pytest.fixture
 def runai(tmp_path):
-    """Run `runai` on a Python with this library before the platform's."""
+    """Run `runai`, or another program, on a Python with this library before the platform's."""
 
-    def run(package: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        package: Path, *words: str, program: str = f"import sys; sys.argv[0] = 'runai'; {RUNAI}"
+    ) -> subprocess.CompletedProcess[str]:
         environment = UserEnvironment(tmp_path)
         assert environment.prepare_as().usable
         python = str(environment.python)
         install = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", str(package)]
         subprocess.run([python, *install], check=True)
-        program = f"import sys; sys.argv[0] = 'runai'; {RUNAI}"
         return _run(tmp_path, python, "-c", program, *words)
 
     return run
@@ -96,3 +104,20 @@ def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
     sentence = f"The libraries of `runai` do not fit: {missing}."
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"Error: {sentence}\nHint: {install}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "told"),
+    [
+        pytest.param("h11", "0.1", r"h11 0\.1 is too old, [\d.]+ is needed", id="old"),
+        pytest.param("h11", "99.0", "", id="new"),
+        pytest.param("of-nobody", "0.1", "", id="not needed"),
+    ],
+)
+def test_old_library_of_a_library_that_the_client_needs_is_named(
+    name, version, told, runai, tmp_path
+):
+    """An old httpx brings an old h11, which stays when httpx is removed."""
+    found = runai(wheel(tmp_path, name.replace("-", "_"), version), program=BELOW)
+
+    assert re.fullmatch(told, found.stdout.strip())

@@ -179,6 +179,7 @@ def test_file_keeps_what_it_says(ours: Any):
         ("LocalProcessSpawner.server_token_scopes", "= 'self'"),
         ("Spawner.environment", "= 'A=1'"),
         ("Spawner.environment", ".update({'A'})"),
+        ("Spawner.environment", "= {'A': 5}"),
         ("RunaiLocalSpawner.environment", "= None"),
         ("RunaiLocalSpawner.environment", ".append('A=1')"),
         ("Mine.environment", "= [('A', '1')]"),
