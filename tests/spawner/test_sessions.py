@@ -276,3 +276,23 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
     eventually(lambda: fresh.sessions() == {})
     assert not is_alive(ana)
     assert not is_alive(program.pid)
+
+
+def test_server_whose_hub_is_killed_while_it_starts_is_adopted(
+    fresh: HubPlatform, eventually: Eventually
+):
+    fresh.spawn("ana", project="vision", gpus="0.5").raise_for_status()
+    eventually(lambda: fresh.holds() == {"ana": 0.5} and _is_attached(fresh))
+    fresh.kill()
+    ana = fresh.pid("ana")
+
+    fresh.start()
+
+    eventually(lambda: fresh.server("ana").get("ready"), within=180)
+    assert fresh.pid("ana") == ana
+    assert fresh.holds() == {"ana": 0.5}
+
+
+def _is_attached(platform: HubPlatform) -> bool:
+    """Return True once the server's process runs, which takes seconds to answer."""
+    return {session.state for session in platform.sessions().values()} == {"running"}
