@@ -57,6 +57,8 @@ def _in_one_sentence(magic: F) -> F:
 
 _QUOTED_OR_HASH = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|#""", re.DOTALL)
 
+_PYTHON_FIRST = re.compile(r"\s*(python[\d.]*)\s+[^\s-]")
+
 
 def _without_comment(line: str) -> str:
     """Return the line up to its comment: front ends paint all behind a `#` outside quotes as one.
@@ -156,6 +158,8 @@ class RunaiMagics(Magics):
     @line_cell_magic
     def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text:
         """Submit a script, or the rest of the cell, as a job; after -- come its arguments."""
+        if python := _PYTHON_FIRST.match(line):
+            raise UsageError(f"Leave out {python[1]}: a script runs with this kernel's Python.")
         options = _parse(self.runai_submit, line)
         env = environment(options.env)
         if cell is None:

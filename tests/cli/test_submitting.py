@@ -145,10 +145,10 @@ def test_describe_shows_reported_metrics_while_a_job_runs_and_after(bob, eventua
     assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
 
 
-def test_without_a_gpu_it_is_said(bob):
-    result = bob("submit", "exp1", "--", "sleep", "600")
+@pytest.mark.parametrize("options", [[], ["--array", "2"]], ids=["a job", "an array"])
+def test_without_a_gpu_it_is_said(bob, options):
+    result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
-    assert result.stdout.startswith("job vision/exp1 submitted: ")
     assert "exp1 asks for no GPU; --gpus 1 asks for one" in result.stdout
 
 

@@ -221,6 +221,12 @@ def test_a_hash_inside_a_word_is_refused_because_it_looks_like_a_comment():
         _without_comment("a.py -- b#c d")
 
 
+def test_python_before_a_script_is_refused_with_the_way_out(notebook):
+    error = notebook("bob")("%runai_submit python hello.py --gpus 0.5").err
+
+    assert "Leave out python: a script runs with this kernel's Python." in error
+
+
 def test_a_comment_behind_any_magic_is_no_argument(notebook):
     bob = notebook("bob")
 

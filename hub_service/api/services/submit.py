@@ -235,7 +235,8 @@ def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) 
         )
     asked = records[0].spec
     if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
-        notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")
+        whole = arrays.array_id(records[0]).partition("/")[2] if asked.array else asked.name
+        notes.append(f"{whole} asks for no GPU; --gpus 1 asks for one")
     return SubmitReply(
         workloads=[*map(viewer.workload, records[:DRAWN])],
         array="" if asked.array is None else arrays.array_id(records[0]),
