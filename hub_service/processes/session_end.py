@@ -9,10 +9,10 @@ SIGKILL, is left over.
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import psutil
@@ -26,8 +26,9 @@ SUPERVISOR = "/local/supervisor/subreaper.py"
 
 TERMINATED_WITHIN_S = 10.0
 KILLED_WITHIN_S = 5.0
-LOOK_EVERY_S = 0.1
-QUIET_SEARCHES = 3
+GONE_WITHIN_S = 2.0
+LOOK_EVERY_S = 0.05
+QUIET_SEARCHES = 5
 STOP_ROUNDS = 50
 OLDER_S = 2.0
 """Tolerance of start times: the boot time moves with the clock."""
@@ -58,9 +59,12 @@ class SessionProcesses:
     def find(self) -> Iterator[psutil.Process]:
         """Yield its running processes, newest first, as one that forks all the time is soon gone.
 
-        Those are in its control group, or carry its id and are below no other workload.
+        A process is its own in its control group, or with its id and below no other workload.
         """
-        for pid in sorted(psutil.pids(), reverse=True):
+        pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)  # noqa: PTH208 - faster
+        for pid in pids:
+            if not self._has(pid):
+                continue
             with contextlib.suppress(psutil.Error, OSError):
                 process = psutil.Process(pid)
                 if self._is_its(process) and not self._is_below_others(process):
@@ -84,14 +88,24 @@ class SessionProcesses:
                     process.send_signal(number)
 
     def _is_its(self, process: psutil.Process) -> bool:
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.create_time() < self.since - OLDER_S:
-                return False
-            grouped = self.in_group(process.pid)
-            if grouped is None:
-                grouped = process.environ().get(SESSION_ID) == self.id
-            return grouped and process.status() != psutil.STATUS_ZOMBIE
+        with contextlib.suppress(psutil.Error):
+            return (
+                process.create_time() >= self.since - OLDER_S
+                and self._has(process.pid)
+                and process.status() != psutil.STATUS_ZOMBIE
+            )
         return False
+
+    def _has(self, pid: int) -> bool:
+        """Return True if a process is in its control group, or carries its id in none."""
+        grouped = self.in_group(pid)
+        if grouped is not None:
+            return grouped
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - faster
+                return f"{SESSION_ID}={self.id}".encode() in file.read().split(b"\0")
+        except OSError:  # it has ended, or is not ours to read
+            return False
 
     def _is_below_others(self, process: psutil.Process) -> bool:
         if self.in_group(process.pid):
@@ -110,9 +124,9 @@ async def end_session(session: SessionProcesses) -> Sequence[LeftOver]:
 
     Repeatable; other tasks run meanwhile.
     """
-    told = set[psutil.Process]()
-    if not await _all_gone(partial(_terminate, session, told), TERMINATED_WITHIN_S):
-        await _all_gone(partial(_kill, session), KILLED_WITHIN_S)
+    end = _End(session)
+    if not await _all_gone(end.terminate, TERMINATED_WITHIN_S):
+        await _all_gone(end.kill, KILLED_WITHIN_S)
     return await asyncio.to_thread(_left_over, session)
 
 
@@ -132,42 +146,65 @@ async def _all_gone(signal_own: Callable[[], set[psutil.Process]], within_s: flo
     return True
 
 
-def _own(session: SessionProcesses) -> set[psutil.Process]:
-    return {process for process in session.find() if session.is_own(process)}
+class _End:
+    """One end of a session's processes."""
 
+    def __init__(self, session: SessionProcesses) -> None:
+        self._session = session
+        self._told = set[psutil.Process]()
+        self._groups = set[int]()
+        """Process groups seen: a process that forks and ends leaves its group to its child."""
 
-def _terminate(session: SessionProcesses, told: set[psutil.Process]) -> set[psutil.Process]:
-    """Send SIGTERM to each process once; return those that run."""
-    own = _own(session)
-    for process in own - told:
-        session.send(process, signal.SIGTERM)
-    told |= own
-    return own
+    def terminate(self) -> set[psutil.Process]:
+        """Send SIGTERM to each process once; return the running ones."""
+        own = self._own()
+        for process in own - self._told:
+            self._session.send(process, signal.SIGTERM)
+        self._told |= own
+        return own
 
+    def kill(self) -> set[psutil.Process]:
+        """Kill all processes, however fast they fork; return the ones that ran."""
+        # Stop all before the kill: a process killed alone is replaced by its sibling. The search
+        # then decides which are its own; the rest of a group goes on.
+        self._signal_groups(signal.SIGSTOP)
+        own = set[psutil.Process]()
+        for _ in range(STOP_ROUNDS):
+            found = self._own() - own
+            for process in found:
+                self._session.send(process, signal.SIGSTOP)
+            own |= found
+            if not found:
+                break
+        for process in own:
+            self._session.send(process, signal.SIGKILL)
+        self._signal_groups(signal.SIGCONT)
+        return own
 
-def _kill(session: SessionProcesses) -> set[psutil.Process]:
-    """Kill all processes, however fast they fork; return those that ran."""
-    own = set[psutil.Process]()
-    # Stop all before the kill: a process killed alone is replaced by its sibling.
-    for _ in range(STOP_ROUNDS):
-        before = set(own)
-        for process in session.find():
-            if process not in own and session.is_own(process):
-                session.send(process, signal.SIGSTOP)
+    def _own(self) -> set[psutil.Process]:
+        own = set[psutil.Process]()
+        for process in self._session.find():
+            with contextlib.suppress(OSError):
+                self._groups.add(os.getpgid(process.pid))
+            if self._session.is_own(process):
                 own.add(process)
-        if own == before:
-            break
-    for process in own:
-        session.send(process, signal.SIGKILL)
-    return own
+        return own
+
+    def _signal_groups(self, number: signal.Signals) -> None:
+        for group in self._groups - {os.getpgrp()}:
+            with contextlib.suppress(OSError):
+                os.killpg(group, number)
 
 
 def _left_over(session: SessionProcesses) -> Sequence[LeftOver]:
+    # The kernel takes a moment for a killed one, on a busy machine a longer one.
+    _, alive = psutil.wait_procs([*session.find()], timeout=GONE_WITHIN_S)
     left = []
-    for process in session.find():
+    for process in alive:
         with contextlib.suppress(psutil.Error):
-            name, account = process.name(), process.username()
-            left.append(LeftOver(process.pid, process.create_time(), name, account))
+            if process.status() != psutil.STATUS_ZOMBIE:
+                name, account = process.name(), process.username()
+                left.append(LeftOver(process.pid, process.create_time(), name, account))
     return left
 
 

@@ -93,6 +93,7 @@ async def test_next_service_goes_on_with_the_end_of_a_session(
         else:
             _end(server)
         await eventually_async(lambda: output.read_text() == "up\ntold\n")
+        [deaf] = await _left(lab, spec)
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 0.1)
 
     async with local_lab(tmp_path, Clock()) as lab:
@@ -102,14 +103,14 @@ async def test_next_service_goes_on_with_the_end_of_a_session(
             await lab.until(spec.id, "ended")
 
     server.wait()
-    assert not [*filter(_is_deaf, psutil.process_iter())]
+    assert not deaf.is_running() or deaf.status() == psutil.STATUS_ZOMBIE
 
 
-def _is_deaf(process: psutil.Process) -> bool:
-    try:
-        return process.name() != "sleep" and DEAF in process.cmdline()
-    except psutil.Error:
-        return False
+async def _left(lab: LocalLab, spec: WorkloadSpec) -> list[psutil.Process]:
+    """Return the processes of a session beside its server."""
+    uid = (await lab.cluster.workload(spec.id)).uid
+    found = SessionProcesses(uid, 0, os.geteuid()).find()
+    return [process for process in found if process.cmdline()[1:3] == ["-I", "-S"]]
 
 
 async def test_device_with_a_process_left_over_gets_nothing_new_until_it_has_gone(tmp_path):

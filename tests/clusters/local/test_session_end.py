@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -18,7 +19,8 @@ from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses
 from unix_accounts import UIDS
 from waiting import eventually
 
-ID, OTHER = "7f3c", "a210"
+ID, OTHER = uuid4().hex, uuid4().hex
+"""Of this process: other tests beside it must not find its processes."""
 PYTHON = f"{sys.executable} -I -S -c"
 DEAF = (
     "import os, signal, time\n"
@@ -44,6 +46,12 @@ def _session(identity: str = ID, since: float = 0.0, **given: object) -> Session
 
 def _carriers(identity: str) -> list[psutil.Process]:
     return list(_session(identity).find())
+
+
+def _sleeping(identity: str) -> psutil.Process | None:
+    """Return the program `sleep`, once the shells before it have become it."""
+    found = _carriers(identity)
+    return found[0] if [process.name() for process in found] == ["sleep"] else None
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +158,7 @@ def _is_copy(process: psutil.Process) -> bool:
 
 async def test_an_older_process_is_not_its_own(leave):
     leave("setsid sleep 600 &")
-    [process] = eventually(lambda: _carriers(ID))
+    process = eventually(lambda: _sleeping(ID))
 
     left = await end_session(_session(since=process.create_time() + 60))
 
@@ -164,7 +172,7 @@ async def test_a_process_of_another_account_is_left_over(leave):
     account = str(UIDS["ana"])
     change = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
     leave("cd / && setsid sleep 600 &", ID, *change)
-    [process] = eventually(lambda: _carriers(ID))
+    process = eventually(lambda: _sleeping(ID))
 
     [left] = await end_session(_session())
 
@@ -178,7 +186,7 @@ async def test_a_process_of_another_account_is_left_over(leave):
 async def test_control_group_decides_before_the_environment(leave):
     leave("setsid sleep 600 &", OTHER)
     leave("setsid sleep 601 &")
-    [inside], [outside] = eventually(lambda: _carriers(OTHER)), eventually(lambda: _carriers(ID))
+    inside, outside = (eventually(lambda i=i: _sleeping(i)) for i in (OTHER, ID))
     groups = {inside.pid: True, outside.pid: False}
 
     await end_session(_session(in_group=groups.get))
@@ -189,7 +197,7 @@ async def test_control_group_decides_before_the_environment(leave):
 
 def test_a_pid_that_another_process_got_is_not_signalled(leave):
     leave("setsid sleep 600 &")
-    [process] = eventually(lambda: _carriers(ID))
+    process = eventually(lambda: _sleeping(ID))
     # As of the one that had it before.
     vars(process)["_create_time"] = process.create_time() - 5
 
@@ -201,7 +209,7 @@ def test_a_pid_that_another_process_got_is_not_signalled(leave):
 def test_a_process_that_is_another_program_by_now_is_not_signalled(leave):
     """Between search and signal it may have changed its environment by exec."""
     leave("setsid sleep 600 &")
-    [process] = eventually(lambda: _carriers(ID))
+    process = eventually(lambda: _sleeping(ID))
 
     _session(OTHER).send(process, signal.SIGKILL)
 

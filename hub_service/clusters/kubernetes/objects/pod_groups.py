@@ -4,7 +4,8 @@ A Job of one worker, an Indexed Job with all its workers running together, a PyT
 with `runai/gang: "true"` on its pods, are one workload; of everything else each pod is its own. Of
 a job array the next elements are shown also before they have pods.
 Pods have their Job's age, so that a recreated pod keeps its place in the queue (R9). A held Job has
-no pods: its workers are built from its template. No API calls; unchanged groups are reused.
+no pods: its workers are built from its template. Ended programs are remembered: the next start is
+told of them. No API calls; unchanged groups are reused.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import PYTORCH_JOB, SCHEDULER, Pod
-from runai.hub_service.clusters.kubernetes.objects.earlier_runs import EarlierRuns
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.wire.amounts import MOST_WORKERS
 
@@ -112,7 +112,7 @@ class Grouping:
         """Begin with no group built."""
         self._drafts: dict[str, _CachedDraft] = {}
         self._groups: dict[str, tuple[_Draft, PodGroup]] = {}
-        self._earlier = EarlierRuns()
+        self._earlier = _EarlierRuns()
 
     def groups(
         self,
@@ -360,3 +360,41 @@ def _is_schedulable(pod: Pod, jobs: Mapping[str, Job]) -> bool:
         return False
     # Surplus pods of a scaled-down elastic Job are about to be deleted.
     return not (job.is_elastic and pod.index is not None and pod.index >= job.completions)
+
+
+class _EarlierRuns:
+    """Set of Jobs, and of places in Jobs, with an ended program.
+
+    A pod that was evicted, or lost with its node, leaves no other trace.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._up: dict[str, str] = {}
+        """Keys of running programs, by the UID of their pod."""
+        self._ended: set[str] = set()
+
+    def update(self, pods: Iterable[Pod], jobs: Mapping[str, Job]) -> None:
+        """Record running and ended programs; `jobs` are by UID."""
+        before, self._up = self._up, {}
+        for pod in pods:
+            job = None if pod.owner is None else jobs.get(pod.owner.uid)
+            if job is None or not (pod.is_up or pod.exit_code is not None or pod.uid in before):
+                continue
+            if pod.is_finished or pod.deleted is not None:
+                self._ended.add(_run_key(pod, job))
+            else:
+                self._up[pod.uid] = _run_key(pod, job)
+        self._ended.update(key for uid, key in before.items() if uid not in self._up)
+        self._ended = {key for key in self._ended if key.partition("/")[0] in jobs}
+
+    def include(self, pod: Pod, job: Job | None) -> bool:
+        """Return True if a program of a pod's Job, or of its place in the Job, has ended."""
+        return job is not None and _run_key(pod, job) in self._ended
+
+
+def _run_key(pod: Pod, job: Job) -> str:
+    """Return the UID of a whole Job, else the place in it; a pod without an index has its own."""
+    if job.is_whole:
+        return job.uid
+    return f"{job.uid}/{pod.uid if pod.index is None else pod.index}"
