@@ -35,9 +35,9 @@ FORKS = (
     "os.write(1, b'up\\n')\n"
     "while True:\n"
     "    if os.fork(): os._exit(0)\n"
-    "    time.sleep(0.002)\n"
+    "    time.sleep(0.02)\n"
 )
-"""It lives on in a new process after each 2 ms."""
+"""It lives on in a new process after each 20 ms."""
 
 
 def _session(identity: str = ID, since: float = 0.0, **given: object) -> SessionProcesses:
@@ -48,10 +48,14 @@ def _carriers(identity: str) -> list[psutil.Process]:
     return list(_session(identity).find())
 
 
-def _sleeping(identity: str) -> psutil.Process | None:
+def _sleeping(identity: str) -> psutil.Process:
     """Return the program `sleep`, once the shells before it have become it."""
-    found = _carriers(identity)
-    return found[0] if [process.name() for process in found] == ["sleep"] else None
+
+    def found() -> list[psutil.Process]:
+        carriers = _carriers(identity)
+        return carriers if [process.name() for process in carriers] == ["sleep"] else []
+
+    return eventually(found)[0]
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +162,7 @@ def _is_copy(process: psutil.Process) -> bool:
 
 async def test_an_older_process_is_not_its_own(leave):
     leave("setsid sleep 600 &")
-    process = eventually(lambda: _sleeping(ID))
+    process = _sleeping(ID)
 
     left = await end_session(_session(since=process.create_time() + 60))
 
@@ -172,7 +176,7 @@ async def test_a_process_of_another_account_is_left_over(leave):
     account = str(UIDS["ana"])
     change = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
     leave("cd / && setsid sleep 600 &", ID, *change)
-    process = eventually(lambda: _sleeping(ID))
+    process = _sleeping(ID)
 
     [left] = await end_session(_session())
 
@@ -186,7 +190,7 @@ async def test_a_process_of_another_account_is_left_over(leave):
 async def test_control_group_decides_before_the_environment(leave):
     leave("setsid sleep 600 &", OTHER)
     leave("setsid sleep 601 &")
-    inside, outside = (eventually(lambda i=i: _sleeping(i)) for i in (OTHER, ID))
+    inside, outside = _sleeping(OTHER), _sleeping(ID)
     groups = {inside.pid: True, outside.pid: False}
 
     await end_session(_session(in_group=groups.get))
@@ -197,7 +201,7 @@ async def test_control_group_decides_before_the_environment(leave):
 
 def test_a_pid_that_another_process_got_is_not_signalled(leave):
     leave("setsid sleep 600 &")
-    process = eventually(lambda: _sleeping(ID))
+    process = _sleeping(ID)
     # As of the one that had it before.
     vars(process)["_create_time"] = process.create_time() - 5
 
@@ -209,7 +213,7 @@ def test_a_pid_that_another_process_got_is_not_signalled(leave):
 def test_a_process_that_is_another_program_by_now_is_not_signalled(leave):
     """Between search and signal it may have changed its environment by exec."""
     leave("setsid sleep 600 &")
-    process = eventually(lambda: _sleeping(ID))
+    process = _sleeping(ID)
 
     _session(OTHER).send(process, signal.SIGKILL)
 
