@@ -43,6 +43,7 @@ async def _start_again(lab: Lab, spec: WorkloadSpec) -> None:
     await lab.until(spec.id, "running")
 
 
+@pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 @pytest.mark.parametrize(
     ("end", "fields"),
     [
@@ -103,6 +104,7 @@ async def test_restart_on_other_devices_is_told_so(lab):
     assert (await lab.sees(spec))[1]
 
 
+@pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 async def test_worker_that_joins_others_is_told_so(lab):
     spec = lab.job("e", workers=2, min_workers=1, elastic=True)
     await lab.cluster.submit([spec])
