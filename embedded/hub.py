@@ -229,7 +229,7 @@ class EmbeddedHub(app.JupyterHub):
         why = f": {ended.code}" if isinstance(ended.code, str) else ""
         self._refuse(
             InvalidRequest(
-                f"jupyterhub_config.py ends the start in line {line}{why}",
+                f"jupyterhub_config.py ends the start in line {line}{why}.",
                 hint="Remove the exit, or mend its cause.",
             )
         )

@@ -185,7 +185,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         env = beneath(self.inherited_environment(), super().get_env())
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
-        python, usable = UserEnvironment(self._home), self._python.usable
+        python, usable = self._user_environment, self._python.usable
         env |= python.variables(env, usable=usable)
         env["JUPYTER_PATH"] = python.jupyter_path(env.get("JUPYTER_PATH", ""), usable=usable)
         if self._python.note:
@@ -219,7 +219,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         runs_as_root = (
             pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
         )
-        path = UserEnvironment(self._home).path(usable=self._python.usable)
+        path = self._user_environment.path(usable=self._python.usable)
         if terminal := terminal_command(self.user_env({}).get("SHELL", ""), path):
             args = [*args, f"--ServerApp.terminado_settings=shell_command={shlex.join(terminal)}"]
         return [*args, "--allow-root"] if runs_as_root else args
@@ -260,6 +260,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return Path(self.users_directory) / home_name(self.user.name)
 
     @property
+    def _user_environment(self) -> UserEnvironment:
+        return UserEnvironment(self._home)
+
+    @property
     def _uid(self) -> int:
         return pwd.getpwnam(self.user.name).pw_uid if self.system_users else os.geteuid()
 
@@ -297,9 +301,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self._settings is not None:
             return Prepared(usable=False, note=STARTED_WITHOUT)
         if not self.system_users:
-            return UserEnvironment(self._home).prepare_as()
+            return self._user_environment.prepare_as()
         entry = pwd.getpwnam(self.user.name)
-        return UserEnvironment(self._home).prepare_as(entry.pw_name, entry.pw_uid, entry.pw_gid)
+        return self._user_environment.prepare_as(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
     async def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""

@@ -88,13 +88,6 @@ class Groups:
             raise GroupsUnavailable(f"{path} cannot be used ({error.strerror})") from error
         raise GroupsUnavailable(f"process {process.pid} starts others faster than they are moved")
 
-    def has(self, name: str, pid: int) -> bool | None:
-        """Return True if a process lies in a worker's group, False if in another's, else None."""
-        group = mounted(self._proc) / group_of(self._proc / str(pid)).lstrip("/")
-        if group.parent != self._base or group.name == LEAF:
-            return None
-        return group.name == self.path(name).name
-
     def remove(self, name: str) -> None:
         """Remove a group if it is empty; otherwise leave it."""
         with contextlib.suppress(OSError):

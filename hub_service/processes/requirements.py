@@ -28,21 +28,11 @@ class Unmet(NamedTuple):
     """Requirement to install instead, such as `pydantic>=2.12`."""
 
 
-def unmet(extra: str = "", package: str = _PACKAGE) -> list[Unmet]:
+def unmet(extra: str = "") -> list[Unmet]:
     """Return the missing and too old libraries of the package itself, or of one of its extras."""
     found: list[Unmet] = []
-    for name, inner, needed in _needs(package, extra):
-        if name == package:
-            found += unmet(inner)
-            continue
-        try:
-            version = distribution(name).version
-        except PackageNotFoundError:
-            found.append(Unmet(name, f"{name} is missing", f"{name}>={needed}"))
-            continue
-        if _numbers(version) < _numbers(needed):
-            text = f"{name} {version} is too old, {needed} is needed"
-            found.append(Unmet(name, text, f"{name}>={needed}"))
+    for name, inner, needed in _needs(_PACKAGE, extra):
+        found += unmet(inner) if name == _PACKAGE else _unmet(name, needed)
     return found
 
 
@@ -51,9 +41,22 @@ def unmet_below() -> list[Unmet]:
     found: list[Unmet] = []
     packages = [_PACKAGE]
     for package in packages:
-        found += [each for each in unmet(package=package) if each not in found]
-        packages += [name for name, _, _ in _needs(package, "") if name not in packages]
+        for name, _, needed in _needs(package, ""):
+            found += [each for each in _unmet(name, needed) if each not in found]
+            packages += [] if name in packages else [name]
     return found
+
+
+def _unmet(name: str, needed: str) -> list[Unmet]:
+    """Return a library that is missing or older than needed, else nothing."""
+    install = f"{name}>={needed}"
+    try:
+        version = distribution(name).version
+    except PackageNotFoundError:
+        return [Unmet(name, f"{name} is missing", install)]
+    if _numbers(version) >= _numbers(needed):
+        return []
+    return [Unmet(name, f"{name} {version} is too old, {needed} is needed", install)]
 
 
 def _needs(package: str, extra: str) -> Iterator[tuple[str, str, str]]:

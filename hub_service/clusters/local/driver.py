@@ -135,6 +135,7 @@ class LocalCluster(RecordedCluster):
             sharing=sharing,
             elastic=elastic,
             keeping=keeping,
+            enforced=requests is not None,
             clock=clock,
         )
         self._data_dir = data_dir
@@ -144,13 +145,11 @@ class LocalCluster(RecordedCluster):
         self._job_files = job_files
         self._open_files = open_files
         self._requests = requests
-        self._enforces_requests = requests is not None
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
-        self._node_name = node_name
-        self._reported_faults: Mapping[str, str] = {}
-        self._left_over = LeftOvers(self._set_left_over)
+        self._reported_faults: dict[str, str] = {}
+        self._left_over = LeftOvers(partial(self._set_faults, node_name))
         self._answers = CheckpointAnswers(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
@@ -299,13 +298,13 @@ class LocalCluster(RecordedCluster):
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out of use for these reasons, and for processes that are left over there."""
-        self._reported_faults = faults
-        left = {uuid: self._left_over.fault(uuid) for uuid in faults}
-        self.set_faults(node, {uuid: faults[uuid] or left[uuid] for uuid in faults})
+        self._reported_faults |= faults
+        self._set_faults(node, faults)
 
-    def _set_left_over(self, left: Mapping[str, str]) -> None:
-        told = self._reported_faults
-        self.set_faults(self._node_name, {uuid: told.get(uuid) or left[uuid] for uuid in left})
+    def _set_faults(self, node: str, devices: Collection[str]) -> None:
+        """Set the faults of these devices: a reported one, else processes that are left over."""
+        told, left = self._reported_faults, self._left_over.fault
+        self.set_faults(node, {uuid: told.get(uuid) or left(uuid) for uuid in devices})
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""

@@ -72,10 +72,14 @@ class RecordedCluster:
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
         keeping: RetentionPolicy | None = None,
+        enforced: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Load the store's rows; `sharing` is the way to share a device."""
-        self._enforces_requests = False
+        """Load the store's rows; `sharing` is the way to share a device.
+
+        `enforced`: control groups enforce requests of CPU, also default ones.
+        """
+        self._enforced = enforced
         self._elastic = elastic or ElasticRules()
         self._sharing = sharing or TimeSliced()
         self._store = store
@@ -305,7 +309,7 @@ class RecordedCluster:
             devices,
             api_url=self._api_url,
             sharing=self._sharing,
-            enforced=self._enforces_requests,
+            enforced=self._enforced,
         )
 
     def unsaved_pauses(self) -> Mapping[str, int]:

@@ -201,6 +201,24 @@ async def test_a_session_is_held_when_its_process_is_attached(unit, groups, proc
         assert joined.read_text() == str(process.pid)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_in"),
+    [
+        pytest.param("0::/unit/vision.exp-0\n", True, id="its own"),
+        pytest.param("0::/unit/vision.other-0\n", False, id="another worker's"),
+        pytest.param("0::/unit/platform\n", None, id="the platform's"),
+        pytest.param("0::/user.slice/vision.exp-0\n", None, id="of that name elsewhere"),
+        pytest.param("", None, id="none"),
+    ],
+)
+def test_group_of_a_process_is_a_workers_or_none(groups, proc, line, is_in):
+    (proc / "7").mkdir()
+    (proc / "7/cgroup").write_text(line)
+
+    assert groups.has(WORKER, 7) is is_in
+    assert groups.has(WORKER, 8) is None  # it has ended
+
+
 async def test_the_amounts_of_running_workers_are_set_anew_by_the_next_service(
     unit, groups, tmp_path
 ):

@@ -5,7 +5,7 @@ restart of the service forgets them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from runai.hub_service.model.records import WorkloadId
@@ -17,8 +17,8 @@ LOOK_EVERY_S = 5.0
 class LeftOvers:
     """Processes that are left over, by the devices they may hold."""
 
-    def __init__(self, on_change: Callable[[Mapping[str, str]], None]) -> None:
-        """Begin without any; `on_change` gets a sentence for each changed device, "" at its end."""
+    def __init__(self, on_change: Callable[[Collection[str]], None]) -> None:
+        """Begin without any; `on_change` gets the UUIDs of devices whose `fault` changed."""
         self._on_change = on_change
         self._left: dict[str, tuple[WorkloadId, Sequence[LeftOver]]] = {}
         self._news = asyncio.Event()
@@ -27,7 +27,7 @@ class LeftOvers:
         """Add what a session has left on devices, by UUID."""
         if left and devices:
             self._left |= dict.fromkeys(devices, (workload, left))
-            self._on_change({uuid: self.fault(uuid) for uuid in devices})
+            self._on_change(devices)
             self._news.set()
 
     def fault(self, device: str) -> str:
@@ -62,6 +62,5 @@ class LeftOvers:
                 self._left[device] = (workload, rest)
             else:
                 del self._left[device]
-        after = {device: self.fault(device) for device in before}
-        if changed := {device: text for device, text in after.items() if text != before[device]}:
+        if changed := [device for device, text in before.items() if self.fault(device) != text]:
             self._on_change(changed)

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
@@ -37,7 +37,10 @@ class RequestGroups:
 
     def __init__(self, base: Path, proc: Path = PROC) -> None:
         """Use groups below `base`; `enable` determines it."""
-        self._groups = Groups(base, group_of(proc / "self"), proc)
+        own = group_of(proc / "self")
+        self._groups = Groups(base, own, proc)
+        self._delegated = PurePosixPath(own).parent
+        self._proc = proc
 
     @classmethod
     def enable(cls, proc: Path = PROC) -> "RequestGroups | None":
@@ -83,7 +86,10 @@ class RequestGroups:
 
     def has(self, worker: str, pid: int) -> bool | None:
         """Return True if a process lies in a worker's group, False if in another's, else None."""
-        return self._groups.has(worker, pid)
+        group = PurePosixPath(group_of(self._proc / str(pid)))
+        if group.parent != self._delegated or group.name == LEAF:
+            return None
+        return group.name == self._groups.path(worker).name
 
     def explained(self, worker: str, spec: WorkloadSpec, ending: ExitStatus) -> ExitStatus:
         """Return a worker's exit, with its memory limit as the cause if that killed it."""
