@@ -107,7 +107,7 @@ def test_project_commands_explain_each_refusal(as_user):
 def test_lowered_limit_is_said_with_its_numbers(admin, bob, eventually):
     for name in ("one", "two"):
         bob("submit", name, "-g", "0.5", "--", "sleep", "600")
-    eventually(lambda: described(admin, "vision")["allocated"] == 1)
+    eventually(lambda: all(bob.described(name)["state"] == "running" for name in ("one", "two")))
 
     changed = admin("project", "set", "vision", "--quota", "0.5", "--limit", "0.5")
 

@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from e2e.lab import PICTURES
 from e2e.running import Platform
 from held_training import held
 from runai.hub_service.client import Client
+from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.schemas import WorkloadView
 from waiting import eventually
 
@@ -172,19 +172,19 @@ def test_first_ten_minutes_are_as_written(
         expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
     bob_page.wait_for_timeout(1000 * pause_s)
 
-    # 5: the terminal's programs are the environment's, and so are the commands; then cells.
+    # 5: the terminal's programs are of bob's environment, and so are the commands; then cells.
+    home = platform.data_dir / "users" / bob
+    own = UserEnvironment(home)
     terminal = Terminal(bob_page, platform.url, bob)
-    scripts = sysconfig.get_path("scripts")
     found = terminal.run("command -v runai python")
-    assert f"{scripts}/runai" in found
-    assert f"{scripts}/python" in found
+    assert f"{own.path()[0]}/runai" in found
+    assert str(own.python) in found
     outputs = [terminal.run(line) for line in lines(step[5])]
     assert "exp1 submitted" in outputs[0]
     assert "Done:" in outputs[2]
     assert "succeeded" in outputs[3]
     lab.picture(bob_page, PICTURES, "lab-terminal")
     loads, submits, of_cell = [words for words in quoted(step[5]) if words.startswith("%")]
-    home = platform.data_dir / "users" / bob
     lab.write_notebook(home / "cells.ipynb", [loads, submits, f"{of_cell}\nprint('a cell')"])
     lab.open_notebook(bob_page, platform.url, bob, "cells.ipynb")
     lab.run_all(bob_page)

@@ -37,7 +37,7 @@ from runai.hub_service.clusters.local.files.progress_files import ProgressFile, 
 from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.checkpoint_answers import CheckpointAnswers
-from runai.hub_service.clusters.local.processes.left_over import LeftOvers
+from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOvers
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -149,7 +149,7 @@ class LocalCluster(RecordedCluster):
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
         self._reported_faults: dict[str, str] = {}
-        self._left_over = LeftOvers(partial(self._set_faults, node_name))
+        self._left_over = LeftOvers(data_dir / LEFT_OVER, partial(self._set_faults, node_name))
         self._answers = CheckpointAnswers(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()

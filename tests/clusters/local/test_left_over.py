@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,8 @@ import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, sleeping, start
 from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.processes import reconciler
+from runai.hub_service.clusters.local.processes.left_over import LeftOvers
 from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE
 from runai.hub_service.model.records import Process, WorkloadSpec
 from runai.hub_service.processes import session_end
@@ -141,6 +144,54 @@ async def test_device_with_a_process_left_over_gets_nothing_new_until_it_has_gon
     assert set(later.values()) == {""}
 
 
+async def test_next_service_knows_what_was_left_over(tmp_path):
+    other = sleeping()
+    left = LeftOver(other.pid, psutil.Process(other.pid).create_time(), "burn", "pat")
+    uuid = DEVICES[0].uuid
+    async with local_lab(tmp_path, Clock(), forget=False) as lab:
+        lab.cluster._left_over.add("vision/lab-ana", [uuid], [left])
+        told = await _faults(lab.cluster)
+
+    async with local_lab(tmp_path, Clock(), forget=False) as lab:
+        [now] = await eventually_async(partial(_faulty, lab.cluster))
+        other.kill()
+        other.wait()
+        await lab.cluster._left_over.look()
+        later = await _faults(lab.cluster)
+    async with local_lab(tmp_path, Clock()) as lab:
+        assert lab.cluster._left_over.fault(uuid) == ""
+
+    assert now == told[uuid]
+    assert set(later.values()) == {""}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"GPU-1": 3}', '{"GPU-1": ["a/b", [[1]]]}'])
+async def test_file_that_cannot_be_read_stops_no_service(tmp_path, content):
+    file = tmp_path / "left_over.json"
+    file.write_text(content)
+
+    assert LeftOvers(file, lambda _devices: None).fault("GPU-1") == ""
+
+
+async def test_end_of_a_session_that_fails_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(reconciler, "END_AGAIN_S", 0.1)
+    ends = iter([ZeroDivisionError("a fault of ours"), None])
+
+    async def end(_session: SessionProcesses) -> Sequence[LeftOver]:
+        if failed := next(ends):
+            raise failed
+        return []
+
+    async with local_lab(tmp_path, Clock()) as lab:
+        lab.cluster._tending._machine = replace(THIS_MACHINE, end_session=end)
+        spec = await _granted(lab)
+        await lab.cluster.attach(spec.id, await lab.session_process())
+        await lab.end_session(spec)
+        lab.close()
+
+        await lab.until(spec.id, "ended")
+
+
 async def test_fault_that_the_agent_reports_stays_when_the_process_has_gone(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         uuid = DEVICES[0].uuid
@@ -151,6 +202,10 @@ async def test_fault_that_the_agent_reports_stays_when_the_process_has_gone(tmp_
         await lab.cluster._left_over.look()
 
         assert (await _faults(lab.cluster))[uuid] == "XID 79"
+
+
+async def _faulty(cluster: LocalCluster) -> list[str]:
+    return [fault for fault in (await _faults(cluster)).values() if fault]
 
 
 async def _faults(cluster: LocalCluster) -> dict[str, str]:

@@ -1,33 +1,48 @@
 """Devices of ended sessions on which processes are left over that could not be ended.
 
 Such a device counts as broken until they are gone: nothing new starts there, what runs stays. A
-restart of the service forgets them.
+file keeps them for the next service.
 """
 
 import asyncio
+import contextlib
+import json
+import logging
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from runai.hub_service.clusters.local.supervisor.exit_notes import write_whole
 from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.processes.session_end import LeftOver, still_there
 
+LOG = logging.getLogger(__name__)
+
+LEFT_OVER = "left_over.json"
 LOOK_EVERY_S = 5.0
 
 
 class LeftOvers:
     """Processes that are left over, by the devices they may hold."""
 
-    def __init__(self, on_change: Callable[[Collection[str]], None]) -> None:
-        """Begin without any; `on_change` gets the UUIDs of devices whose `fault` changed."""
+    def __init__(self, file: Path, on_change: Callable[[Collection[str]], None]) -> None:
+        """Begin with what `file` keeps; `on_change` gets UUIDs of devices whose `fault` changed."""
+        self._file = file
         self._on_change = on_change
         self._left: dict[str, tuple[WorkloadId, Sequence[LeftOver]]] = {}
         self._news = asyncio.Event()
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # not ours
+            kept = json.loads(file.read_bytes())
+            self._left = {
+                device: (workload, [LeftOver(*one) for one in left])
+                for device, (workload, left) in kept.items()
+            }
 
     def add(self, workload: WorkloadId, devices: Collection[str], left: Sequence[LeftOver]) -> None:
         """Add what a session has left on devices, by UUID."""
         if left and devices:
             self._left |= dict.fromkeys(devices, (workload, left))
-            self._on_change(devices)
+            self._changed(devices)
             self._news.set()
 
     def fault(self, device: str) -> str:
@@ -44,6 +59,9 @@ class LeftOvers:
 
     async def run(self) -> NoReturn:
         """Forget processes soon after they have gone, until cancelled."""
+        if self._left:
+            self._on_change([*self._left])
+            self._news.set()
         while True:
             await self._news.wait()
             while self._left:
@@ -63,4 +81,11 @@ class LeftOvers:
             else:
                 del self._left[device]
         if changed := [device for device, text in before.items() if self.fault(device) != text]:
-            self._on_change(changed)
+            self._changed(changed)
+
+    def _changed(self, devices: Collection[str]) -> None:
+        self._on_change(devices)
+        try:
+            write_whole(str(self._file), self._left)
+        except OSError as failed:
+            LOG.warning("%s: %s; a restart forgets what is left over", self._file, failed.strerror)

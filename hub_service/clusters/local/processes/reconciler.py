@@ -35,6 +35,7 @@ LOOK_AGAIN_S = 0.05
 """Seconds between checks of a starting supervisor of an earlier service (takes milliseconds)."""
 
 ROOM_AGAIN_S = 2.0
+END_AGAIN_S = 30.0
 NO_THREAD = "can't start new thread"
 """Text of Python's RuntimeError."""
 
@@ -364,5 +365,8 @@ class Reconciler:
                         left = await self._machine.end_session(session)
                         self._rows.report_left_over(row, left)
                 self._over(key, ExitStatus(None))
+        except Exception:
+            LOG.exception("the end of session %s failed; it is tried again", key.workload)
+            asyncio.get_running_loop().call_later(END_AGAIN_S, self.enqueue, key.workload)
         finally:
             del self._ending[key]
