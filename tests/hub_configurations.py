@@ -107,6 +107,18 @@ c.KubeSpawner.cmd = [
 ADMINS = (
     QUICK
     + """
+ENDS = "echo it '<b>broke</b>'; echo $JUPYTERHUB_API_TOKEN; exit 3"
+AWAITS_REQUEST = '''
+import os, pathlib, signal, socket
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+server = socket.create_server((url.hostname, url.port))
+asked = server.accept()
+'''
+ENDS_AT_REQUEST = AWAITS_REQUEST + f"os.execvp('sh', ['sh', '-c', {ENDS!r}])"
+SILENT = AWAITS_REQUEST + "pathlib.Path('asked').touch(); signal.pause()"
+
+
 def profiles(spawner):
     if spawner.user.name == "cy":
         return []
@@ -151,6 +163,21 @@ def profiles(spawner):
             "kubespawner_override": {"gpus": "0.5", "project": "vision"},
         },
         {"display_name": "Broken", "slug": "broken", "kubespawner_override": {"cmd": ["/nowhere"]}},
+        {
+            "display_name": "Ends at once",
+            "slug": "ends",
+            "kubespawner_override": {"cmd": ["sh", "-c", ENDS]},
+        },
+        {
+            "display_name": "Ends at the first request",
+            "slug": "ends-at-request",
+            "kubespawner_override": {"cmd": [sys.executable, "-c", ENDS_AT_REQUEST]},
+        },
+        {
+            "display_name": "Silent",
+            "slug": "silent",
+            "kubespawner_override": {"cmd": [sys.executable, "-c", SILENT]},
+        },
         {
             "display_name": "Never there",
             "slug": "never",

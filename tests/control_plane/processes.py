@@ -5,7 +5,8 @@
 
 Each pod has an address of its own (127.x.y.z: all of 127/8 is this machine, and each kubelet has a
 unique x) and folders in place of its volumes; the pods that mount a claim share its folder. Pods
-that request whole devices get GPU-0, GPU-1 ... Images, limits and other containers are ignored.
+that request whole devices get GPU-0, GPU-1 ... Images, limits and other containers are ignored. A
+container that fails is started again once, where its pod is `OnFailure`; then it waits.
 kwok keeps the node itself alive, and does not touch its pods. Logs are served as kubelets do. For
 fixtures that need a real server behind a pod.
 """
@@ -45,6 +46,9 @@ RESERVATIONS = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
 """Annotation of pods that never start, as if their image could not be pulled."""
+BACK_OFF = "CrashLoopBackOff"
+MESSAGE_BYTES = 2048
+"""A kubelet keeps so much of a failed container's output as its termination message."""
 KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
 REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
 
@@ -180,6 +184,31 @@ class ProcessKubelet:
         if not words:  # its image's own command, which only waits (pause)
             self._tell(pod, "Running", address, {"running": {"startedAt": _now()}})
             return
+        ends: list[dict[str, Any]] = []
+        while True:
+            end = self._run_container(pod, words, env, home, address, ends)
+            over = self._stopped.is_set() or pod["metadata"]["uid"] in self._leaving
+            if over or not end["exitCode"] or pod["spec"].get("restartPolicy") != "OnFailure":
+                break
+            ends.append(end)
+            if len(ends) > 1:  # kubelets wait ten seconds
+                self._tell(pod, "Running", address, {"waiting": {"reason": BACK_OFF}}, ends)
+                return
+        self._logs.close(name)
+        phase = "Failed" if end["exitCode"] else "Succeeded"
+        self._tell(pod, phase, address, {"terminated": end}, ends)
+
+    def _run_container(
+        self,
+        pod: dict[str, Any],
+        words: Sequence[str],
+        env: dict[str, str],
+        home: Path,
+        address: str,
+        ends: Sequence[dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Run the container's program; return how it ended, after earlier `ends`."""
+        name = pod["metadata"]["name"]
         try:
             process = subprocess.Popen(
                 words,
@@ -192,19 +221,22 @@ class ProcessKubelet:
             )
         except OSError as wrong:  # in containerd's words
             end = {"exitCode": 128, "reason": "StartError", "message": str(wrong)}
-            self._tell(pod, "Failed", address, {"terminated": {**end, "finishedAt": _now()}})
-            return
+            return {**end, "finishedAt": _now()}
         self._running[name] = process
-        self._tell(pod, "Running", address, {"running": {"startedAt": _now()}})
+        self._tell(pod, "Running", address, {"running": {"startedAt": _now()}}, ends)
+        output = b""
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 self._logs.write(name, line.decode(errors="replace").rstrip("\n"))
+                output = (output + line)[-MESSAGE_BYTES:]
         code = process.wait()
-        self._logs.close(name)
-        phase = "Failed" if code else "Succeeded"
-        end = {"exitCode": code if code >= 0 else 128 - code, "finishedAt": _now()}
-        self._tell(pod, phase, address, {"terminated": end})
+        status = code if code >= 0 else 128 - code
+        end = {"exitCode": status, "reason": "Error" if code else "Completed", "finishedAt": _now()}
+        policy = pod["spec"]["containers"][0].get("terminationMessagePolicy")
+        if code and policy == "FallbackToLogsOnError":
+            end["message"] = output.decode(errors="replace")
+        return end
 
     def _grant(self, pod: dict[str, Any]) -> Sequence[str]:
         """Give a pod whole devices like a device plugin; annotate a reservation like our agent."""
@@ -233,9 +265,16 @@ class ProcessKubelet:
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._quietly("DELETE", _path(pod), body)
 
-    def _tell(self, pod: dict[str, Any], phase: str, address: str, state: dict[str, Any]) -> None:
+    def _tell(
+        self,
+        pod: dict[str, Any],
+        phase: str,
+        address: str,
+        state: dict[str, Any],
+        ends: Sequence[dict[str, Any]] = (),
+    ) -> None:
         """Write all fields in one patch: KubeSpawner reads the containers once the pod runs."""
-        up = phase == "Running"
+        up = "running" in state
         status = "True" if up else "False"
         kinds = ("Initialized", "ContainersReady", "Ready")
         container = pod["spec"]["containers"][0]
@@ -246,8 +285,9 @@ class ProcessKubelet:
                 "imageID": "",
                 "ready": up,
                 "started": up,
-                "restartCount": 0,
+                "restartCount": len(ends),
                 "state": state,
+                "lastState": {"terminated": ends[-1]} if ends else {},
             }
         ]
         body = {

@@ -92,6 +92,39 @@ def test_next_start_does_not_request_gpus_of_a_failed_start(
     assert hub.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+@pytest.mark.parametrize("profile", ["ends", "ends-at-request"])
+def test_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
+    kubernetes_hub: KubernetesHub, eventually: Eventually, profile: str
+):
+    """The kubelet starts it again: its first end counts."""
+    hub = kubernetes_hub
+    with hub.spawned("ana", profile=profile, project="vision", gpus="1") as said:
+        pass
+    sentence = "Your server ended before it answered (exit code 3)."
+    log = hub.new_log()
+
+    assert said[-1]["failed"]
+    assert f"{sentence} Its last lines:\nit <b>broke</b>\n…" in said[-1]["message"]
+    assert sentence in log
+    assert "broke" not in log
+    eventually(lambda: hub.pod("ana") == {})
+    eventually(lambda: hub.sessions() == {})
+
+
+def test_server_that_is_deleted_before_it_answers_ends_its_start(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    asked = hub.kubelet.volume("claim-ana") / "asked"
+    asked.unlink(missing_ok=True)
+    with hub.spawned("ana", profile="silent", project="vision", gpus="1") as said:
+        eventually(asked.exists)
+        pod = hub.pod("ana")["metadata"]
+        hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
+
+    assert "The session was deleted while it waited." in said[-1]["message"]
+
+
 def test_a_server_that_does_not_come_up_is_given_up_after_its_profiles_time(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
