@@ -164,13 +164,16 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
     row = replace(_with_worker(row, worker), resize=None, resumed=began)
     if ending.killed:
         row = replace(row, record=replace(row.record, killed=True))
-    events = [("exited", _ended(row, index, ending))]
+    who = _worker(row, index).rstrip()
+    left = [("warning", f"{who}: {ending.left}" if who else ending.left)] if ending.left else []
+    events = [("exited", _ended(row, index, ending)), *left]
     if again is not None:
         row = membership.resized(row)
         return _chain(Transition(row, tuple(events)), started(row, [again], now=now))
     if not told and ending.exit_code != 0 and membership.survives_exit_of(before, index):
         text = f"{_ended(row, index, ending)}; the others go on without it"
-        return Transition(_with_state(membership.without(row, index), now), (("warning", text),))
+        row = _with_state(membership.without(row, index), now)
+        return Transition(row, (("warning", text), *left))
     if ending.exit_code == 0 and membership.is_done_by(before, index):
         row = membership.record_finishers(replace(row, halt="done"))
         if late := membership.late(row.record):

@@ -98,6 +98,8 @@ class ExitStatus:
     """True if its supervisor had been told to stop it."""
     killed: bool = False
     """True if processes of it were killed at the end of the grace of that stop."""
+    left: str = ""
+    """Sentence on processes that still worked when its program ended by itself, and were ended."""
     lost: bool = False
     """True if its supervisor vanished: it was killed, or the machine went down."""
     text: str = ""

@@ -86,7 +86,7 @@ def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders
         orders.write_text("0\n")
         eventually(lambda: not left.is_running() or has_ended(left))
 
-    assert ExitStatus(0) == start.ending()
+    assert start.ending().exit_code == 0
 
 
 def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):

@@ -200,7 +200,9 @@ class Attempt:
             return None
         stopped = bool(told["told"])
         killed = stopped and told.get("killed") is True  # else over a limit, or as leftovers
-        return ExitStatus(told["exit_code"], told=stopped, killed=killed, text=told["text"])
+        left = str(told.get("left", ""))  # missing if an older supervisor wrote it
+        code, text = told["exit_code"], told["text"]
+        return ExitStatus(code, told=stopped, killed=killed, left=left, text=text)
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name

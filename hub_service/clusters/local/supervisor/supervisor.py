@@ -19,6 +19,7 @@ if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local.supervisor import (
         checkpoint_check,
         file_count,
+        leftovers,
         process_tree,
         stop_order,
         worker_start,
@@ -26,6 +27,7 @@ if TYPE_CHECKING or __package__:
 else:  # in the subreaper's program, which extends sys.path
     import checkpoint_check
     import file_count
+    import leftovers
     import process_tree
     import stop_order
     import worker_start
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from runai.hub_service.clusters.local.supervisor.exit_notes import ExitNotes
 
 PR_SET_CHILD_SUBREAPER = 36
+LEFTOVERS_END_S = 0.5
+"""Seconds in which processes that a program leaves, such as a pool's, may end by themselves."""
 LEFTOVERS_GRACE_S = 1.0
-"""Seconds for processes that a worker leaves, such as Python's resource tracker."""
+"""Seconds for them to save."""
 HOPELESS_AFTER_S = 20.0
 """Seconds until survivors of SIGKILL (stuck in a driver) are left to the kernel."""
 
@@ -81,7 +85,13 @@ class Log:
         self._number = 0
         self._size = 0
         self._fd = -1
+        self._last = b""
         self._next_file()
+
+    def note(self, text: str) -> None:
+        """Append a line of the platform's own."""
+        self.write(b"\n" if self._last not in b"\n" else b"")
+        self.write(f"runai: {text}\n".encode())
 
     def write(self, piece: bytes) -> None:
         """Append; a full disk loses output, never the worker."""
@@ -100,6 +110,7 @@ class Log:
 
     def _append(self, piece: bytes) -> None:
         self._size += len(piece)
+        self._last = piece[-1:]
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._open()
@@ -145,6 +156,9 @@ class Supervisor:
         self.exit_code: int | None = None
         self.told = False
         self.killed = False
+        self.left = ""
+        """Processes that still worked when the program had ended by itself."""
+        self.left_until: float | None = None
         self.deadline: float | None = None
         self.order: stop_order.StopOrder | None = None
         self.alone = False
@@ -178,6 +192,7 @@ class Supervisor:
             "told": self.told,
             "killed": self.killed,
             "ended": time.time(),
+            "left": self.left,
             "text": text or self.verdict,
         }
         self.notes.enqueue("exit.json", ending)
@@ -229,7 +244,7 @@ class Supervisor:
         )
         self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
         if self.verdict:
-            log.write(f"runai: it {self.verdict}\n".encode())
+            log.note(f"it {self.verdict}")
         return started.why
 
     def _stopped_within(self, seconds: float) -> bool:
@@ -249,7 +264,8 @@ class Supervisor:
         hopeless: float | None = None
         while not self.alone:
             wait = COUNT_EVERY_S
-            for due in (self.deadline, self.order.next_poll if self.order is not None else None):
+            next_poll = self.order.next_poll if self.order is not None else self.left_until
+            for due in (self.deadline, next_poll):
                 if due is not None:
                     wait = min(wait, max(0.0, due - time.monotonic()))
             for fd, _ in poll.poll(wait * 1000 + 1):
@@ -261,6 +277,7 @@ class Supervisor:
             self.notes.write_queued()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
+                self._end_leftovers(log, spared=files.pid)
             if self.order is not None and time.monotonic() >= self.order.next_poll:
                 self.order.send_due(spared=files.pid)
             if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -316,6 +333,20 @@ class Supervisor:
                 self.order.poll_soon()
             self._reap()
 
+    def _end_leftovers(self, log: Log, spared: int) -> None:
+        """Stop the processes that a program left when it ended; name them if they work on."""
+        now = time.monotonic()
+        if self.alone or self.order is not None or now < (self.left_until or now):
+            return
+        names = [] if self.verdict else leftovers.working(os.getpid(), spared)
+        if names and self.left_until is None:
+            self.left_until = now + LEFTOVERS_END_S
+            return
+        if names:
+            self.left = leftovers.sentence(names)
+            log.note(self.left)
+        self._stop_all(0, LEFTOVERS_GRACE_S)
+
     def _stop_all(self, main: int, grace_s: float) -> None:
         self.deadline = time.monotonic() + grace_s
         self.order = stop_order.StopOrder(os.getpid(), main, grace_s)
@@ -334,8 +365,6 @@ class Supervisor:
                     by_itself = ended.si_code == os.CLD_EXITED
                     self.exit_code = ended.si_status if by_itself else -ended.si_status
                     self._note_exit()
-                    if not self.told:  # a stop goes on, in its order and its grace
-                        self._stop_all(0, LEFTOVERS_GRACE_S)
                 if not self.notes.write_queued():
                     return
             os.waitpid(ended.si_pid, 0)

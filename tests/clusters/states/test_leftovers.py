@@ -1,0 +1,39 @@
+"""History of a worker whose program left processes that still worked."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.clusters.states import lifecycle, user_actions
+from runai.hub_service.clusters.states.state import ExitStatus, Grant
+from runai.hub_service.model.records import Process, WorkloadSpec
+
+LEFT = "1 process was still working"
+
+
+@pytest.mark.parametrize(
+    ("workers", "elastic", "exit_code", "said"),
+    [
+        (1, False, 0, LEFT),
+        (1, False, 3, LEFT),
+        (2, False, 0, f"worker 1: {LEFT}"),
+        (2, False, 3, f"worker 1: {LEFT}"),
+        (2, True, 3, f"worker 1: {LEFT}"),
+    ],
+    ids=["job", "failed", "gang", "failed gang", "elastic job that goes on"],
+)
+def test_history_says_it_once_and_names_the_worker(workers, elastic, exit_code, said):
+    spec = WorkloadSpec(
+        "vision", "exp", "ana", "job", ("train",), workers=workers, min_workers=1, elastic=elastic
+    )
+    row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
+    assert row is not None
+    row = lifecycle.started(row, [Grant(i, "n1", ()) for i in range(workers)], now=1).row
+    for index in range(workers):
+        assert row is not None
+        row = lifecycle.running(row, index, Process(100 + index, 1), now=2).row
+    assert row is not None
+
+    step = lifecycle.exited(row, workers - 1, ExitStatus(exit_code, left=LEFT), now=3)
+
+    assert [text for kind, text in step.events if LEFT in text] == [said]
