@@ -25,6 +25,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
+from runai.hub_service.wire.program_schemas import MissingOutput
 
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
 """Returns the changed project, given the current one or None; may raise to refuse."""
@@ -46,6 +47,8 @@ class LogChunk:
     worker: int
     attempt: int
     lines: bytes
+    missing: MissingOutput | None = None
+    """Output that is not kept here; `lines` is then empty."""
 
 
 @dataclass(frozen=True, slots=True)

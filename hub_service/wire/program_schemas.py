@@ -43,9 +43,28 @@ class EnvironmentView(Wire):
     workdir: str = ""
 
 
+class MissingOutput(Wire):
+    """Amount of output that is not kept; null: not known."""
+
+    lines: int | None = None
+    bytes: int | None = None
+
+    def __str__(self) -> str:
+        """Return it as a line between those of the program."""
+        if self.lines is None or self.bytes is None:
+            return "… output before this is not kept …"
+        power = max(0, min((self.bytes.bit_length() - 1) // 10, 3))
+        size = f"{self.bytes >> 10 * power:,} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
+        if self.lines == 1:
+            return f"… 1 line ({size}) is not kept …"
+        return f"… {self.lines:,} lines ({size}) are not kept …"
+
+
 class LogLine(Wire):
     """One line of a log stream."""
 
     worker: int
     attempt: int
     text: str
+    missing: MissingOutput | None = None
+    """Output that is not kept here; `text` says so, and is no line of the program."""

@@ -244,17 +244,20 @@ async def logs(
 
 async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
-        lines = chunk.lines.removesuffix(b"\n").split(b"\n")
+        told = (chunk.lines or str(chunk.missing).encode()).removesuffix(b"\n").split(b"\n")
         # A chunk may be a line of a megabyte, or a hundred thousand empty lines.
-        for begin in range(0, len(lines), LINES_AT_ONCE):
+        for begin in range(0, len(told), LINES_AT_ONCE):
             yield b"".join(
                 LogLine(
-                    worker=chunk.worker, attempt=chunk.attempt, text=line.decode(errors="replace")
+                    worker=chunk.worker,
+                    attempt=chunk.attempt,
+                    text=line.decode(errors="replace"),
+                    missing=chunk.missing,
                 )
-                .model_dump_json()
+                .model_dump_json(exclude_defaults=True)
                 .encode()
                 + b"\n"
-                for line in lines[begin : begin + LINES_AT_ONCE]
+                for line in told[begin : begin + LINES_AT_ONCE]
             )
 
 

@@ -51,7 +51,7 @@ def logs(
     """Print the output of a workload.
 
     It prints all attempts; a pause does not end `-f`. With several workers each line begins
-    with the worker's number.
+    with the worker's number. A line "… are not kept …" counts output that is missing there.
 
     \b
     runai logs exp1 -f

@@ -247,7 +247,7 @@ class KubernetesCluster:
             change = self._changes.next
             record = await self.lookup.same(workload, first.uid)
             pods = await self.lookup.pods_of(workload, first.uid)
-            return logs.LogSources(pods, max(1, record.attempts), record.state.finished, change)
+            return logs.LogSources(record, pods, change)
 
         if follow:
             chunks = logs.follow(self._api, poll, worker=worker, tail=tail)

@@ -347,7 +347,7 @@ class LocalCluster(RecordedCluster):
             with contextlib.suppress(NotFound):  # deleted while it is followed
                 await self._wait_for_output(workload, now)
         for log in logs:
-            if (chunk := log.rest()) is not None:
+            while (chunk := log.rest()) is not None:
                 yield chunk
 
     async def progress(

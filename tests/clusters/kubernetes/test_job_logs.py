@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from kubernetes_lab import kubernetes_lab
 from labs import plan, start, stop
 from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
 from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.program_schemas import MissingOutput
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes
@@ -33,10 +35,10 @@ def pod_of(lab, worker: int = 0) -> str:
     return str(next(name for name in found if f"-exp-{worker}-" in name))
 
 
-async def read(lab, of: str = "vision/exp", **how) -> list[tuple[int, int, bytes]]:
+async def read(lab, of: str = "vision/exp", **how) -> list[tuple[int, int, Any]]:
     how = {"worker": None, "tail": None, "follow": False} | how
     chunks = [c async for c in lab.cluster.logs(of, **how)]
-    return [(c.worker, c.attempt, c.lines) for c in chunks]
+    return [(c.worker, c.attempt, c.lines or c.missing) for c in chunks]
 
 
 async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
@@ -113,6 +115,40 @@ async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
         await following
 
     assert lines == [(1, b"epoch 1\n"), (1, b"epoch 2\n"), (2, b"epoch 3\n")]
+
+
+async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kubelet):
+    spec = lab.job()
+    gap = (0, 1, MissingOutput())
+    await lab.cluster.submit([spec])
+    assert await read(lab) == []
+    await lab.cluster.observe()
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+    await lab.until(spec.id, "running")
+    assert await read(lab) == []
+    kubelet.write(pod_of(lab), "epoch 1")
+
+    async def is_written() -> bool:
+        return await read(lab) == [(0, 1, b"epoch 1\n")]
+
+    await eventually_async(is_written)
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+    kubelet.close(pod_of(lab))
+    await lab.until(spec.id, "paused")
+    assert await read(lab) == [gap]
+    assert await read(lab, tail=5) == []
+    await lab.cluster.apply(plan(start(spec.id, 1)))
+    await lab.until(spec.id, "running")
+    kubelet.write(pod_of(lab), "epoch 2")
+
+    async def both() -> bool:
+        return await read(lab) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
+
+    await eventually_async(both)
+    following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
+    assert [(await anext(following)).missing for _ in range(2)] == [MissingOutput(), None]
+    await following.aclose()
 
 
 async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):

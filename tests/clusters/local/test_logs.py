@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from runai.hub_service.clusters.local.files.logs import WorkerLog
+from runai.hub_service.clusters.local.supervisor.supervisor import HEAD_BYTES, Log
 from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
+from runai.hub_service.wire.program_schemas import MissingOutput
 
 
 @pytest.fixture
@@ -30,8 +33,11 @@ def read(log: WorkerLog) -> list[tuple[int, str]]:
     """Return all output that can be read now: attempt and text."""
     found = []
     while (chunk := log.next_chunk()) is not None:
-        found.append((chunk.attempt, chunk.lines.decode()))
+        found.append((chunk.attempt, chunk.lines.decode() or str(chunk.missing)))
     return found
+
+
+NOT_KEPT = (1, str(MissingOutput()))
 
 
 def test_nothing_was_written_yet(job):
@@ -79,14 +85,17 @@ def test_nothing_is_there_and_then_much(job):
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_where_it_ends_may_have_gone_meanwhile(job):
+def test_log_whose_last_file_is_removed_ends_with_its_gap(job):
     ends = write(job, 1, 1, "a\n")
     log = WorkerLog(job, 0)
     log.end_here()
     write(job, 1, 2, "b\n")
     ends.unlink()
 
-    assert (read(log), log.rest()) == ([], None)
+    assert read(log) == []
+    rest = log.rest()
+    assert rest is not None
+    assert (rest.missing, log.rest()) == (MissingOutput(), None)
 
 
 def test_log_reader_returns_appended_lines_once(job):
@@ -130,24 +139,167 @@ def test_the_rest_is_given_once(job):
 
 
 @pytest.mark.parametrize("next_file", [2, 3])
-def test_halves_of_two_lines_are_not_told_as_one_where_a_file_has_gone(job, next_file):
+def test_half_a_line_is_part_of_a_gap_without_numbers_of_an_older_supervisor(job, next_file):
     log = WorkerLog(job, 0)
     going = write(job, 1, 1, "a\nhalf of b")
     assert read(log) == [(1, "a\n")]
     going.unlink()
     write(job, 1, next_file, "c\n")
 
-    assert read(log) == [(1, "half of b\n"), (1, "c\n")]
+    assert read(log) == [NOT_KEPT, (1, "c\n")]
 
 
-def test_a_file_that_has_gone_is_passed_over(job):
+# -- missing output ------------------------------------------------------------------------------
+
+
+class Program:
+    """A program whose output the supervisor writes, to small files of which it keeps the newest."""
+
+    def __init__(self, job: Path, *, bytes_: int = 20, files: int = 2) -> None:
+        folder = job / "attempt-1" / "worker-0"
+        folder.mkdir(parents=True)
+        self._log = Log(str(folder), bytes_, files)
+
+    def prints(self, *pieces: str) -> None:
+        """Write each piece as one block."""
+        for piece in pieces:
+            self._log.write(piece.encode())
+
+
+def lines(first: int, last: int) -> list[str]:
+    """Return numbered lines of ten bytes."""
+    return [f"line {n:>4}\n" for n in range(first, last + 1)]
+
+
+def gap(count: int, size: int) -> tuple[int, str]:
+    return 1, str(MissingOutput(lines=count, bytes=size))
+
+
+def told(log: WorkerLog) -> list[tuple[int, str]]:
+    """Return all output up to the end of the job: one line or gap each."""
+    found = read(log)
+    while (rest := log.rest()) is not None:
+        found.append((1, rest.lines.decode() or str(rest.missing)))
+    return [(n, line) for n, text in found for line in text.splitlines(keepends=True)]
+
+
+WRITTEN = {
+    "nothing is missing": (lines(1, 6), [*lines(1, 6)]),
+    "the middle": (lines(1, 20), [*lines(1, 2), gap(14, 140), *lines(17, 20)]),
+    "one line": (lines(1, 8)[:-1], [*lines(1, 2), gap(2, 20), *lines(5, 7)]),
+    "a line that began in a file that is gone": (
+        [*lines(1, 5), "abc", "defghijk\n", *lines(6, 8)],
+        [*lines(1, 2), gap(4, 42), *lines(6, 8)],
+    ),
+    "a line of two files that are kept": (
+        [*lines(1, 3), "abcdefghij", "klm\n", "n\n"],
+        [*lines(1, 3), "abcdefghijklm\n", "n\n"],
+    ),
+    "an unfinished line at the beginning": (
+        ["12345", "67890", "12345", "67890", "and on\n", *lines(1, 6)],
+        [gap(4, 57), *lines(4, 6)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("written", "shown"), WRITTEN.values(), ids=WRITTEN)
+def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job, written, shown):
+    Program(job).prints(*written)
+
+    assert told(WorkerLog(job, 0)) == [x if isinstance(x, tuple) else (1, x) for x in shown]
+
+
+@pytest.mark.parametrize(
+    ("tail", "shown"),
+    [
+        pytest.param(3, lines(18, 20), id="behind the gap"),
+        pytest.param(4, lines(17, 20), id="all behind the gap"),
+        pytest.param(5, [*lines(2, 2), gap(14, 140), *lines(17, 20)], id="around the gap"),
+        pytest.param(99, [*lines(1, 2), gap(14, 140), *lines(17, 20)], id="more than there is"),
+    ],
+)
+def test_tail_shows_a_gap_only_if_it_lies_within(job, tail, shown):
+    Program(job).prints(*lines(1, 20))
     log = WorkerLog(job, 0)
-    first = write(job, 1, 1, "a\n")
-    assert read(log) == [(1, "a\n")]
-    first.unlink()
-    write(job, 1, 3, "c\n")
 
-    assert read(log) == [(1, "c\n")]
+    log.skip_to_last(tail)
+
+    assert told(log) == [x if isinstance(x, tuple) else (1, x) for x in shown]
+
+
+def test_tail_counts_a_line_of_two_files_once(job):
+    Program(job).prints(*lines(1, 3), "abcdefghij", "klm\n", "n\n")
+    log = WorkerLog(job, 0)
+
+    log.skip_to_last(3)
+
+    assert told(log) == [(1, x) for x in [*lines(3, 3), "abcdefghijklm\n", "n\n"]]
+
+
+@pytest.mark.parametrize("tail", [None, 0, 1, 2], ids=lambda tail: f"tail {tail}")
+@pytest.mark.parametrize("half", ["", "half a li"], ids=["whole lines", "half a line"])
+def test_follower_that_is_too_slow_sees_the_size_of_its_gap(job, tail, half):
+    program = Program(job)
+    program.prints(*lines(1, 5), half)
+    log = WorkerLog(job, 0)
+    if tail is not None:
+        log.skip_to_last(tail)
+    read(log)
+    program.prints("ne\n" if half else "", *lines(6, 30))
+    lacks = len(half if tail != 0 else "") + 3 if half else 0
+
+    first, *rest = read(log)
+
+    assert first == gap(21 + bool(lacks), 210 + lacks)
+    assert rest[0][1].startswith("line   27")
+
+
+def test_reading_ends_with_a_gap_if_its_last_file_is_gone(job):
+    program = Program(job)
+    program.prints(*lines(1, 5))
+    log = WorkerLog(job, 0)
+    log.end_here()
+    program.prints(*lines(6, 30))
+
+    assert told(log) == [*((1, line) for line in lines(1, 2)), gap(24, 240)]
+
+
+def test_first_mebibyte_of_an_attempt_is_kept(job):
+    program = Program(job, bytes_=10 * HEAD_BYTES, files=1)
+    many = "".join(lines(1, 3000)) * 1200
+    program.prints(*(many[at : at + 65536] for at in range(0, len(many), 65536)))
+
+    folder = job / "attempt-1" / "worker-0"
+    first, newest = sorted(folder.iterdir())
+
+    assert 0 <= HEAD_BYTES - first.stat().st_size < 10
+    assert newest.stat().st_size <= 10 * HEAD_BYTES
+    assert first.read_text() == many[: first.stat().st_size]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_line_is_shown_whole_or_counted_whenever_a_log_is_read(job, seed):
+    dice = Random(seed)
+    program = Program(job, bytes_=dice.randint(20, 60), files=dice.randint(1, 3))
+    log, written, chunks = WorkerLog(job, 0), [], []
+    for number in range(dice.randint(1, 100)):
+        line = f"{number}:{'x' * dice.randint(0, 80)}\n"
+        at = dice.randint(0, len(line))
+        program.prints(line[:at], line[at:])
+        written.append(line)
+        while dice.random() < 0.3 and (chunk := log.next_chunk()) is not None:
+            chunks.append(chunk)
+    while (chunk := log.next_chunk() or log.rest()) is not None:
+        chunks.append(chunk)
+
+    expected = written
+    for chunk in chunks:
+        if (missing := chunk.missing) is None:
+            missing = MissingOutput(lines=chunk.lines.count(b"\n"), bytes=len(chunk.lines))
+            assert chunk.lines.decode() == "".join(expected[: missing.lines])
+        assert len("".join(expected[: missing.lines])) == missing.bytes
+        expected = expected[missing.lines :]
+    assert expected == []
 
 
 @pytest.mark.parametrize(

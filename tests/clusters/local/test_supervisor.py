@@ -217,15 +217,18 @@ def test_a_worker_runs_as_its_user(start, eventually):
 # -- logs ----------------------------------------------------------------------------------------
 
 
-def test_logs_are_cut_between_lines_and_the_oldest_go(start):
-    start("sh", "-c", "for i in $(seq 10 40); do echo line $i; done", log_bytes=50, log_files=3)
+def test_logs_are_cut_between_lines_and_the_first_and_newest_stay(start):
+    start("sh", "-c", "for i in $(seq 10 50); do echo line $i; done", log_bytes=50, log_files=3)
     start.ending()
 
     files = sorted(start.path.glob("log-*.txt"))
-    assert len(files) == 3
+    assert [path.name for path in files] == [
+        "log-000001.txt",
+        *(f"log-{n:06d}-{6 * n - 6}-{48 * n - 48}.txt" for n in (5, 6, 7)),
+    ]
     assert all(path.stat().st_size <= 50 for path in files)
     lines = start.output().splitlines()
-    assert [f"line {i}" for i in range(41 - len(lines), 41)] == lines
+    assert lines == [f"line {i}" for i in (*range(10, 16), *range(34, 51))]
 
 
 def test_a_line_longer_than_a_file_is_cut(start):

@@ -51,6 +51,30 @@ async def test_a_line_without_an_end_is_told_in_pieces(ana):
     assert max(map(len, pieces)) <= 2**20
 
 
+async def test_output_between_first_and_newest_is_counted_in_a_field_of_its_own(ana):
+    faked = "… 7 lines (1 KiB) are not kept …"
+    job = await written(ana, "sh", "-c", f"echo '{faked}'; yes $(printf '%0999d') | head -120000")
+
+    first = gap = None
+    last = after = ""
+    async for line in ana.logs(job.id):
+        first = first or line
+        if gap is not None:
+            after = line.text
+            break
+        last, gap = (line.text, None) if line.missing is None else (last, line)
+    tail = [line.missing async for line in ana.logs(job.id, tail=5)]
+
+    assert first is not None
+    assert gap is not None
+    assert gap.missing is not None
+    assert (first.text, first.missing, tail) == (faked, None, [None] * 5)
+    assert (last, after) == ("0" * 999, "0" * 999)
+    assert gap.text == str(gap.missing)
+    assert gap.missing.bytes == gap.missing.lines * 1000
+    assert 13_000 < gap.missing.lines < 25_000
+
+
 async def test_slow_log_reader_does_not_block_other_requests(ana):
     job = await written(ana, "seq", "200000")
     reading = ana.logs(job.id, follow=True)

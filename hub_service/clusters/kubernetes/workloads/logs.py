@@ -1,19 +1,22 @@
 """Logs of a workload's pods from the kubelets, across attempts and pauses.
 
 Pods are followed as they come and go. A log is deleted with its pod, so only followers get the logs
-of earlier attempts.
+of earlier attempts. The kubelet serves the newest file of a log, without a sign of older ones.
 """
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.clusters.states.state import ACTIVE
 from runai.hub_service.model.cluster import LogChunk, cut
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.wire.program_schemas import MissingOutput
 
 MOST_WAITING = 100
 """Maximum pieces read but not yet yielded, each 64 KiB or one long line."""
@@ -23,11 +26,15 @@ MOST_WAITING = 100
 class LogSources:
     """Pods and state of a workload at one moment."""
 
+    record: WorkloadRecord
     pods: Sequence[Pod]
-    attempt: int
-    is_finished: bool
     change: asyncio.Event
     """Set when the state may have changed."""
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the latest start."""
+        return max(1, self.record.attempts)
 
     def of(self, worker: int | None) -> list[Pod]:
         """Return the pods that have started, of one worker or all, oldest first."""
@@ -35,11 +42,26 @@ class LogSources:
         chosen = [p for p in begun if worker in (None, _index(p))]
         return sorted(chosen, key=lambda pod: (pod.created, _index(pod), pod.name))
 
+    def missing(self, worker: int | None) -> list[LogChunk]:
+        """Return a gap for each worker that lacks a pod of an earlier start."""
+        spec = self.record.spec
+        if spec.elastic:
+            return []  # a worker may have joined after the first start
+        is_active = any(one.state in ACTIVE for one in self.record.workers)
+        kept = Counter(_index(pod) for pod in self.of(worker) if pod.is_finished or not is_active)
+        return [
+            LogChunk(index, self.attempt, b"", MissingOutput())
+            for index in range(spec.workers)
+            if worker in (None, index) and kept[index] < self.record.attempts - is_active
+        ]
+
 
 async def read(
     api: Api, look: LogSources, *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield the logs written so far."""
+    for gap in look.missing(worker) if tail is None else ():
+        yield gap
     for pod in look.of(worker):
         async for lines in _lines(api, pod, tail, is_followed=False):
             yield LogChunk(_index(pod), look.attempt, lines)
@@ -50,14 +72,18 @@ async def follow(
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
     following = _Following(api)
+    is_first = tail is None
     try:
         while True:
             now = await look()
+            for gap in now.missing(worker) if is_first else ():
+                yield gap
+            is_first = False
             for pod in now.of(worker):
                 following.begin(pod, now.attempt, tail)
             tail = None  # later pods are read from their beginning
             following.wake_at(now.change)
-            is_over = now.is_finished and following.is_done
+            is_over = now.record.state.finished and following.is_done
             while chunk := following.arrived():
                 yield chunk
             if is_over:

@@ -5,13 +5,28 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from runai.hub_service.model.cluster import LogChunk, cut
+from runai.hub_service.model.cluster import LONGEST_LINE_BYTES, LogChunk, cut
+from runai.hub_service.wire.program_schemas import MissingOutput
 
 BLOCK_BYTES = 256 * 1024
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
-_SEGMENT = re.compile(r"log-(\d+)\.txt")
+_SEGMENT = re.compile(r"log-(\d+)(?:-(\d+)-(\d+)(\+?))?\.txt")
+
+Place = tuple[int, int]
+"""Attempt and number of a file."""
+
+
+class _File(NamedTuple):
+    """One file of an attempt's output, by its name (`supervisor.py`)."""
+
+    place: Place
+    path: Path
+    before: tuple[int, int] | None
+    """Lines and bytes of the attempt before it; None: not known, as of an older supervisor."""
+    begins_line: bool
 
 
 class WorkerLog:
@@ -21,102 +36,168 @@ class WorkerLog:
         """Start at the beginning of the first attempt."""
         self._job_dir = job_dir
         self._worker = worker
-        self._place = (0, 0)
-        """Attempt and number of the current file."""
+        self._place: Place = (0, 0)
+        """The current file."""
         self._offset = 0
+        self._lines = self._bytes = 0
+        """Ends of lines, and bytes, of the attempt up to the position."""
         self._line = b""
         """Beginning of an unfinished line."""
-        self._end: tuple[tuple[int, int], int] | None = None
+        self._gap: tuple[int, int] | None = None
+        """Lines and bytes at the beginning of output that is missing; None: none is."""
+        self._is_counted = True
+        self._to_skip = 0
+        """Maximum bytes of a line without its beginning, which are skipped."""
+        self._end: tuple[Place, int] | None = None
         """Last file and the size to read of it; None: read on as it grows."""
 
     def end_here(self) -> None:
         """End at the current size: a worker may write faster than the client reads."""
         self._end = (0, 0), 0
-        for attempt, number, path in reversed(list(self._files())):
-            with suppress(FileNotFoundError):  # rotation removes the oldest file
-                self._end = (attempt, number), path.stat().st_size
+        for file in reversed(list(self._files())):
+            with suppress(FileNotFoundError):  # rotation removes old files
+                self._end = file.place, file.path.stat().st_size
                 return
 
     def skip_to_last(self, lines: int) -> None:
         """Start at the last `lines` lines."""
         missing = lines
-        for attempt, number, path in reversed(list(self._files())):
-            size = self._size((attempt, number))
+        for file in reversed(list(self._files())):
+            size = self._size(file.place)
             if size == 0:
                 continue
-            self._place = (attempt, number)
-            self._offset, found = _last_lines(path, missing, size)
+            offset, found = _last_lines(file, missing, size)
             missing -= found
             if not missing:
+                self._place, self._offset = file.place, offset
+                self._lines, self._bytes = file.before or (0, 0)
+                self._lines += _count_lines(file.path, offset)
+                self._bytes += offset
                 return
 
     def next_chunk(self) -> LogChunk | None:
-        """Return unread whole lines; None if there are none now."""
-        is_there = False
-        for attempt, number, path in self._files():
-            if (attempt, number) < self._place:
+        """Return unread whole lines, or the size of missing ones; None if there are none now."""
+        was_read = False
+        for file in self._files():
+            if file.place < self._place:
                 continue
-            if (attempt, number) > self._place:
-                # A line may continue in the next file, unless a file in between was rotated away.
-                goes_on = is_there and (attempt, number - 1) == self._place
-                if not goes_on and (rest := self.rest()) is not None:
-                    return rest
-                self._place, self._offset = (attempt, number), 0
-            size = self._size(self._place)
+            size = self._size(file.place)
+            if file.place > self._place:
+                if size == 0 and self._end is not None and self._end <= (self._place, self._offset):
+                    break
+                if file.place[0] > self._place[0]:
+                    if (rest := self.rest()) is not None:
+                        return rest
+                    self._place, self._lines, self._bytes = (file.place[0], 0), 0, 0
+                self._enter(file, was_read=was_read)
             if size == 0:
                 break
-            is_there = True
-            while block := _block(path, self._offset, size):
-                self._offset += len(block)
-                self._line += block
-                lines, self._line = cut(self._line)
-                if lines:
-                    return LogChunk(self._worker, attempt, lines)
-            if block is None and (rest := self.rest()) is not None:
-                return rest
+            while block := _block(file.path, self._offset, size):
+                if self._to_skip:
+                    self._skip(block)
+                elif self._gap is not None:
+                    return self._missing()
+                else:
+                    self._advance(block)
+                    lines, self._line = cut(self._line + block)
+                    if lines:
+                        return LogChunk(self._worker, file.place[0], lines)
+            was_read = block is not None
         return None
 
     def rest(self) -> LogChunk | None:
-        """Return an unfinished last line, once no more output can come."""
+        """Return missing output or an unfinished last line, once no more output can come."""
+        if self._gap is not None:
+            return self._missing()
         if not self._line:
             return None
         line, self._line = self._line, b""
         return LogChunk(self._worker, self._place[0], line + b"\n")
 
-    def _size(self, place: tuple[int, int]) -> int | None:
+    def _enter(self, file: _File, *, was_read: bool) -> None:
+        """Move to the beginning of a file; note a gap if output before it was not read."""
+        if file.before is not None:
+            goes_on = self._bytes == file.before[1]
+        else:
+            goes_on = file.place[1] == self._place[1] + 1 and (was_read or file.place[1] == 1)
+        if not goes_on:
+            if self._gap is None:
+                self._gap = self._lines, self._bytes - len(self._line)
+            # Neither half of a torn line looks like a line of the program.
+            self._line = b""
+            self._to_skip = 0 if file.begins_line else LONGEST_LINE_BYTES
+        self._place, self._offset = file.place, 0
+        self._is_counted = file.before is not None
+        self._lines, self._bytes = file.before or (0, 0)
+
+    def _skip(self, block: bytes) -> None:
+        end = block.find(b"\n", 0, self._to_skip) + 1
+        block = block[: end or self._to_skip]
+        self._to_skip = 0 if end else self._to_skip - len(block)
+        self._advance(block)
+
+    def _advance(self, block: bytes) -> None:
+        self._offset += len(block)
+        self._bytes += len(block)
+        self._lines += block.count(b"\n")
+
+    def _missing(self) -> LogChunk:
+        """Return the end of a gap as a chunk."""
+        lines, begin = self._gap or (0, 0)
+        self._gap, self._to_skip = None, 0
+        missing = MissingOutput()
+        if self._is_counted:
+            missing = MissingOutput(lines=self._lines - lines, bytes=self._bytes - begin)
+        return LogChunk(self._worker, self._place[0], b"", missing)
+
+    def _size(self, place: Place) -> int | None:
         """Return the size to read of a file; None: all of it."""
         if self._end is None or place < self._end[0]:
             return None
         return self._end[1] if place == self._end[0] else 0
 
-    def _files(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield attempt, number and path of the files, oldest first."""
-        for attempt, folder in _numbered(self._job_dir, _ATTEMPT):
-            for number, path in _numbered(folder / f"worker-{self._worker}", _SEGMENT):
-                yield attempt, number, path
+    def _files(self) -> Iterator[_File]:
+        """Yield the files, oldest first."""
+        for attempt, folder, _ in _numbered(self._job_dir, _ATTEMPT):
+            worker = folder / f"worker-{self._worker}"
+            for number, path, match in _numbered(worker, _SEGMENT):
+                before = None if number > 1 else (0, 0)
+                if match[2]:
+                    before = int(match[2]), int(match[3])
+                yield _File((attempt, number), path, before, not match[4])
 
 
-def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
+def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path, re.Match[str]]]:
     try:
         matches = [(name.fullmatch(path.name), path) for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted((int(match[1]), path) for match, path in matches if match)
+    found = [(int(match[1]), path, match) for match, path in matches if match]
+    return sorted(found, key=lambda one: one[0])
 
 
-def _last_lines(path: Path, wanted: int, size: int | None) -> tuple[int, int]:
+def _count_lines(path: Path, size: int) -> int:
+    """Return the ends of lines in the first `size` bytes."""
+    offset = lines = 0
+    while block := _block(path, offset, size):
+        offset += len(block)
+        lines += block.count(b"\n")
+    return lines
+
+
+def _last_lines(file: _File, wanted: int, size: int | None) -> tuple[int, int]:
     """Return the offset of the last `wanted` lines, and how many there are.
 
     It reads blocks from the end: a file may be one line, or millions.
     """
     try:
-        with path.open("rb") as file:
-            end = at = file.seek(0, os.SEEK_END) if size is None else size
+        with file.path.open("rb") as opened:
+            end = at = opened.seek(0, os.SEEK_END) if size is None else size
             found = -1  # the last newline starts no line
             while at > 0:
                 begin = max(0, at - BLOCK_BYTES)
-                file.seek(begin)
-                block = file.read(at - begin)
+                opened.seek(begin)
+                block = opened.read(at - begin)
                 if at == end and not block.endswith(b"\n"):
                     found += 1
                 place = len(block)
@@ -125,10 +206,10 @@ def _last_lines(path: Path, wanted: int, size: int | None) -> tuple[int, int]:
                     if found == wanted:
                         return begin + place + 1, wanted
                 at = begin
-            if end:
+            if end and file.begins_line:
                 found += 1  # the first line has no newline before it
             return (0, max(0, found)) if wanted else (end, 0)
-    except FileNotFoundError:  # rotation removes the oldest file
+    except FileNotFoundError:  # rotation removes old files
         return 0, 0
 
 

@@ -74,43 +74,58 @@ def created(pid: int) -> float:
     return boot + ticks / os.sysconf("SC_CLK_TCK")
 
 
+HEAD_BYTES = 2**20
+"""Size of a log's first file, which is never removed: it names configuration, seed and versions."""
+
+
 class Log:
-    """Rotated log: numbered files of bounded size and number."""
+    """Rotated log: a first file that stays, and numbered ones of bounded size and number.
+
+    A name also has the lines and bytes before the file, so that a reader can count what is
+    missing: `log-000012-1028009-103828909.txt`; with `+` if the file begins within a line.
+    """
 
     def __init__(self, directory: str, most_bytes: int, most_files: int) -> None:
         """Open the first file."""
         self._directory = directory
         self._most_bytes = most_bytes
         self._most_files = most_files
-        self._number = 0
-        self._size = 0
+        self._room = min(HEAD_BYTES, most_bytes)
+        """Bytes that the current file still takes."""
+        self._lines = self._bytes = 0
+        self._is_within_line = False
+        self._path = f"{directory}/log-000001.txt"
+        self._number = 1
+        self._later: list[str] = []
+        """Paths of the files after the first."""
         self._fd = -1
-        self._last = b""
-        self._next_file()
+        with contextlib.suppress(OSError):
+            self._open()
 
     def note(self, text: str) -> None:
         """Append a line of the platform's own."""
-        self.write(b"\n" if self._last not in b"\n" else b"")
+        self.write(b"\n" if self._is_within_line else b"")
         self.write(f"runai: {text}\n".encode())
 
     def write(self, piece: bytes) -> None:
         """Append; a full disk loses output, never the worker."""
-        while piece:
-            room = max(self._most_bytes - self._size, 0)
-            if len(piece) <= room:
-                return self._append(piece)
-            # Split between lines; a line longer than a file is cut.
-            end = piece.rfind(b"\n", 0, room) + 1
-            if not end and not self._size:
-                end = room
+        while len(piece) > self._room:
+            # Split between lines; a line in progress and one longer than a file are cut.
+            end = piece.rfind(b"\n", 0, self._room) + 1
+            if not end and (self._is_within_line or self._room == self._most_bytes):
+                end = self._room
             self._append(piece[:end])
             piece = piece[end:]
             self._next_file()
-        return None
+        self._append(piece)
 
     def _append(self, piece: bytes) -> None:
-        self._size += len(piece)
-        self._last = piece[-1:]
+        if not piece:
+            return
+        self._room -= len(piece)
+        self._bytes += len(piece)
+        self._lines += piece.count(b"\n")
+        self._is_within_line = not piece.endswith(b"\n")
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._open()
@@ -122,17 +137,19 @@ class Log:
             os.close(self._fd)
             self._fd = -1
         self._number += 1
-        self._size = 0
+        self._room = self._most_bytes
+        mark = "+" if self._is_within_line else ""
+        name = f"log-{self._number:06d}-{self._lines}-{self._bytes}{mark}.txt"
+        self._path = f"{self._directory}/{name}"
+        self._later.append(self._path)
         with contextlib.suppress(OSError):
-            os.unlink(self._path(self._number - self._most_files))  # noqa: PTH108
+            if len(self._later) > self._most_files:
+                os.unlink(self._later.pop(0))  # noqa: PTH108
         with contextlib.suppress(OSError):
             self._open()
 
     def _open(self) -> None:
-        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def _path(self, number: int) -> str:
-        return f"{self._directory}/log-{number:06d}.txt"
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 class Supervisor:
