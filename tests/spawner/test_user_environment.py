@@ -167,6 +167,25 @@ def test_library_too_old_for_the_magics_is_named_with_the_command_that_removes_i
         assert run("%load_ext runai.widgets") == ""
 
 
+def test_profile_with_our_extension_and_a_broken_startup_file_has_the_magics(
+    serve, tmp_path, monkeypatch
+):
+    serve()
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    profile = tmp_path / "profile_default"
+    (profile / "startup").mkdir(parents=True)
+    (profile / "startup/00-broken.py").write_text("import no_such_module\n")
+    extensions = "['autoreload', 'runai.widgets']"
+    (profile / "ipython_config.py").write_text(
+        f"c = get_config()\nc.InteractiveShellApp.extensions = {extensions}\n"
+    )
+
+    with kernel() as run:
+        run("%autoreload 2")
+        found = run("print('runai_submit' in get_ipython().magics_manager.magics['line'])")
+        assert found == "True\n"
+
+
 # -- an environment that cannot be used, or was made for something else ----------------------------
 
 
