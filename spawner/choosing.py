@@ -95,6 +95,7 @@ class SessionChoosing(LoggingConfigurable):
             free=offer.free,
             gpu_types=offer.gpu_types,
             device_mib=offer.device_mib,
+            unchecked=offer.unchecked,
             last=last,
             trouble=trouble,
             sharing=self.sharing,

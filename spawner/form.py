@@ -8,7 +8,7 @@ them again, since the REST API has no form.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -63,6 +63,7 @@ class Choice:
     is_soon: bool = False
     refused: str = ""
     is_known: bool = True
+    unchecked: str = ""
 
     @property
     def is_free(self) -> bool:
@@ -93,6 +94,8 @@ class Offer(NamedTuple):
     """Types of GPU to choose from, if there are several."""
     device_mib: int = 0
     """Memory of each device; 0: unknown, or there are several sizes."""
+    unchecked: str = ""
+    """What may still delay a free choice, for example "taints, volumes, admission"; "": nothing."""
 
 
 def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
@@ -152,7 +155,8 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
         if person.is_member(project)
     ]
     nodes = overview.nodes
-    return Offer(projects, free_map(nodes), _gpu_types(nodes), _device_mib(nodes))
+    unchecked = next((each.unchecked for each in answers.values() if each.unchecked), "")
+    return Offer(projects, free_map(nodes), _gpu_types(nodes), _device_mib(nodes), unchecked)
 
 
 def _gpu_types(nodes: Sequence[NodeView]) -> Sequence[str]:
@@ -166,6 +170,7 @@ def render(
     free: FreeMap | None = None,
     gpu_types: Sequence[str] = (),
     device_mib: int = 0,
+    unchecked: str = "",
     last: Mapping[str, Any],
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
@@ -182,7 +187,7 @@ def render(
     request = None
     with suppress(InvalidRequest):  # options of an earlier version or another spawner
         request = SessionRequest.parse(last) if last else None
-    offer = Offer(projects, free or FreeMap(), gpu_types, device_mib)
+    offer = Offer(projects, free or FreeMap(), gpu_types, device_mib, unchecked)
     return _template().render(
         **_values(offer, request),
         of_machine=of_machine,
@@ -232,7 +237,7 @@ async def _dry_run_choice(
         return _choice(amount, overview, refused=error.message)
     tried = reply.workloads[0]
     if tried.reason is None:
-        return _choice(amount, overview)
+        return replace(_choice(amount, overview), unchecked=reply.unchecked)
     if tried.reason.is_making_room:
         return _choice(amount, overview, waits=tried.reason.text, is_soon=True)
     start = tried.expected_start.text if tried.expected_start else ""
@@ -314,6 +319,7 @@ def _values(offer: Offer, last: SessionRequest | None) -> dict[str, Any]:
         "written": last.amount.text() if last else "",
         "gpu_types": offer.gpu_types,
         "device_mib": offer.device_mib,
+        "unchecked": offer.unchecked,
         "gpu_type_chosen": last.gpu_type if last else None,
         "written_options": last.options() if last else {},
         "other": OTHER,

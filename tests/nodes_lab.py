@@ -254,3 +254,14 @@ def _running(made: Any, spec: Any) -> Any:
     spec |= {"terminationGracePeriodSeconds": 1}
     spec["containers"][0] |= {"image": RUNAI, "command": ["sh", "-c", RUNS]}
     return made
+
+
+def mounting(made: Any, claim: str) -> Any:
+    """Let a pod mount a claim at /home, and write its visible devices to /home/seen."""
+    spec = made["spec"]
+    spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
+    container = spec["containers"][0]
+    container["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
+    shell, option, runs = container["command"]
+    container["command"] = [shell, option, f"echo $NVIDIA_VISIBLE_DEVICES >/home/seen; {runs}"]
+    return made

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nodes_lab import NodesLab, on_node, session, training, whole_of_others
+from nodes_lab import NodesLab, mounting, on_node, session, training, whole_of_others
 from real_nodes.cluster import RealCluster
 from runai.hub_service.client import Client
 
@@ -126,6 +128,49 @@ def test_nothing_new_goes_to_a_device_that_broke(
         cluster.nodes[0].gpus.mend()
         cluster.nodes[0].until_ready()
         lab.renew_agent("node-0", service)  # a new driver means a new agent
+
+
+def without_image(lab: NodesLab) -> Any:
+    made = session("stuck", part="0.5", project="vision", **on_node("node-0"))
+    made["spec"]["containers"][0]["image"] = "localhost:1/lab/gone:1"
+    return made
+
+
+def without_folder_of_its_volume(lab: NodesLab) -> Any:
+    name = f"no-disk-{lab.number}"
+    lab.storage_class(name)
+    lab.volume(name, "node-0", of_class=name, local={"path": f"/no/{name}"})
+    lab.namespace.claim("home", of_class=name)
+    return mounting(session("stuck", part="0.5", project="vision"), "home")
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        pytest.param(
+            without_image,
+            r"it does not run yet: (ErrImagePull|ImagePullBackOff): .*gone",
+            id="image",
+        ),
+        pytest.param(
+            without_folder_of_its_volume,
+            r"its volumes \(home\) or its network are not ready since \d\d:\d\d",
+            id="volume",
+        ),
+    ],
+)
+def test_bound_pod_that_does_not_run_says_why(
+    made: Callable[[NodesLab], Any], reason: str, lab: NodesLab, service: Client, eventually
+):
+    lab.seen_project(service, "vision", quota=4)
+    lab.namespace.create(made(lab))
+
+    def told() -> bool:
+        [found] = [w for w in service.workloads() if w.project == "vision"]
+        assert found.reason is not None
+        return re.match(reason, found.reason.text) is not None
+
+    eventually(told, within=90, what="its owner reads why it does not run")
 
 
 def test_a_lost_machine_is_left_alone_until_it_is_back(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from nodes_lab import NodesLab, session
+from nodes_lab import NodesLab, mounting, session
 from real_nodes.cluster import RealCluster
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
-
-
-def mounting(made: Any, claim: str) -> Any:
-    """Let a pod mount a claim at /home, and write its visible devices to /home/seen."""
-    spec = made["spec"]
-    spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
-    container = spec["containers"][0]
-    container["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
-    shell, option, runs = container["command"]
-    container["command"] = [shell, option, f"echo $NVIDIA_VISIBLE_DEVICES >/home/seen; {runs}"]
-    return made
 
 
 def test_a_pod_goes_where_its_disk_is_and_writes_on_it(

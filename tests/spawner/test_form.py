@@ -229,6 +229,13 @@ class TestRendered:
         assert html.count("would wait") == 1
         assert WHY in html
 
+    def test_form_promises_no_start_at_once_where_not_all_is_checked(self):
+        html = render([VISION], last={}, unchecked="taints, volumes, admission")
+
+        assert "free now" not in html
+        assert html.count('ms-auto">free</span>') == 2
+        assert "Not checked here: taints, volumes, admission." in html
+
     def test_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
         why = "vision/fill makes room for it"
         soon = Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB", waits=why, is_soon=True)

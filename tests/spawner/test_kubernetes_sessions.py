@@ -208,7 +208,8 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
         without = browser.get("/hub/spawn").text
 
     assert 'value="one-gpu"' in free
-    assert "free now" in free
+    assert ">free</span>" in free
+    assert "Not checked here: taints, volumes, admission." in free
     assert "0 GiB" not in free  # the memory of these is unknown
     assert "PyTorch and TensorFlow keep to your memory" in free
     assert "would wait" in taken

@@ -165,7 +165,7 @@ READY = {"type": "PodReadyToStartContainers", "lastTransitionTime": SINCE}
         pytest.param(
             {"reason": "ContainerCreating"},
             "False",
-            f"its volumes or its network are not ready since {CLOCK}",
+            f"its volumes (data) or its network are not ready since {CLOCK}",
             id="volume that is not mounted",
         ),
     ],
@@ -176,7 +176,7 @@ def test_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
         "conditions": [{**READY, "status": ready}],
         "containerStatuses": [{"image": "lab/large", "state": {"waiting": waiting}}],
     }
-    obstacles = obstacle(status), obstacle({**status, "phase": "Running"})
+    obstacles = obstacle(status, ["data"]), obstacle({**status, "phase": "Running"}, ["data"])
     pod = a_pod("a", node="gpu-0", bound=1.0, obstacle=obstacles[0])
     gang = a_pod("gang-0", of=GANG, node="gpu-0", bound=1.0, obstacle=obstacles[0])
     known = ClusterState([pod, gang], {GANG.uid: GANG}, {}, "default")

@@ -4,6 +4,7 @@ The kubelet reports them in the pod's status. A pod that runs has none.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
@@ -14,8 +15,11 @@ LONGEST: Final = 300
 _PROGRESS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
-def obstacle(status: Object) -> str:
-    """Return why a bound pod's containers do not run, as a clause; "" if they do."""
+def obstacle(status: Object, claims: Sequence[str] = ()) -> str:
+    """Return why a bound pod's containers do not run, as a clause; "" if they do.
+
+    `claims`: names of its volume claims.
+    """
     if status.get("phase") != "Pending":
         return ""
     found = [
@@ -34,5 +38,6 @@ def obstacle(status: Object) -> str:
             since = time.strftime("%H:%M", time.localtime(when(each["lastTransitionTime"])))
             if each.get("status") == "True":
                 return f"its image {found[0][0]} is being pulled since {since}"
-            return f"its volumes or its network are not ready since {since}"
+            names = f" ({', '.join(claims)})" if claims else ""
+            return f"its volumes{names} or its network are not ready since {since}"
     return ""

@@ -291,6 +291,7 @@ def read_pod(found: Object) -> Pod:
     part, wrong = read_part(annotations, gpus)
     node = spec.get("nodeName", "")
     is_elastic = labels.get(ELASTIC_LABEL) == "true"
+    claims = _claims(metadata["name"], spec)
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -329,11 +330,11 @@ def read_pod(found: Object) -> Pod:
         device=annotations.get(RESERVED_DEVICE, ""),
         device_mib=figure(annotations.get(RESERVED_MIB, "")) or 0,
         why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
-        claims=_claims(metadata["name"], spec),
+        claims=claims,
         address=status.get("podIP", ""),
         counting=read_counting(metadata),
         array=labels.get(ARRAY_LABEL, ""),
-        obstacle=obstacle(status) if node else "",
+        obstacle=obstacle(status, claims) if node else "",
         ended=_end(status),
         max_runtime=figure(annotations.get(MAX_RUNTIME, "")) or None,
     )
