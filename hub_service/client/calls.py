@@ -407,11 +407,21 @@ def environment(workload: Named, worker: int = 0) -> Call[EnvironmentView]:
 
 
 def logs(
-    workload: Named, *, worker: int | None = None, tail: int | None = None, follow: bool = False
+    workload: Named,
+    *,
+    worker: int | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+    parts: bool = False,
 ) -> Stream[LogLine]:
-    """Yield its workers' log lines; `follow` continues until the workload finishes."""
-    followed = "true" if follow else None
-    params = _only(workload, ("worker", worker), ("tail", tail), ("follow", followed))
+    """Yield its workers' log lines; `follow` continues until the workload finishes.
+
+    With `parts` a line that has not ended comes in parts (`log_lines` joins them).
+    """
+    switches = [
+        (name, "true" if on else None) for name, on in (("follow", follow), ("parts", parts))
+    ]
+    params = _only(workload, ("worker", worker), ("tail", tail), *switches)
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 

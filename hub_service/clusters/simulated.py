@@ -136,10 +136,11 @@ class SimulatedCluster(RecordedCluster):
         worker: int | None,
         tail: int | None,
         follow: bool,
+        parts: bool = False,
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
-        del worker, tail
+        del worker, tail, parts
         first = record = self._one(self._same(workload, uid)).record
         while follow and not record.state.finished and record.uid == first.uid:
             record = await self.wait(workload, record)

@@ -47,8 +47,11 @@ class LogChunk:
     worker: int
     attempt: int
     lines: bytes
+    """Whole lines, or a part: the first line continues the worker's parts before it."""
     missing: MissingOutput | None = None
     """Output that is not kept here; `lines` is then empty."""
+    is_part: bool = False
+    """True if `lines` is the beginning of a line, or more of it, that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +273,12 @@ class Cluster(ControlledCluster, Protocol):
         worker: int | None,
         tail: int | None,
         follow: bool,
+        parts: bool = False,
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until it is finished.
 
+        With `parts` it also yields parts of a line that has not ended yet.
         `tail` starts with the last lines of each worker. Pauses do not end a followed log. Nothing
         comes from a later workload of that name, also without a `uid`.
         """
@@ -355,15 +360,52 @@ LONGEST_LINE_BYTES = 2**20
 """Longer lines are split, so that memory is bounded."""
 
 
-def cut(read: bytes) -> tuple[bytes, bytes]:
-    r"""Return the whole lines of `read`, and the beginning of an unfinished one.
+class LineCutter:
+    r"""Cutter of one worker's output into whole lines, and parts of a line that has not ended.
 
-    >>> cut(b"one\ntwo\nthr")
-    (b'one\ntwo\n', b'thr')
+    >>> cutter = LineCutter()
+    >>> cutter.feed(b"one\ntwo\nthr"), cutter.part(), cutter.feed(b"ee\nfo"), cutter.rest()
+    (b'one\ntwo\n', b'thr', b'ee\n', b'fo\n')
     """
-    end = read.rfind(b"\n") + 1
-    lines, rest = read[:end], read[end:]
-    while len(rest) >= LONGEST_LINE_BYTES:
-        lines += rest[:LONGEST_LINE_BYTES] + b"\n"
-        rest = rest[LONGEST_LINE_BYTES:]
-    return lines, rest
+
+    def __init__(self) -> None:
+        """Begin with a line."""
+        self.unread = b""
+        """Beginning of the unfinished line, without its parts so far."""
+        self._parts_bytes = 0
+
+    def feed(self, block: bytes) -> bytes:
+        """Return the lines that a block ends; the first one continues the parts so far."""
+        read = self.unread + block
+        end = read.rfind(b"\n") + 1
+        lines, rest = read[:end], read[end:]
+        before = 0 if end else self._parts_bytes
+        while before + len(rest) >= LONGEST_LINE_BYTES:
+            most = LONGEST_LINE_BYTES - before
+            lines, rest, before = lines + rest[:most] + b"\n", rest[most:], 0
+        self.unread, self._parts_bytes = rest, before
+        return lines
+
+    def part(self) -> bytes:
+        """Return the unread part of the unfinished line, without half a letter at its end."""
+        end = len(self.unread)
+        for at in range(end - 1, max(-1, end - 4), -1):
+            if self.unread[at] < 0x80:
+                break
+            if self.unread[at] >= 0xC0:  # a letter of 2, 3 or 4 bytes begins
+                letter = 2 + (self.unread[at] >= 0xE0) + (self.unread[at] >= 0xF0)
+                end = at if end - at < letter else end
+                break
+        part, self.unread = self.unread[:end], self.unread[end:]
+        self._parts_bytes += len(part)
+        return part
+
+    def rest(self) -> bytes:
+        """Return the end of the unfinished line, once no more can come; b"": there is none."""
+        rest = self.unread + b"\n" if self.unread or self._parts_bytes else b""
+        self.drop()
+        return rest
+
+    def drop(self) -> None:
+        """Begin with a new line."""
+        self.unread, self._parts_bytes = b"", 0

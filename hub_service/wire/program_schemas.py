@@ -68,3 +68,5 @@ class LogLine(Wire):
     text: str
     missing: MissingOutput | None = None
     """Output that is not kept here; `text` says so, and is no line of the program."""
+    part: bool = False
+    """True if the line has not ended: the worker's next text of this attempt continues it."""

@@ -219,6 +219,24 @@ def test_a_followed_log_ends_with_the_job(bob):
     assert bob("logs", "exp1", "--tail", "2").stdout.splitlines() == ["3", "4"]
 
 
+def test_followed_log_shows_a_line_that_has_not_ended(bob):
+    program = "import signal; print('\\r 1 %\\r 2 %', end='', flush=True); signal.pause()"
+    bob("submit", "exp1", "--", PYTHON, "-c", program)
+    command, environment = [*COMMAND, "logs", "exp1", "-f"], os.environ | bob.environment
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert following.stdout.read(10) == b"\r 1 %\r 2 %"
+
+        bob("delete", "exp1")
+        assert following.wait(60) == 0
+
+
+def test_pipe_gets_the_colours_of_a_log(bob):
+    bob("submit", "exp1", "--wait", "--", "printf", "\\033[31mred\\033[0m\\r\\n")
+
+    assert bob("logs", "exp1").stdout_bytes == b"\x1b[31mred\x1b[0m\r\n"
+
+
 def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
     program = (
         "import os, signal; print('resumed', os.environ['RUNAI_RESUMED'], flush=True);"

@@ -63,9 +63,10 @@ class Kubelet:
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
         }
 
-    def write(self, pod: str, *lines: str) -> None:
+    def write(self, pod: str, *lines: str, end: str = "\n") -> None:
         """Append lines to a pod's container log."""
-        self._do(lambda: self._written.setdefault(pod, []).extend(f"{x}\n".encode() for x in lines))
+        written = [f"{line}{end}".encode() for line in lines]
+        self._do(lambda: self._written.setdefault(pod, []).extend(written))
 
     def close(self, pod: str) -> None:
         """End a pod's container log."""

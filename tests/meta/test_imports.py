@@ -36,6 +36,7 @@ CLIENT_SIDE = {
     "runai.hub_service.wire.program_schemas",
     "runai.hub_service.wire.validation",
     "runai.hub_service.client.array_lines",
+    "runai.hub_service.client.log_lines",
     "runai.hub_service.client.calls",
     "runai.hub_service.client",
     "runai.hub_service.client.client",

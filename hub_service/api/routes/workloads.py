@@ -227,8 +227,9 @@ async def logs(
     uid: Uid = "",
     *,
     follow: bool = False,
+    parts: bool = False,
 ) -> StreamingResponse:
-    """Stream the workers' output, one JSON object for each line."""
+    """Stream the workers' output, one JSON object for each line or, if asked, each part."""
     record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if record.spec.is_array:
         raise of_whole_array(record)
@@ -237,7 +238,9 @@ async def logs(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
     still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id, record.uid)
-    chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow, uid=record.uid)
+    chunks = on.cluster.logs(
+        record.id, worker=worker, tail=tail, follow=follow, parts=parts, uid=record.uid
+    )
     body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
@@ -253,6 +256,7 @@ async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
                     attempt=chunk.attempt,
                     text=line.decode(errors="replace"),
                     missing=chunk.missing,
+                    part=chunk.is_part,
                 )
                 .model_dump_json(exclude_defaults=True)
                 .encode()

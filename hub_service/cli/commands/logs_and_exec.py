@@ -7,10 +7,13 @@ in the pod: its whole input is sent first, its output streams back.
 
 import os
 import shlex
+import shutil
 import sys
 from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +25,7 @@ from runai.hub_service.cli.framework.values import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
+from runai.hub_service.client.log_lines import LogPrinter
 from runai.hub_service.processes.shell_environment import without_cpus
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from runai.hub_service.wire.printable import for_terminal
@@ -50,8 +54,9 @@ def logs(
 ) -> None:
     """Print the output of a workload.
 
-    It prints all attempts; a pause does not end `-f`. With several workers each line begins
-    with the worker's number. A line "… are not kept …" counts output that is missing there.
+    It prints all attempts; a pause does not end `-f`, which shows unfinished lines too. With
+    several workers each line begins with the worker's number. A line "… are not kept …" counts
+    output that is missing there.
 
     \b
     runai logs exp1 -f
@@ -60,13 +65,18 @@ def logs(
     with Client.discover() as client:
         workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
-        # Files and pipes get the raw output; terminals get it without control sequences.
         terminal = sys.stdout.isatty()
+        printer = LogPrinter(
+            partial(click.echo, nl=False, color=True),
+            several=several,
+            terminal=shutil.get_terminal_size if terminal else None,
+        )
+        parts = follow and printer.parts
         silent = True
-        for line in client.logs(workload, worker=worker, tail=tail, follow=follow):
-            text = for_terminal(line.text) if terminal else line.text
-            click.echo(f"[{line.worker}] {text}" if several else text)
-            silent = False
+        with closing(printer):
+            for line in client.logs(workload, worker=worker, tail=tail, follow=follow, parts=parts):
+                printer.print(line)
+                silent = False
         if silent and follow:
             workload = _after(client, workload)
     if silent and tail != 0:

@@ -235,6 +235,7 @@ class KubernetesCluster:
         worker: int | None,
         tail: int | None,
         follow: bool,
+        parts: bool = False,
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the logs of a workload's pods.
@@ -250,7 +251,7 @@ class KubernetesCluster:
             return logs.LogSources(record, pods, change)
 
         if follow:
-            chunks = logs.follow(self._api, poll, worker=worker, tail=tail)
+            chunks = logs.follow(self._api, poll, worker=worker, tail=tail, parts=parts)
         else:
             chunks = logs.read(self._api, await poll(), worker=worker, tail=tail)
         async with contextlib.aclosing(chunks):

@@ -320,12 +320,13 @@ class LocalCluster(RecordedCluster):
         worker: int | None,
         tail: int | None,
         follow: bool,
+        parts: bool = False,
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
         record = self._one(self._same(workload, uid)).record
         job = self._job_dir(record.spec)
-        logs = [WorkerLog(job, index) for index in _chosen_workers(record, worker)]
+        logs = [WorkerLog(job, index, parts=parts) for index in _chosen_workers(record, worker)]
         for log in logs:
             if not follow:
                 await asyncio.to_thread(log.end_here)

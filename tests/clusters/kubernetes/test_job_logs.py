@@ -151,6 +151,21 @@ async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kube
     await following.aclose()
 
 
+async def test_follower_gets_parts_of_a_line_that_the_kubelet_has_not_ended(lab, kubelet):
+    spec = lab.job()
+    await lab.started(spec)
+    following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True, parts=True)
+    reading = asyncio.ensure_future(anext(following))
+    kubelet.write(pod_of(lab), "1 %\r", end="")
+    first = await reading
+    kubelet.write(pod_of(lab), "2 %")
+    second = await anext(following)
+    await following.aclose()
+
+    assert (first.lines, first.is_part) == (b"1 %\r", True)
+    assert (second.lines, second.is_part) == (b"2 %\n", False)
+
+
 async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
     """The client's own line reader would reject it, and with it everything after it."""
     await lab.started(lab.job())

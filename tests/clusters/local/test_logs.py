@@ -277,29 +277,88 @@ def test_first_mebibyte_of_an_attempt_is_kept(job):
     assert first.read_text() == many[: first.stat().st_size]
 
 
+@pytest.mark.parametrize("parts", [False, True], ids=["whole lines", "parts"])
 @pytest.mark.parametrize("seed", range(100))
-def test_every_line_is_shown_whole_or_counted_whenever_a_log_is_read(job, seed):
+def test_every_line_is_shown_whole_or_counted_whenever_a_log_is_read(job, seed, parts):
     dice = Random(seed)
     program = Program(job, bytes_=dice.randint(20, 60), files=dice.randint(1, 3))
-    log, written, chunks = WorkerLog(job, 0), [], []
+    log, written, chunks = WorkerLog(job, 0, parts=parts), "", []
     for number in range(dice.randint(1, 100)):
         line = f"{number}:{'x' * dice.randint(0, 80)}\n"
         at = dice.randint(0, len(line))
-        program.prints(line[:at], line[at:])
-        written.append(line)
-        while dice.random() < 0.3 and (chunk := log.next_chunk()) is not None:
-            chunks.append(chunk)
+        for piece in (line[:at], line[at:]):
+            program.prints(piece)
+            while dice.random() < 0.3 and (chunk := log.next_chunk()) is not None:
+                chunks.append(chunk)
+        written += line
     while (chunk := log.next_chunk() or log.rest()) is not None:
         chunks.append(chunk)
 
-    expected = written
+    at = 0
     for chunk in chunks:
         if (missing := chunk.missing) is None:
-            missing = MissingOutput(lines=chunk.lines.count(b"\n"), bytes=len(chunk.lines))
-            assert chunk.lines.decode() == "".join(expected[: missing.lines])
-        assert len("".join(expected[: missing.lines])) == missing.bytes
-        expected = expected[missing.lines :]
-    assert expected == []
+            assert chunk.lines.decode() == written[at : at + len(chunk.lines)]
+            assert parts or chunk.lines.endswith(b"\n")
+            at += len(chunk.lines)
+        else:
+            assert missing.bytes is not None
+            assert written[at : at + missing.bytes].count("\n") == missing.lines
+            at += missing.bytes
+            assert written[at - 1] == "\n"
+    assert at == len(written)
+
+
+# -- unfinished lines ----------------------------------------------------------------------------
+
+
+def parts_of(log: WorkerLog) -> list[tuple[bytes, bool]]:
+    """Return all output that can be read now: lines, and whether they are a part of one."""
+    found = []
+    while (chunk := log.next_chunk()) is not None:
+        found.append((chunk.lines, chunk.is_part))
+    return found
+
+
+def test_unfinished_line_is_read_in_parts_as_it_is_written(job):
+    log = WorkerLog(job, 0, parts=True)
+    assert parts_of(log) == []
+    write(job, 1, 1, "begun\n1 %\r")
+    assert parts_of(log) == [(b"begun\n", False), (b"1 %\r", True)]
+    assert parts_of(log) == []
+    write(job, 1, 1, "2 %\r")
+    write(job, 1, 2, "3 %")
+    assert parts_of(log) == [(b"2 %\r3 %", True)]
+    write(job, 1, 2, "\ndone\nkilled in mid-sen")
+    assert parts_of(log) == [(b"\ndone\n", False), (b"killed in mid-sen", True)]
+    write(job, 2, 1, "again\n")
+    assert parts_of(log) == [(b"\n", False), (b"again\n", False)]
+    assert log.rest() is None
+
+
+def test_part_ends_between_letters(job):
+    log = WorkerLog(job, 0, parts=True)
+    path = write(job, 1, 1, "")
+    found = []
+    for byte in "aé€😀".encode() + b"\xff\xff\xff\xff\n":
+        with path.open("ab") as file:
+            file.write(bytes([byte]))
+        found += parts_of(log)
+
+    letters = [b"a", "é".encode(), "€".encode(), "😀".encode()]
+    assert found[:4] == [(letter, True) for letter in letters]
+    assert b"".join(lines for lines, _ in found[4:]) == b"\xff\xff\xff\xff\n"
+
+
+def test_line_of_megabytes_is_ended_though_it_comes_in_parts(job):
+    log = WorkerLog(job, 0, parts=True)
+    found = b""
+    for _ in range(25):
+        write(job, 1, 1, "x" * 100_000)
+        found += b"".join(lines for lines, _ in parts_of(log))
+
+    pieces = found.split(b"\n")
+    assert sum(map(len, pieces)) == 2_500_000
+    assert max(map(len, pieces)) <= LONGEST_LINE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,24 @@ async def test_output_between_first_and_newest_is_counted_in_a_field_of_its_own(
     assert 13_000 < gap.missing.lines < 25_000
 
 
+async def test_unfinished_line_comes_only_to_a_client_that_asks_for_parts(ana, tmp_path):
+    go = tmp_path / "go"
+    script = f"echo a; printf '1 %%\\r'; until [ -e {go} ]; do sleep 0.1; done; printf '2 %%\\r\\n'"
+    request = SubmitRequest(name="bar", project="vision", command=["sh", "-c", script])
+    (job,) = (await ana.submit(request)).workloads
+
+    following = ana.logs(job.id, follow=True, parts=True)
+    first = [await anext(following) for _ in range(2)]
+    go.touch()
+    rest = [line async for line in following]
+    whole = [line async for line in ana.logs(job.id, follow=True)]
+
+    assert [(line.text, line.part) for line in first] == [("a", False), ("1 %\r", True)]
+    assert "".join(line.text for line in rest) == "2 %\r"
+    assert [line.part for line in rest][-1:] == [False]
+    assert [(line.text, line.part) for line in whole] == [("a", False), ("1 %\r2 %\r", False)]
+
+
 async def test_slow_log_reader_does_not_block_other_requests(ana):
     job = await written(ana, "seq", "200000")
     reading = ana.logs(job.id, follow=True)

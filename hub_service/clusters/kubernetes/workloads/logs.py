@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.states.state import ACTIVE
-from runai.hub_service.model.cluster import LogChunk, cut
+from runai.hub_service.model.cluster import LineCutter, LogChunk
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.program_schemas import MissingOutput
 
@@ -63,15 +63,20 @@ async def read(
     for gap in look.missing(worker) if tail is None else ():
         yield gap
     for pod in look.of(worker):
-        async for lines in _lines(api, pod, tail, is_followed=False):
+        async for lines, _ in _lines(api, pod, tail, is_followed=False):
             yield LogChunk(_index(pod), look.attempt, lines)
 
 
 async def follow(
-    api: Api, look: Callable[[], Awaitable[LogSources]], *, worker: int | None, tail: int | None
+    api: Api,
+    look: Callable[[], Awaitable[LogSources]],
+    *,
+    worker: int | None,
+    tail: int | None,
+    parts: bool,
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
-    following = _Following(api)
+    following = _Following(api, parts=parts)
     is_first = tail is None
     try:
         while True:
@@ -96,8 +101,9 @@ async def follow(
 class _Following:
     """Readers of the followed pods, one task each."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, parts: bool) -> None:
         self._api = api
+        self._parts = parts
         self._arrived: deque[LogChunk] = deque()
         self._taken = asyncio.Event()
         self._woken = asyncio.Event()
@@ -139,8 +145,9 @@ class _Following:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, pod: Pod, attempt: int, tail: int | None) -> None:
-        async for lines in _lines(self._api, pod, tail, is_followed=True):
-            self._arrived.append(LogChunk(_index(pod), attempt, lines))
+        blocks = _lines(self._api, pod, tail, is_followed=True, parts=self._parts)
+        async for lines, is_part in blocks:
+            self._arrived.append(LogChunk(_index(pod), attempt, lines, is_part=is_part))
             self._woken.set()
             while len(self._arrived) >= MOST_WAITING:  # backpressure: the kubelet waits
                 self._taken.clear()
@@ -152,26 +159,27 @@ class _Following:
 
 
 async def _lines(
-    api: Api, pod: Pod, tail: int | None, *, is_followed: bool
-) -> AsyncGenerator[bytes, None]:
-    """Yield whole lines of a pod's log.
+    api: Api, pod: Pod, tail: int | None, *, is_followed: bool, parts: bool = False
+) -> AsyncGenerator[tuple[bytes, bool], None]:
+    """Yield whole lines of a pod's log, or a part of one and True.
 
     There are none if the pod is gone or its node does not answer.
     """
     query = {"follow": "true"} if is_followed else {}
-    rest = b""
+    cutter = LineCutter()
     if tail is not None:
         query["tailLines"] = str(tail)
     try:
         async with contextlib.aclosing(api.text(pod_path(pod, "log"), **query)) as blocks:
             async for block in blocks:
-                lines, rest = cut(rest + block)
-                if lines:
-                    yield lines
+                if lines := cutter.feed(block):
+                    yield lines, False
+                if parts and (part := cutter.part()):
+                    yield part, True
     except ApiError:
         return
-    if rest:
-        yield rest + b"\n"
+    if rest := cutter.rest():
+        yield rest, False
 
 
 def _index(pod: Pod) -> int:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from runai.hub_service.model.cluster import LONGEST_LINE_BYTES, LogChunk, cut
+from runai.hub_service.model.cluster import LONGEST_LINE_BYTES, LineCutter, LogChunk
 from runai.hub_service.wire.program_schemas import MissingOutput
 
 BLOCK_BYTES = 256 * 1024
@@ -32,17 +32,17 @@ class _File(NamedTuple):
 class WorkerLog:
     """A position in the output of one worker, which advances with each read."""
 
-    def __init__(self, job_dir: Path, worker: int) -> None:
-        """Start at the beginning of the first attempt."""
+    def __init__(self, job_dir: Path, worker: int, *, parts: bool = False) -> None:
+        """Start at the beginning of the first attempt; `parts` reads unfinished lines too."""
         self._job_dir = job_dir
         self._worker = worker
+        self._parts = parts
         self._place: Place = (0, 0)
         """The current file."""
         self._offset = 0
         self._lines = self._bytes = 0
         """Ends of lines, and bytes, of the attempt up to the position."""
-        self._line = b""
-        """Beginning of an unfinished line."""
+        self._cutter = LineCutter()
         self._gap: tuple[int, int] | None = None
         """Lines and bytes at the beginning of output that is missing; None: none is."""
         self._is_counted = True
@@ -76,7 +76,13 @@ class WorkerLog:
                 return
 
     def next_chunk(self) -> LogChunk | None:
-        """Return unread whole lines, or the size of missing ones; None if there are none now."""
+        """Return unread lines, or the size of missing ones; None if there are none now."""
+        chunk = self._next_lines()
+        if chunk is None and self._parts and self._gap is None and (part := self._cutter.part()):
+            return LogChunk(self._worker, self._place[0], part, is_part=True)
+        return chunk
+
+    def _next_lines(self) -> LogChunk | None:
         was_read = False
         for file in self._files():
             if file.place < self._place:
@@ -99,8 +105,7 @@ class WorkerLog:
                     return self._missing()
                 else:
                     self._advance(block)
-                    lines, self._line = cut(self._line + block)
-                    if lines:
+                    if lines := self._cutter.feed(block):
                         return LogChunk(self._worker, file.place[0], lines)
             was_read = block is not None
         return None
@@ -109,10 +114,8 @@ class WorkerLog:
         """Return missing output or an unfinished last line, once no more output can come."""
         if self._gap is not None:
             return self._missing()
-        if not self._line:
-            return None
-        line, self._line = self._line, b""
-        return LogChunk(self._worker, self._place[0], line + b"\n")
+        rest = self._cutter.rest()
+        return LogChunk(self._worker, self._place[0], rest) if rest else None
 
     def _enter(self, file: _File, *, was_read: bool) -> None:
         """Move to the beginning of a file; note a gap if output before it was not read."""
@@ -122,9 +125,9 @@ class WorkerLog:
             goes_on = file.place[1] == self._place[1] + 1 and (was_read or file.place[1] == 1)
         if not goes_on:
             if self._gap is None:
-                self._gap = self._lines, self._bytes - len(self._line)
+                self._gap = self._lines, self._bytes - len(self._cutter.unread)
             # Neither half of a torn line looks like a line of the program.
-            self._line = b""
+            self._cutter.drop()
             self._to_skip = 0 if file.begins_line else LONGEST_LINE_BYTES
         self._place, self._offset = file.place, 0
         self._is_counted = file.before is not None
