@@ -23,6 +23,12 @@ CPU_VARIABLES: Final = (
     "OMP_NUM_THREADS",
 )
 """Variables that name the CPUs of one worker, the first always; another inherits none of them."""
+RENDEZVOUS: Final = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    "RUNAI_ELASTIC_DIR",
+)
+"""Variables by which a process joins the training of a gang or an elastic job."""
 _PLAIN: Final = re.compile(r"LANG|LANGUAGE|LC_\w+|LD_LIBRARY_PATH|TZ")
 _PROXIES: Final = re.compile(r"(?:all|ftp|https?)_proxy|(?:ALL|FTP|HTTPS?)_PROXY")
 _NO_PROXY: Final = ("no_proxy", "NO_PROXY")  # programs differ in the one they prefer

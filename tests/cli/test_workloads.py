@@ -331,6 +331,26 @@ def test_exec_inherits_no_cpus_of_the_worker_it_is_called_in(bob, eventually):
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("asked", [["--workers", "2"], ["--elastic"]], ids=["gang", "elastic job"])
+def test_exec_joins_no_training(bob, eventually, asked):
+    bob("submit", "exp1", *asked, "-g", "1", "-e", "PET_NNODES=2", *SLEEP)
+    eventually(lambda: state(bob, "exp1") == "running")
+    program = (
+        "import os; print(*(n for n in os.environ if n.startswith(('MASTER_', 'PET_')) or "
+        "n.endswith(('RANK', 'WORLD_SIZE', 'ELASTIC_DIR'))), os.environ['RUNAI_WORKER'])"
+    )
+
+    done = subprocess.run(
+        [*COMMAND, "exec", "exp1", "--", PYTHON, "-c", program],
+        env=os.environ | bob.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "vision/exp1-0\n"
+
+
 # -- suspend, resume, scale, delete --------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """Route of `runai exec`: runs a program in a workload's pod, beside the workload's own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -12,7 +12,8 @@ from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import with_signs_of_life
 from runai.hub_service.api.services.platform import On, Uid, Watching
 from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
-from runai.hub_service.model.records import workload_id
+from runai.hub_service.model.records import WorkloadSpec, workload_id
+from runai.hub_service.processes.shell_environment import RENDEZVOUS
 from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.hub_service.wire.program_schemas import ExecPiece, ExecRequest
 
@@ -48,11 +49,18 @@ async def execute(
             code="no_pod",
         )
     pieces = await on.programs.execute(
-        record.id, worker, asked.command, asked.stdin, uid=record.uid
+        record.id, worker, _alone(record.spec, asked.command), asked.stdin, uid=record.uid
     )
     still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id, record.uid)
     body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
+
+
+def _alone(spec: WorkloadSpec, command: Sequence[str]) -> Sequence[str]:
+    """Return the command without the variables by which it would join its worker's training."""
+    if spec.workers == 1 and not spec.elastic:
+        return command  # the image of a notebook may have no `env`
+    return ["env", *(word for name in RENDEZVOUS for word in ("-u", name)), *command]
 
 
 async def _lines(pieces: AsyncIterator[OutputChunk | ProgramEnd]) -> AsyncIterator[bytes]:

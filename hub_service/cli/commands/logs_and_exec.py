@@ -26,7 +26,7 @@ from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, 
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
 from runai.hub_service.client.log_lines import LogPrinter
-from runai.hub_service.processes.shell_environment import without_cpus
+from runai.hub_service.processes.shell_environment import RENDEZVOUS, without_cpus
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.program_schemas import MOST_INPUT_BYTES, ExecRequest
@@ -128,8 +128,9 @@ def exec_(
 ) -> None:
     """Run a program on the GPUs of a running workload.
 
-    It has the workload's environment and directory, and shares its GPUs. It runs here on one
-    machine, and in the pod on Kubernetes.
+    It has the workload's environment and directory, and shares its GPUs. A worker's rank and
+    rendezvous are left out: it does not join the training. It runs here on one machine, and in
+    the pod on Kubernetes.
 
     \b
     runai exec exp1 -- nvidia-smi
@@ -148,7 +149,8 @@ def exec_(
             context.exit(_in_pod(client, workload, asked, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
-    environment = without_cpus(os.environ) | handed.environment
+    given = {n: v for n, v in handed.environment.items() if n not in RENDEZVOUS}
+    environment = without_cpus(os.environ) | given
     try:
         os.execvpe(program[0], program, environment)  # noqa: S606 - what the user typed
     except OSError as failed:

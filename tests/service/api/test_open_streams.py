@@ -6,7 +6,8 @@ A stream ends, or shows less, when its reader loses a permission.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,8 @@ import pytest
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services import event_stream
 from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
+from runai.hub_service.processes.shell_environment import RENDEZVOUS
+from runai.hub_service.wire.program_schemas import ExecRequest
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually_async
 
@@ -96,6 +99,43 @@ async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened
     del simulated.platform.authenticator._users.actors["vic"]
 
     await eventually_async(lambda: reader.ended, what="the stream ends")
+
+
+class Running:
+    """A stand-in for programs in a pod, whose environment is that of a gang's worker."""
+
+    async def execute(
+        self, _workload: str, _worker: int, command: Sequence[str], _stdin: bytes, *, uid: str
+    ) -> AsyncIterator[OutputChunk | ProgramEnd]:
+        return self._of(command, {"PATH": os.environ["PATH"], "WORKER": uid})
+
+    async def _of(
+        self, command: Sequence[str], environment: dict[str, str]
+    ) -> AsyncIterator[OutputChunk | ProgramEnd]:
+        environment |= dict.fromkeys(RENDEZVOUS, "0")
+        program = await asyncio.create_subprocess_exec(*command, env=environment, stdout=-1)
+        yield OutputChunk((await program.communicate())[0])
+        assert program.returncode is not None
+        yield ProgramEnd(program.returncode)
+
+
+@pytest.mark.parametrize(
+    ("asked", "joins"),
+    [({}, True), ({"workers": 2}, False), ({"elastic": True}, False)],
+    ids=["one worker", "gang", "elastic job"],
+)
+async def test_program_in_a_pod_joins_no_training(simulated, asked, joins):
+    simulated.platform.programs = Running()
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], **asked))
+    job, command = await ana.workload("vision/exp"), ["sh", "-c", "env; exit 3"]
+
+    pieces = [piece async for piece in ana.execute(job, ExecRequest(command=command), 0)]
+
+    names = {line.partition("=")[0] for line in pieces[0].stdout.decode().splitlines()}
+    assert names & set(RENDEZVOUS) == (set(RENDEZVOUS) if joins else set())
+    assert {"PATH", "WORKER"} <= names
+    assert pieces[-1].exit_code == 3
 
 
 @pytest.mark.parametrize("what", ["page of one", "output"])
