@@ -8,16 +8,18 @@ A Job stores its name alone: each property is a request to the service.
 
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from os import PathLike
+from shutil import get_terminal_size
 from typing import Any, Self, TypedDict, Unpack, overload
 
+from runai.hub_service.client.log_lines import LogPrinter
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 from runai.widgets import text
 from runai.widgets.link import Link, link
-from runai.widgets.log_output import bounded
+from runai.widgets.log_output import NotebookLog, bounded
 from runai.widgets.panel import in_a_notebook, jobs_view
 from runai.widgets.request import Amount, Program, Word, program_command, submit_request
 
@@ -106,9 +108,12 @@ class Job:
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
     ) -> Iterator[str]:
         """Yield the log lines; `follow` continues until the job is finished."""
-        several = worker is None and len(self.detail.workers) > 1
+        several = self._has_several(worker)
         for line in self.link.client.logs(self, worker=worker, tail=tail, follow=follow):
             yield f"[{line.worker}] {line.text}" if several else line.text
+
+    def _has_several(self, worker: int | None) -> bool:
+        return worker is None and len(self.detail.workers) > 1
 
     def logs(
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
@@ -117,13 +122,25 @@ class Job:
 
         A notebook shows 2,000 lines at most, and says how many it leaves out; `lines` yields all.
         """
-        lines = self.lines(follow=follow, tail=tail, worker=worker)
-        if in_a_notebook():
-            lines = bounded(lines, follow=follow)
+        if in_a_notebook() and not follow:
+            for line in bounded(self.lines(tail=tail, worker=worker)):
+                print(line)  # noqa: T201 - the purpose of this method
+            return
+        several = self._has_several(worker)
+        printer = LogPrinter(
+            partial(print, end="", flush=follow),
+            several=several,
+            terminal=get_terminal_size if sys.stdout.isatty() else None,
+        )
+        parts = follow and (in_a_notebook() or printer.parts)
+        lines = self.link.client.logs(self, worker=worker, tail=tail, follow=follow, parts=parts)
         try:
-            for line in lines:
-                shown = for_terminal(line) if sys.stdout.isatty() else line
-                print(shown.rstrip("\n"), flush=follow)  # noqa: T201 - the purpose of this method
+            if in_a_notebook():
+                NotebookLog(lines, several=several).show()
+                return
+            with closing(printer):
+                for one in lines:
+                    printer.print(one)
         except KeyboardInterrupt:
             if not follow:
                 raise

@@ -3,8 +3,16 @@
 A notebook saves its output, and Jupyter drops output beyond a megabyte a second without a trace.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextvars import copy_context
+from threading import RLock, Timer
+
+from IPython.display import DisplayHandle
+
+from runai.hub_service.client.log_lines import OpenLines, last_state
+from runai.hub_service.wire.program_schemas import LogLine
 
 LINES = 2000
 SIZE = 200_000
@@ -13,6 +21,81 @@ LONGEST = 4000
 """Characters of one line."""
 LAST = 20
 """Last lines of a followed log that are shown after its bounds were reached."""
+
+REDRAW_S = 0.25
+"""Minimum time between two states of unfinished lines."""
+
+
+class NotebookLog:
+    """A followed log in a notebook's output: whole lines, and the state of unfinished ones."""
+
+    def __init__(self, lines: Iterable[LogLine], *, several: bool) -> None:
+        """Store the stream; with `several` workers each line begins with the worker's number."""
+        self._stream, self._several = lines, several
+        self._open = OpenLines()
+        self._handle: DisplayHandle | None = None
+        """Output with the states; None: none is shown."""
+        self._drawn = 0.0
+        self._timer: Timer | None = None
+        self._lock = RLock()
+        """Held while the output or the lines change: a timer draws in a thread of its own."""
+
+    def show(self) -> None:
+        """Print the lines as they are written, within a notebook's bounds."""
+        try:
+            for line in bounded(self._whole_lines(), follow=True):
+                self._print(line)
+        finally:
+            with self._lock:
+                self._draw()
+
+    def _whole_lines(self) -> Iterator[str]:
+        for line in self._stream:
+            with self._lock:
+                ended = self._open.add(line)
+                if not ended:
+                    self._draw_soon()
+            yield from map(self._text, ended)
+
+    def _text(self, line: LogLine) -> str:
+        state = _last_state(line.text)
+        return f"[{line.worker}] {state}" if self._several else state
+
+    def _print(self, line: str) -> None:
+        with self._lock:
+            if self._handle is not None and not self._open:
+                # The last state becomes the line, where it stands.
+                self._draw(line)
+                self._handle = None
+            else:
+                print(line, flush=True)  # noqa: T201 - the purpose of this class
+
+    def _draw_soon(self) -> None:
+        """Draw now, or as soon as the last state was shown long enough."""
+        wait_s = self._drawn + REDRAW_S - time.monotonic()
+        if wait_s <= 0:
+            self._draw()
+        elif self._timer is None:
+            self._timer = Timer(wait_s, copy_context().run, [self._draw])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _draw(self, text: str | None = None) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if text is None:
+                text = "\n".join(map(self._text, self._open))
+            if self._handle is None:
+                if not text:
+                    return
+                self._handle = DisplayHandle()
+                self._handle.display({"text/plain": text}, raw=True)
+            else:
+                time.sleep(max(0.0, self._drawn + REDRAW_S - time.monotonic()))
+                self._handle.update({"text/plain": text}, raw=True)
+            self._drawn = time.monotonic()
 
 
 def bounded(lines: Iterable[str], *, follow: bool = False) -> Iterator[str]:
@@ -63,7 +146,7 @@ def _note(count: int, which: str) -> str:
 
 def _last_state(line: str) -> str:
     r"""Return a line as a terminal leaves it: `\r` goes back to its beginning."""
-    text = line.rstrip("\r\n").rpartition("\r")[2]
+    text = last_state(line)
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]} … {len(text) - LONGEST:,} more characters"

@@ -26,6 +26,10 @@ class OpenLines:
         """Begin with none."""
         self._open: dict[tuple[int, int], LogLine] = {}
 
+    def __len__(self) -> int:
+        """Return how many lines are unfinished."""
+        return len(self._open)
+
     def __iter__(self) -> Iterator[LogLine]:
         """Yield the lines so far."""
         return iter(self._open.values())
