@@ -31,6 +31,7 @@ ASKS_FOR_EVER = """{
 PRINTS = """
 import time
 print('hello from here', flush=True)
+print('41 %\\r42 %', end='', flush=True)
 while True:  # a fifth of a processor, so that there is something to see
     end = time.perf_counter() + 0.02
     while time.perf_counter() < end:
@@ -212,7 +213,7 @@ def test_workload_page_shows_stop_reason_rule_and_logs(platform, workloads, page
     expect(page.locator("#what")).to_contain_text("(rule R2)")
     expect(page.locator("#life .history li").first).to_be_visible()
     expect(page.locator("#life svg")).to_have_attribute("aria-label", re.compile("paused for"))
-    expect(page.locator("#logs")).to_contain_text("hello from here", timeout=SECONDS)
+    expect(page.locator("#logs")).to_have_text("hello from here\n42 %\n", timeout=SECONDS)
     expect(page.locator(".uplot canvas")).to_be_visible()
     drag_over_the_chart(page)
     lab.whole_picture(page, PICTURES, "page-workload")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("specified", ["page", "call"])
+@pytest.mark.parametrize("specified", ["page", "call", "logs"])
 def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
     for folder, pattern in (
         ("widgets", "*.js"),
