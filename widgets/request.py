@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.processes.user_account import expanded, removed_folder
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
@@ -99,6 +100,8 @@ def submit_request(
         "workdir": _directory(workdir),
         "source": source,
     }
+    if plain.get("image") is None:  # an image has programs of its own
+        fields["code"] = read_code(str(fields["workdir"]), named_files(command))
     try:
         return SubmitRequest.model_validate(fields)
     except ValidationError as wrong:

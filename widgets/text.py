@@ -188,6 +188,8 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Time limit", clock_text(detail.max_runtime) if detail.max_runtime else ""),
         ("Ends", detail.ends_at.isoformat(" ", "seconds") if detail.ends_at else ""),
         ("Command", " ".join(detail.command or [])),
+        ("Code submitted", detail.code.text if detail.code else ""),
+        ("Code started", detail.code_started.text if detail.code_started else ""),
         ("Directory", detail.workdir),
         ("Checkpoints", detail.checkpoint_dir),
         ("Logs", detail.log_dir),

@@ -160,6 +160,28 @@ _FINISHED = (
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Code of a job: the files that its command names, and its folder's commit."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each, or why there is none."""
+    commit: str = ""
+
+    def text(self) -> str:
+        """Return files and commit in words.
+
+        >>> Code({"train.py": "6a1f0c2b9d34" * 5}, "013d839d046ba107").text()
+        'train.py 6a1f0c2b9d34, commit 013d839d046b'
+        """
+        parts = [f"{name} {digest[:SHORT]}" for name, digest in self.files.items()]
+        return ", ".join([*parts, *([f"commit {self.commit[:SHORT]}"] if self.commit else [])])
+
+
+SHORT = 12
+"""Digits of a digest or commit in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadSpec:
     """Validated request of a workload; an elastic job's number of workers may change.
 
@@ -215,6 +237,8 @@ class WorkloadSpec:
     """Accepted device types, by their names on the nodes; (): any."""
     image: str = ""
     """Container image, on clusters with images; "" is the notebook's."""
+    code: Code | None = None
+    """The code that was submitted, as its user's client says; None: unknown."""
     key: str = ""
     """Idempotency key of the submission: a repeat stores nothing."""
 
@@ -366,6 +390,8 @@ class WorkloadRecord:
 
     unsaved: bool = False
     """True if it rests since a pause that left nothing new in its checkpoint directory."""
+    code: Code | None = None
+    """The code of its last start; None: unknown."""
     killed: bool = False
     """True if its last stop killed processes of it at the end of its grace period."""
     uid: str = ""

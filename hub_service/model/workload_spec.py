@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.gpu_types import largest_entry, types_meant
-from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.model.records import Code, ProjectSpec, WorkloadSpec
+from runai.hub_service.processes.program_files import GONE
 from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
     MilliGpu,
@@ -224,6 +225,7 @@ def workload_spec(
         source=request.source,
         server=request.server,
         image=request.image or "",
+        code=_code(request),
         gpu_types=gpu_types,
         key=key,
     )
@@ -283,6 +285,13 @@ def _check_guarantee(request: SubmitRequest, min_workers: int) -> None:
             f" ({request.workers}).",
             hint=f"Give --guaranteed-workers from {min_workers} to {request.workers}.",
         )
+
+
+def _code(request: SubmitRequest) -> Code | None:
+    if request.code is None:
+        return None
+    files = {name: digest for name, digest in request.code.files.items() if digest != GONE}
+    return Code(files, request.code.commit)
 
 
 def _check_requests_gpus(request: SubmitRequest) -> None:

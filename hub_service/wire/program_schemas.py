@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import Base64Bytes, Field
+from pydantic import Base64Bytes, Field, StringConstraints
 
 from runai.hub_service.wire.amounts import NUMBER
-from runai.hub_service.wire.base_schema import MOST_PID, Argument, Wire
+from runai.hub_service.wire.base_schema import MOST_PID, Argument, Path, Wire
 
 MOST_INPUT_BYTES = 4 * 2**20
 """Maximum standard input of a program; most of a request's body once in base 64."""
@@ -27,6 +27,27 @@ class ExecPiece(Wire):
     exit_code: int | None = None
     why: str = ""
     """Why the program did not start; "" if it did."""
+
+
+Digest = Annotated[
+    str, StringConstraints(pattern=r"^([0-9a-f]{64}|gone|over 16 MiB|no file|not readable)$")
+]
+"""SHA-256 of a file, or why it has none."""
+
+
+class CodeNote(Wire):
+    """Code of a job: digests of the files that its command names, and its folder's commit."""
+
+    files: dict[Path, Digest] = Field({}, max_length=3)
+    commit: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?$")] = ""
+    """Commit of the git repository around its working directory; "" without one."""
+
+
+class CodeView(CodeNote):
+    """Code of a job, with a text."""
+
+    text: str
+    """ "train.py 6a1f0c2b9d34, commit 013d839d046b"."""
 
 
 class ProcessReport(Wire):

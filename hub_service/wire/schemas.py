@@ -44,6 +44,7 @@ from runai.hub_service.wire.base_schema import (
     WorkloadName,
 )
 from runai.hub_service.wire.device_schemas import LimitView, NodeView, ProcessView
+from runai.hub_service.wire.program_schemas import CodeNote, CodeView
 
 
 class ExpectedStartView(Wire):
@@ -230,6 +231,8 @@ class SubmitRequest(Wire):
     """
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
     image: ImageName | None = None
+    code: CodeNote | None = None
+    """The code as its user has it now; None: unknown."""
     owner: UserName | None = None
     server: Line = ""
 
@@ -424,6 +427,10 @@ class WorkloadDetail(WorkloadView):
     guaranteed_workers: int | None = None
     """Workers that no other project takes; None: as the rules have it."""
     image: str = ""
+    code: CodeView | None = None
+    """The code that was submitted; None: unknown."""
+    code_started: CodeView | None = None
+    """The code of its last start; None: unknown, or on Kubernetes."""
     reported: MetricsView | None = None
     """All metrics and parameters it reported (`runai.reporter`)."""
     checkpoint_dir: str = ""

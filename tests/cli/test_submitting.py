@@ -5,6 +5,7 @@ Tests of a submission's rules: tests/service/api/test_bad_input.py and tests/con
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -109,6 +110,21 @@ def test_submit_sends_the_requested_options(bob, tmp_path, options, said, expect
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
         for name, value in expected.items()
     }
+
+
+def test_code_is_noted_at_submission_and_at_the_start(bob, tmp_path, eventually):
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_text("c" * 40)
+
+    bob("submit", "exp1", "--", PYTHON, "train.py", "--out", "new.json")
+
+    eventually(lambda: bob.described("exp1")["code_started"])
+    told = bob.described("exp1")
+    assert told["code"] == told["code_started"]
+    assert told["code"]["commit"] == "c" * 40
+    digest = hashlib.sha256((tmp_path / "train.py").read_bytes()).hexdigest()
+    assert told["code"]["files"] == {"train.py": digest}
 
 
 def test_an_array_is_several_jobs(bob, eventually):

@@ -19,7 +19,7 @@ from typing import Any
 from faults.virtual_time import WallClock
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.states.state import ExitStatus
-from runai.hub_service.model.records import Process
+from runai.hub_service.model.records import Code, Process
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 
 FIRST_PID = 1000
@@ -349,6 +349,9 @@ class VirtualAttempt:
 
     def saved(self) -> bool | None:
         return None
+
+    def code(self) -> Code | None:
+        return Code()
 
     @property
     def _start(self) -> Start:

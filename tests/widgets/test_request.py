@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from contextlib import suppress
 from decimal import Decimal
@@ -319,6 +320,17 @@ def test_without_an_amount_no_gpu_is_asked_for():
     made = request.submit_request(["true"])
 
     assert (made.gpus, made.gpu_memory_mib, made.kind) == (None, None, "job")
+
+
+@pytest.mark.parametrize("image", [None, "quay.io/jupyter/base-notebook"])
+def test_code_is_noted_unless_it_is_an_images(folder, image):
+    (folder / "noted.py").write_text("pass")
+
+    made = request.submit_request(["python", "noted.py", "missing.yaml"], image=image)
+
+    digest = hashlib.sha256(b"pass").hexdigest()
+    files = {"noted.py": digest, "missing.yaml": "gone"}
+    assert (made.code and made.code.files) == (None if image else files)
 
 
 def test_options_arrive_as_they_were_given(folder, monkeypatch):

@@ -22,6 +22,7 @@ from runai.hub_service.api.views.workload_queues import ProjectSums
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.gpu_types import table_notes
 from runai.hub_service.model.records import (
+    Code,
     HistoryEvent,
     ProjectSpec,
     TimeRules,
@@ -41,6 +42,7 @@ from runai.hub_service.scheduler.model.quantity import (
     gpu_text,
 )
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.program_schemas import CodeView
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
     HistoryView,
@@ -67,6 +69,7 @@ def version_of(record: WorkloadRecord) -> str:
         record.elastic,
         record.unsaved,
         record.killed,
+        record.code,
         record.left,
         record.states,
     )
@@ -159,6 +162,8 @@ class Viewer:
             expected_runtime=spec.expected_runtime,
             guaranteed_workers=spec.guaranteed_workers,
             image=spec.image,
+            code=_code(spec.code),
+            code_started=_code(record.code),
             reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
@@ -393,6 +398,12 @@ _PUBLIC_REASONS = {
 @lru_cache(maxsize=256)
 def _time_rules(rules: TimeRules) -> TimePut:
     return TimePut(**asdict(rules))
+
+
+def _code(code: Code | None) -> CodeView | None:
+    if code is None or not (text := code.text()):
+        return None
+    return CodeView(files=dict(code.files), commit=code.commit, text=text)
 
 
 def _time(seconds: float) -> datetime:

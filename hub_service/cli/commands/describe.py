@@ -92,6 +92,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Time limit", _time_limit(w, now)),
         ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
+        *code_lines(w),
         ("Image", w.image),
         ("GPU type", w.gpu_type_text()),
         ("Directory", w.workdir),
@@ -99,6 +100,15 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Logs", w.log_dir),
     ]
     return [(key, value) for key, value in lines if value]
+
+
+def code_lines(w: WorkloadDetail) -> DetailLines:
+    """Return the code that was submitted, and that of the last start."""
+    submitted = w.code.text if w.code else ""
+    started = w.code_started.text if w.code_started else ""
+    if submitted == started:
+        started = "as submitted" if started else ""
+    return [("Code submitted", submitted), ("Code started", started)]
 
 
 def _time_limit(w: WorkloadDetail, now: datetime) -> str:

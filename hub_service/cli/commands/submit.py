@@ -31,6 +31,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 
 SHOWN = 10
@@ -246,8 +247,10 @@ def submit(
     if name is not None and original_name is not None:
         raise click.UsageError(f"NAME and --name are both given: {name} and {original_name}.")
     folder = absolute_workdir(workdir)
+    code = None
     if image is None:  # an image has programs of its own
         check_program(program, folder, dict(env).get("PATH"))
+        code = read_code(str(folder), named_files(program))
     request = submit_request(
         name=name or original_name,
         project=project,
@@ -273,6 +276,7 @@ def submit(
         expected_runtime=expected_runtime,
         max_runtime=max_runtime,
         image=image,
+        code=code,
     )
     with Client.discover() as client:
         reply = client.submit(request, dry_run=dry_run)
@@ -282,12 +286,12 @@ def submit(
             _print_result(reply)
         if wait and not dry_run:
             names = [reply.array] if reply.array else reply.ids()
-            code = waiting.wait_for(
+            exit_code = waiting.wait_for(
                 client,
                 [WorkloadIdentity(name, reply.workloads[0].uid) for name in names],
                 quiet=output in render.DATA,
             )
-            click.get_current_context().exit(code)
+            click.get_current_context().exit(exit_code)
 
 
 def _print_result(reply: SubmitReply) -> None:

@@ -36,7 +36,10 @@ from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
-from runai.hub_service.clusters.local.processes.checkpoint_answers import CheckpointAnswers
+from runai.hub_service.clusters.local.processes.attempt_answers import (
+    CheckpointAnswers,
+    CodeAnswers,
+)
 from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOvers
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
@@ -47,6 +50,7 @@ from runai.hub_service.clusters.local.processes.request_groups import RequestGro
 from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
@@ -68,6 +72,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.processes.ports import later_port
+from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import UnixAccount, account_of
@@ -150,7 +155,8 @@ class LocalCluster(RecordedCluster):
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
         self._reported_faults: dict[str, str] = {}
         self._left_over = LeftOvers(data_dir / LEFT_OVER, partial(self._set_faults, node_name))
-        self._answers = CheckpointAnswers(self, self._tending.attempt)
+        self._checkpoint_answers = CheckpointAnswers(self, self._tending.attempt)
+        self._code_answers = CodeAnswers(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
         self._leavings = JobDirCleanup(data_dir / JOBS)
@@ -224,7 +230,8 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._run_timers())
             tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
-            tasks.create_task(self._answers.run())
+            tasks.create_task(self._checkpoint_answers.run())
+            tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
             await self._tending.run()
         raise AssertionError
@@ -245,7 +252,8 @@ class LocalCluster(RecordedCluster):
             self._listening.publish_target(row)
         if row.active:
             self._tending.enqueue(row.id)
-        self._answers.enqueue(row)
+        self._checkpoint_answers.enqueue(row)
+        self._code_answers.enqueue(row)
         self._timetable_changed.set()
 
     @contextlib.contextmanager
@@ -416,6 +424,8 @@ class LocalCluster(RecordedCluster):
             directories += [str(shared.path), str(shared.path / "status")]
         variables = self.variables(row, worker)
         python = UserEnvironment(account.home)
+        named = named_files(spec.command)
+        is_first = worker.index == min(w.index for w in row.active if w.attempt == worker.attempt)
         without = python.variables(os.environ, usable=False)
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
@@ -428,6 +438,8 @@ class LocalCluster(RecordedCluster):
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),
             checkpoint_dir=row.record.checkpoint_dir if is_examined(row) else "",
+            code=named if is_first else None,
+            expected=[name for name in expected_files(row) if name in named],
             most_files=self._job_files,
             open_files=self._open_files,
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",

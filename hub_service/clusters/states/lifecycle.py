@@ -82,7 +82,7 @@ def started(
     # The start of a joining worker is not the first of its job.
     began = row.resumed or any(w.process is not None for w in workers)
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
-    row = replace(row, resumed=began)
+    row = replace(row, resumed=began, code_due=attempt)
     row = membership.sized(replace(row, record=record), now=now)
     return Transition(_with_state(row, now), (("starting", text),))
 

@@ -50,6 +50,8 @@ class StoredWorkload:
     unexamined: tuple[tuple[int, int], ...] | None = None
     """Index and attempt of each worker that the last pause stopped, until it is known whether they
     left checkpoints; None: no pause was ever examined."""
+    code_due: int = 0
+    """Attempt whose code at the start is not noted yet; 0: none."""
     scale: tuple[int, int] | None = None
     """Maximum and minimum of workers, if changed since the submission.
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 from runai.hub_service.clusters.states import (
+    code_changes,
     lifecycle,
     membership,
     outcomes,
@@ -43,6 +44,7 @@ from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
     Allocation,
+    Code,
     ElasticRules,
     HistoryEvent,
     Process,
@@ -391,6 +393,12 @@ class RecordedCluster:
         self._commit({workload: step}, quietly=True)
         if step.events:
             self._unsaved_pauses[row.spec.project] += 1
+
+    def report_code(self, workload: WorkloadId, attempt: int, code: Code | None) -> None:
+        """Record the code with which an attempt started; None: unknown."""
+        if (row := self._rows.row(workload)) is not None:
+            step = code_changes.noted(row, attempt, code)
+            self._commit({workload: step}, quietly=True, soon=True)
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""

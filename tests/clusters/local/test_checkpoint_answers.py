@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labs import LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local.processes import checkpoint_answers
+from runai.hub_service.clusters.local.processes import attempt_answers
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from waiting import eventually_async
 
@@ -95,7 +95,7 @@ async def test_gang_says_it_only_if_no_worker_left_anything(lab):
 async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_path, monkeypatch):
     async with local_lab(tmp_path, forget=False) as lab:
         monkeypatch.setattr(
-            checkpoint_answers.CheckpointAnswers, "enqueue", lambda *_: None
+            attempt_answers.CheckpointAnswers, "enqueue", lambda *_: None
         )  # it is killed
         spec = lab.job(command=("sh", "-c", JOB % ":"))
         await lab.cluster.submit([spec])
@@ -111,7 +111,7 @@ async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_p
 
 @pytest.mark.parametrize("answers", [[None], [None, False]], ids=["none", "one of two"])
 async def test_pause_without_all_answers_says_nothing_and_is_over(lab, monkeypatch, answers):
-    monkeypatch.setattr(checkpoint_answers, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(attempt_answers.CheckpointAnswers, "within_s", -attempt_answers.LATE_S)
     given = iter(answers * 1000)
     monkeypatch.setattr(Attempt, "saved", lambda _: next(given))
     spec = lab.job(command=("sh", "-c", JOB % ":"), workers=len(answers), saves=True)

@@ -30,8 +30,10 @@ from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.cli.commands.describe import workload_lines
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.model.records import Code
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop
 from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import Forbidden
 from runai.hub_service.wire.schemas import (
     HistoryView,
     ProjectPut,
@@ -165,6 +167,28 @@ async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_o
     assert ("exited", f"was {said}") in [(event.kind, event.text) for event in detail.history]
     assert not any(seen)
     assert f'<p class="notice">{said.capitalize()}.</p>' in text
+
+
+@pytest.mark.parametrize(("now", "shown"), [("0", "as submitted"), ("1", "train.py 111111111111")])
+async def test_code_stands_on_page_and_describe_of_its_readers_alone(platform_on, now, shown):
+    devices = SimulatedDevices(2, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    async with platform_on(cluster) as served:
+        await submitted(served, code={"files": {"train.py": "0" * 64, "out.json": "gone"}})
+        cluster.report_code("vision/exp1", 1, Code({"train.py": now * 64}))
+
+        detail = await (await served.client("ana")).workload("vision/exp1")
+        with pytest.raises(Forbidden):
+            await (await served.client("mia")).workload("vision/exp1")
+        listed = await (await served.client("mia")).workloads()
+        texts = [(await page(served, n, "workloads/vision/exp1")).text for n in ("ana", "mia")]
+
+    lines = dict(workload_lines(detail, datetime.now(UTC)))
+    assert lines["Code submitted"] == "train.py 000000000000"
+    assert lines["Code started"] == shown
+    assert [f"train.py {now * 12}" in text for text in texts] == [True, False]
+    assert [", as submitted" in text for text in texts] == [now == "0", False]
+    assert "train.py" not in listed[0].model_dump_json()
 
 
 async def _runs_again(cluster: SimulatedCluster) -> bool:

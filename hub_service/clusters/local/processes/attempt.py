@@ -8,6 +8,7 @@ runs, or has ended. `supervisor` and its `subreaper` share the names and formats
     lock              held by both                 ended.json       exit of that program (either)
     log-000001.txt …  output                       exit.json        no process of it is left
     supervisor.log    errors of both               saved.json       new checkpoints of a stopped one
+    code.json         digests of its programs (a process beside)
 """
 
 import contextlib
@@ -24,10 +25,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from pydantic import ValidationError
+
 from runai.hub_service.clusters.local.supervisor import process_tree
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, ROOM_S
 from runai.hub_service.clusters.states.state import ExitStatus
-from runai.hub_service.model.records import Process
+from runai.hub_service.model.records import Code, Process
+from runai.hub_service.wire.program_schemas import CodeNote
 
 LOG = logging.getLogger("runai.tending")
 
@@ -73,6 +77,10 @@ class Instructions:
     """Directory of this workload alone."""
     checkpoint_dir: str = ""
     """Directory that is looked into after a stop, for files since the start; "": none."""
+    code: Sequence[str] | None = None
+    """Files of its command to note the digests of, with the commit; None: nothing is noted."""
+    expected: Sequence[str] = ()
+    """Files of its command that were there before: its output says if one is gone."""
     most_files: int = 0
     """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
@@ -188,6 +196,14 @@ class Attempt:
             begun = self._read("supervisor.json", pid=int) if told is not None else None
             if told is not None and begun is not None and told["supervisor"] == begun["pid"]:
                 return bool(told["new"])
+        return None
+
+    def code(self) -> Code | None:
+        """Return the code with which it started; None: that is not known, or not yet."""
+        with contextlib.suppress(_DamagedNote, ValidationError):
+            if (told := self._read("code.json", files=dict, commit=str)) is not None:
+                note = CodeNote.model_validate(told)
+                return Code(note.files, note.commit)
         return None
 
     def _ending(self, name: str) -> ExitStatus | None:

@@ -8,16 +8,14 @@ the supervisor's program (`subreaper.py`).
 
 import contextlib
 import os
-import select
-import signal
 import stat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from runai.hub_service.clusters.local.supervisor import exit_notes, file_count, worker_start
+    from runai.hub_service.clusters.local.supervisor import account_reader, exit_notes, worker_start
 else:  # in the subreaper's program, which extends sys.path
+    import account_reader
     import exit_notes
-    import file_count
     import worker_start
 
 CHECK_WITHIN_S = 5.0
@@ -42,32 +40,13 @@ def begin_check(directory: str, spec: dict[str, Any], since: int) -> None:
 
 
 def _note_answer(directory: str, spec: dict[str, Any], since: int, supervisor: int) -> None:
-    parent = os.getpid()
-    answer, answer_write = os.pipe2(os.O_CLOEXEC)
-    checker = os.fork()
-    if checker == 0:
-        _check_in_child(answer_write, spec, since, parent)
-    os.close(answer_write)
-    ready, _, _ = select.select([answer], [], [], CHECK_WITHIN_S)
-    answered = os.read(answer, 1) if ready else b""
-    with contextlib.suppress(OSError):
-        os.kill(checker, signal.SIGKILL)  # not reaped, so the PID is still its own
-    if answered:
+    def read() -> bytes:
+        return b"1" if has_new_file(spec["checkpoint_dir"], since) else b"0"
+
+    if answer := account_reader.answer_of(read, spec, CHECK_WITHIN_S):
         # With the supervisor's PID: another job of this name may have the directory by now.
-        note = {"supervisor": supervisor, "new": answered == b"1"}
+        note = {"supervisor": supervisor, "new": answer == b"1"}
         exit_notes.write_whole(f"{directory}/saved.json", note)
-
-
-def _check_in_child(answer: int, spec: dict[str, Any], since: int, parent: int) -> None:
-    """Look in the forked process; never returns."""
-    try:
-        worker_start.set_signals_right()
-        worker_start.change_account(spec)
-        worker_start.die_with(parent)
-        os.nice(file_count.NICE)
-        os.write(answer, b"1" if has_new_file(spec["checkpoint_dir"], since) else b"0")
-    finally:
-        os._exit(0)
 
 
 def has_new_file(place: str, since: int) -> bool:

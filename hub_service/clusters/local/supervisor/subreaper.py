@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runai.hub_service.clusters.local.supervisor import (
+        code_note,
         exit_notes,
         process_tree,
         supervisor,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     )
 else:
     # Isolated Python omits the program's folder; last, so that it shadows no library.
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path += [_HERE, f"{_HERE}/../../../processes"]
+    import code_note
     import exit_notes
     import process_tree
     import supervisor
@@ -44,6 +47,7 @@ def main(directory: str, status_fd: int) -> None:
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    code_note.begin_note(directory, status_fd)
     supervisor.adopt_orphans()
     child = worker_start.fork_patiently()
     if child == 0:

@@ -107,6 +107,7 @@ def become_worker(
         mark_start(spec, failed)
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
+        report_gone(spec)
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
         # For a program that is not on the PATH, exec reports the last path it tried.
@@ -214,6 +215,18 @@ def mark_start(spec: dict[str, Any], answer: int) -> None:
     if place := spec.get("checkpoint_dir", ""):
         with contextlib.suppress(OSError):
             os.write(answer, b"%d%b" % (touch(place), MARKED))
+
+
+def report_gone(spec: dict[str, Any]) -> None:
+    """Write a line, in a fork, for each file of the command that is there no more."""
+    # Missing if an older service wrote the instructions.
+    for name in spec.get("expected", ()):
+        try:
+            os.stat(name)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            os.write(2, f"runai: {name} is gone; it was there before\n".encode(errors="replace"))
+        except OSError:
+            pass  # it may be there
 
 
 def touch(folder: str) -> int:

@@ -1,0 +1,52 @@
+"""Note of a worker's code at its start: digests of the files that its command names, its commit.
+
+A process of its own writes it, none of the worker's tree: neither the start nor the end waits for a
+disk. Standard library only, like all of the supervisor's program (`subreaper.py`).
+"""
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from runai.hub_service.clusters.local.supervisor import account_reader, exit_notes
+    from runai.hub_service.processes import program_files
+else:  # in the subreaper's program, which extends sys.path
+    import account_reader
+    import exit_notes
+    import program_files
+
+READ_WITHIN_S = 2.0
+"""Seconds for the reading. Later there is no note, and the platform says nothing."""
+
+
+def begin_note(directory: str, status_fd: int) -> None:
+    """Start the reading, and return at once; its result is the note `code.json`."""
+    with contextlib.suppress(OSError):  # without a process on the machine there is no note
+        if between := os.fork():
+            os.waitpid(between, 0)
+            return
+        try:
+            if os.fork() == 0:  # an orphan, so that no zombie stays beside the worker
+                os.close(status_fd)
+                _write_note(directory)
+        finally:
+            os._exit(0)
+
+
+def _write_note(directory: str) -> None:
+    os.chdir(directory)  # another job of this name may have the path before the note is written
+    with open("spec.json", encoding="utf-8") as file:  # noqa: PTH123
+        spec: dict[str, Any] = json.load(file)
+    # Missing if an older service wrote the instructions.
+    if (names := spec.get("code")) is None:
+        return
+    if names:
+        import hashlib  # noqa: F401, PLC0415  the worker's account may not read the library
+
+    def read() -> bytes:
+        return json.dumps(program_files.read_code(spec["workdir"], names)).encode()
+
+    if (told := account_reader.answer_of(read, spec, READ_WITHIN_S)) is not None:
+        exit_notes.write_whole("./code.json", json.loads(told))

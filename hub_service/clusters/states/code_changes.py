@@ -1,0 +1,58 @@
+"""Code of a job's starts: pure transitions that note it, and name what has changed.
+
+The base of each comparison is the submitted code, else that of the start before.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.model.records import SHORT, Code
+from runai.hub_service.processes.program_files import GONE, UNREADABLE
+
+
+def awaited_start(row: StoredWorkload) -> tuple[int, int] | None:
+    """Return index and attempt of the worker whose code is to be noted; None: it is known."""
+    first = next((w for w in row.record.workers if w.attempt == row.code_due), None)
+    if not row.code_due or first is None:
+        return None
+    has_begun = first.process is not None or first.state == "finished"
+    return (first.index, row.code_due) if has_begun else None
+
+
+def expected_files(row: StoredWorkload) -> list[str]:
+    """Return the files of the command that were there before."""
+    base = row.spec.code or row.record.code
+    return [] if base is None else [name for name, digest in base.files.items() if digest != GONE]
+
+
+def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
+    """Record the code of a start, with an event if that of the start before differs.
+
+    None: it is not known.
+    """
+    if attempt != row.code_due:
+        return Transition(row)
+    last, expected = row.record.code, expected_files(row)
+    base = row.spec.code or last
+    if code is not None:  # a name that never was a file says nothing
+        known = {n: d for n, d in code.files.items() if d != GONE or n in expected}
+        code = replace(code, files=known)
+    row = replace(row, code_due=0, record=replace(row.record, code=code))
+    if code is None or code == last or not (text := code.text()):
+        return Transition(row)
+    if base is None:
+        return Transition(row, (("code", text),))
+    before = "the one that was submitted" if row.spec.code else "the one of the start before"
+    both = {n: (code.files[n], base.files[n]) for n in expected if n in code.files}
+    said = [
+        f"{name} is gone; it was there before" if now == GONE else f"{name} is not {before}"
+        for name, (now, was) in both.items()
+        if now != was and UNREADABLE not in {now, was}
+    ]
+    if said:
+        then = Code({name: base.files[name] for name in both}, base.commit)
+        text = f"{'; '.join(said)} (now {text}; before {then.text()})"
+        return Transition(row, (("warning", text),))
+    if code.commit != base.commit:
+        text += f"; another commit than {before}: {base.commit[:SHORT] or 'none'}"
+    return Transition(row, (("code", text),))

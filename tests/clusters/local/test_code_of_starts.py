@@ -1,0 +1,221 @@
+"""The local cluster notes with which code a job starts, beside the start, with its account."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labs import LocalLab, local_lab, plan, start
+from runai.hub_service.clusters.local.processes import attempt, attempt_answers
+from runai.hub_service.clusters.local.supervisor import subreaper
+from runai.hub_service.model.records import Code
+from waiting import eventually_async
+
+GONE = "train.py is gone; it was there before"
+FIRST, SECOND = "import time\ntime.sleep(1000)\n", "import time\ntime.sleep(2000)\n"
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def begin(lab: LocalLab, workload: str) -> None:
+    """Start a job, and wait until the code of the start is known."""
+    assert await lab.cluster.apply(plan(start(workload, 0))) == []
+    await noted(lab, workload)
+
+
+async def noted(lab: LocalLab, workload: str) -> None:
+    """Wait until the code of the last start is known."""
+
+    def is_noted() -> bool:
+        row = lab.cluster.row(workload)
+        return row is not None and not row.code_due
+
+    await eventually_async(is_noted)
+
+
+async def said(lab: LocalLab, workload: str) -> list[tuple[str, str]]:
+    events = await lab.cluster.history(workload)
+    return [(e.kind, e.text) for e in events if e.kind in {"code", "warning"}]
+
+
+async def test_script_that_is_edited_while_its_job_is_suspended_is_named(lab, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FIRST)
+    old, new = (f"train.py {digest(text)[:12]}" for text in (FIRST, SECOND))
+    spec = lab.job(
+        command=(sys.executable, "train.py"),
+        workdir=str(tmp_path),
+        code=Code({"train.py": digest(FIRST)}),
+        saves=True,
+    )
+    await lab.cluster.submit([spec])
+    await begin(lab, spec.id)
+    assert await said(lab, spec.id) == [("code", old)]
+
+    await lab.cluster.suspend(spec.id, by="ana")
+    await lab.until(spec.id, "suspended")
+    script.write_text(SECOND)
+    await lab.cluster.resume(spec.id, by="ana")
+    await begin(lab, spec.id)
+
+    told = f"train.py is not the one that was submitted (now {new}; before {old})"
+    assert ("warning", told) in await said(lab, spec.id)
+    record = await lab.cluster.workload(spec.id)
+    assert record.code == Code({"train.py": digest(SECOND)})
+
+
+async def test_file_that_is_gone_is_named_before_the_program_looks_for_it(lab, tmp_path):
+    spec = lab.job(
+        command=(sys.executable, "train.py"),
+        workdir=str(tmp_path),
+        code=Code({"train.py": digest(FIRST), "/etc/never-named.py": digest(FIRST)}),
+    )
+    await lab.cluster.submit([spec])
+
+    await begin(lab, spec.id)
+    await lab.until(spec.id, "failed")
+
+    logs = lab.cluster.logs(spec.id, worker=None, tail=None, follow=False)
+    output = b"".join([chunk.lines async for chunk in logs]).decode()
+    assert output.startswith(f"runai: {GONE}\n")
+    assert "never-named" not in output
+    assert [text for kind, text in await said(lab, spec.id) if kind == "warning"] == [
+        f"{GONE} (now train.py gone; before train.py {digest(FIRST)[:12]})"
+    ]
+
+
+async def test_first_worker_of_a_gang_notes_the_code_of_all(lab, tmp_path):
+    (tmp_path / "train.py").write_text(FIRST)
+    command = (sys.executable, "train.py")
+    spec = lab.job(command=command, workdir=str(tmp_path), workers=2)
+    await lab.cluster.submit([spec])
+    starts = [start(spec.id, index, worker=index) for index in range(2)]
+    assert await lab.cluster.apply(plan(*starts)) == []
+
+    await noted(lab, spec.id)
+
+    assert await said(lab, spec.id) == [("code", f"train.py {digest(FIRST)[:12]}")]
+
+
+async def test_answer_that_never_comes_is_given_up(lab, monkeypatch):
+    monkeypatch.setattr(attempt_answers.CodeAnswers, "within_s", -attempt_answers.LATE_S)
+    monkeypatch.setattr(attempt.Attempt, "code", lambda _: None)
+    spec = lab.job(command=("sleep", "1000"))
+    await lab.cluster.submit([spec])
+
+    await begin(lab, spec.id)
+
+    assert await said(lab, spec.id) == []
+
+
+# -- one start -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"files": {"t.py": "password"}, "commit": ""}',
+        '{"files": {"t.py": "gone"}, "commit": "password"}',
+        '{"files": {"a": "gone", "b": "gone", "c": "gone", "d": "gone"}, "commit": ""}',
+        '{"files": []}',
+    ],
+    ids=["no digest", "no commit", "four files", "another shape"],
+)
+def test_note_that_is_none_counts_as_missing(start, note):
+    start.path.mkdir()
+    (start.path / "code.json").write_text(note)
+
+    assert start.attempt.code() is None
+
+
+HANGS = """
+import os, sys, time
+sys.path[:0] = {folders!r}
+import code_note, program_files, subreaper
+
+def hang(_folder, _names):
+    with open({held!r}, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename({held!r}, {held!r} + ".pid")
+    time.sleep(1000)
+
+program_files.read_code, code_note.READ_WITHIN_S = hang, {within}
+subreaper.main(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
+def test_disk_that_hangs_holds_up_neither_start_nor_end(
+    start, eventually, tmp_path, monkeypatch, within
+):
+    place = Path(subreaper.__file__).parent
+    folders, held = [str(place), str(place.parents[2] / "processes")], tmp_path / "held"
+    program = tmp_path / "hangs.py"
+    program.write_text(HANGS.format(folders=folders, held=str(held), within=within))
+    monkeypatch.setattr(attempt, "SUPERVISOR", program)
+
+    start("true", code=["t.py"])
+
+    assert start.ending().exit_code == 0
+    assert start.attempt.holder() is None
+    eventually(held.with_suffix(".pid").exists)
+    reader = int(held.with_suffix(".pid").read_text())
+    if within > 1:
+        psutil.Process(psutil.Process(reader).ppid()).kill()
+    eventually(lambda: has_gone(reader))
+    assert start.attempt.code() is None
+
+
+def has_gone(pid: int) -> bool:
+    """Return True if a process has ended, or waits for its parent."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the account")
+def test_file_is_read_with_the_account_of_the_job(start, eventually):
+    account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
+    who = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+    try:
+        folder.chmod(0o755)
+        (folder / "mine.py").write_text(FIRST)
+        (folder / "secret.py").write_text(SECOND)
+        (folder / "secret.py").chmod(0o600)
+        start(
+            *("true",),
+            workdir=str(folder),
+            code=["mine.py", "secret.py"],
+            **who,
+        ).ending()
+        eventually(lambda: start.attempt.code() is not None)
+    finally:
+        shutil.rmtree(folder)
+
+    code = start.attempt.code()
+    assert code is not None
+    assert code.files == {"mine.py": digest(FIRST), "secret.py": "not readable"}
+
+
+def test_worker_that_is_not_the_first_notes_nothing(start):
+    start("true").ending()
+
+    assert not (start.path / "code.json").exists()
