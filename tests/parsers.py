@@ -34,6 +34,7 @@ from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.gpu_types import types_meant
 from runai.hub_service.model.progress import read_progress
 from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
@@ -196,6 +197,15 @@ def _cell(content: bytes) -> object:
         return cell_command(_text(content))
 
 
+def _code(content: bytes) -> object:
+    """Read a file as a shell's text, as a repository's HEAD, and as its packed references."""
+    git = FOLDER / "code/.git"
+    git.mkdir(parents=True, exist_ok=True)
+    for name, text in (("HEAD", content), ("packed-refs", content), ("commondir", b".")):
+        (git / name).write_bytes(text)
+    return read_code(str(git.parent), named_files(["sh", "-c", _text(content), _text(content)]))
+
+
 def _agent(content: bytes) -> object:
     """Parse the settings of an agent, one NAME=VALUE a line."""
     lines = (line.partition("=") for line in _text(content).split("\n"))
@@ -251,6 +261,9 @@ PARSERS = {
     "snapshot": Parser(lambda c: snapshot_from_json(_json(c)), (InvalidSnapshot,), (
         (b'{"now": 0, "nodes": [{"name": "a", "devices": 8, "device_memory_mib": 1}],'
         b' "projects": [], "workloads": []}'),
+    )),
+    "code": Parser(_code, (), (
+        b"ref: refs/heads/main", b"0" * 40 + b" refs/heads/main", b"python 'a.py' --c=b.yaml > c",
     )),
     "duration": Parser(lambda c: seconds(_text(c)), (ValueError,), (b"2h", b"90")),
     "memory size": Parser(lambda c: parse_memory_mib(_text(c)), (ValueError,), (b"4G", b"512Mi")),

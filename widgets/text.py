@@ -9,6 +9,7 @@ from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.device_schemas import LimitView
+from runai.hub_service.wire.program_schemas import code_text
 from runai.hub_service.wire.schemas import (
     SAVES,
     HistoryView,
@@ -188,8 +189,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Time limit", clock_text(detail.max_runtime) if detail.max_runtime else ""),
         ("Ends", detail.ends_at.isoformat(" ", "seconds") if detail.ends_at else ""),
         ("Command", " ".join(detail.command or [])),
-        ("Code submitted", detail.code.text if detail.code else ""),
-        ("Code started", detail.code_started.text if detail.code_started else ""),
+        ("Code", code_text(detail.code, detail.code_started)),
         ("Directory", detail.workdir),
         ("Checkpoints", detail.checkpoint_dir),
         ("Logs", detail.log_dir),

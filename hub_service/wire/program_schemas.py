@@ -50,6 +50,14 @@ class CodeView(CodeNote):
     """ "train.py 6a1f0c2b9d34, commit 013d839d046b"."""
 
 
+def code_text(submitted: CodeView | None, started: CodeView | None) -> str:
+    """Return the code of a job's last start, and the submitted one if it differs; "" for none."""
+    if submitted is None or started is None:
+        return f"{submitted.text}, as submitted" if submitted else started.text if started else ""
+    same = (submitted.files, submitted.commit) == (started.files, started.commit)
+    return f"{started.text}, {'as submitted' if same else f'submitted as {submitted.text}'}"
+
+
 class ProcessReport(Wire):
     """The process of a session that the spawner started."""
 

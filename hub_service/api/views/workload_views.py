@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
+from pydantic import ValidationError
+
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
 from runai.hub_service.api.views.cluster_view import BesideGpus, DeviceState, ReadModel
 from runai.hub_service.api.views.device_views import device_view
@@ -403,7 +405,10 @@ def _time_rules(rules: TimeRules) -> TimePut:
 def _code(code: Code | None) -> CodeView | None:
     if code is None or not (text := code.text()):
         return None
-    return CodeView(files=dict(code.files), commit=code.commit, text=text)
+    try:
+        return CodeView(files=dict(code.files), commit=code.commit, text=text)
+    except ValidationError:  # of a Job's annotations
+        return None
 
 
 def _time(seconds: float) -> datetime:

@@ -23,6 +23,7 @@ from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.printable import for_terminal
+from runai.hub_service.wire.program_schemas import code_text
 from runai.hub_service.wire.schemas import SAVES, ProjectView, WorkloadDetail
 
 _WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
@@ -92,7 +93,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Time limit", _time_limit(w, now)),
         ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
-        *code_lines(w),
+        ("Code", code_text(w.code, w.code_started)),
         ("Image", w.image),
         ("GPU type", w.gpu_type_text()),
         ("Directory", w.workdir),
@@ -100,15 +101,6 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Logs", w.log_dir),
     ]
     return [(key, value) for key, value in lines if value]
-
-
-def code_lines(w: WorkloadDetail) -> DetailLines:
-    """Return the code that was submitted, and that of the last start."""
-    submitted = w.code.text if w.code else ""
-    started = w.code_started.text if w.code_started else ""
-    if submitted == started:
-        started = "as submitted" if started else ""
-    return [("Code submitted", submitted), ("Code started", started)]
 
 
 def _time_limit(w: WorkloadDetail, now: datetime) -> str:

@@ -28,6 +28,7 @@ from runai.hub_service.api.pages.page_parts import (
 )
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.api.views.workload_views import _code
 from runai.hub_service.cli.commands.describe import workload_lines
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.model.records import Code
@@ -169,7 +170,9 @@ async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_o
     assert f'<p class="notice">{said.capitalize()}.</p>' in text
 
 
-@pytest.mark.parametrize(("now", "shown"), [("0", "as submitted"), ("1", "train.py 111111111111")])
+@pytest.mark.parametrize(
+    ("now", "shown"), [("0", "as submitted"), ("1", "submitted as train.py 000000000000")]
+)
 async def test_code_stands_on_page_and_describe_of_its_readers_alone(platform_on, now, shown):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
@@ -184,11 +187,14 @@ async def test_code_stands_on_page_and_describe_of_its_readers_alone(platform_on
         texts = [(await page(served, n, "workloads/vision/exp1")).text for n in ("ana", "mia")]
 
     lines = dict(workload_lines(detail, datetime.now(UTC)))
-    assert lines["Code submitted"] == "train.py 000000000000"
-    assert lines["Code started"] == shown
-    assert [f"train.py {now * 12}" in text for text in texts] == [True, False]
-    assert [", as submitted" in text for text in texts] == [now == "0", False]
+    assert lines["Code"] == f"train.py {now * 12}, {shown}"
+    assert [lines["Code"] in text for text in texts] == [True, False]
+    assert ["train.py" in text for text in texts] == [True, False]
     assert "train.py" not in listed[0].model_dump_json()
+
+
+def test_code_of_a_job_that_another_client_made_is_left_out_if_it_is_none():
+    assert _code(Code({"train.py": "password"})) is None
 
 
 async def _runs_again(cluster: SimulatedCluster) -> bool:
