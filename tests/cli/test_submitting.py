@@ -211,6 +211,34 @@ def test_waiting_tells_each_change_once_and_gives_the_programs_exit_code(bob, co
     assert len(states) == len(set(states))
 
 
+KILL_ITSELF = "import os; os.kill(os.getpid(), {})"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param([PYTHON, "-c", KILL_ITSELF.format(11)], 139, id="crashes"),
+        pytest.param([PYTHON, "-c", KILL_ITSELF.format(9)], 137, id="kills itself"),
+        pytest.param(["sh", "-c", "exit 137"], 137, id="exits as if killed"),
+        pytest.param(["bash", "-c", "set -o pipefail; exit 7 | cat"], 7, id="pipe"),
+        pytest.param([PYTHON, "-c", "input()"], 1, id="reads without input"),
+        pytest.param(["sh", "-c", "read answer || exit 5"], 5, id="shell reads without input"),
+        pytest.param(["sh", "-c", "touch kept; rm -i kept; test -e kept"], 0, id="asks without input"),
+    ],
+)
+def test_program_without_a_terminal_ends_with_its_own_exit_code(bob, command, code):
+    assert bob("submit", "exp1", "--wait", "--", *command).exit_code == code
+
+
+def test_program_gets_its_arguments_as_they_were_written(bob):
+    arguments = ["--", "-g", "two\nlines", "*.py", "$HOME", '{"lr": [1e-3, "a b"]}', "", "ä"]
+    program = "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+    bob("submit", "exp1", "--wait", "--", PYTHON, "-c", program, *arguments)
+
+    assert json.loads(bob("logs", "exp1").stdout) == arguments
+
+
 def test_the_answer_as_json(bob):
     result = bob("submit", "exp1", "-g", "1", "-o", "json", "--", "sleep", "600")
 

@@ -423,8 +423,15 @@ def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sen
     assert sentence in result.stderr
 
 
-@pytest.mark.parametrize("act", ["submit", "wait"])
-def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, act):
+@pytest.mark.parametrize(
+    ("act", "number", "code"),
+    [
+        pytest.param("submit", signal.SIGINT, 130, id="submission, Ctrl-C"),
+        pytest.param("wait", signal.SIGINT, 130, id="wait, Ctrl-C"),
+        pytest.param("submit", signal.SIGHUP, -signal.SIGHUP, id="submission, closed terminal"),
+    ],
+)
+def test_end_of_the_waiting_is_not_the_end_of_the_job(bob, act, number, code):
     if act == "wait":
         bob("submit", "exp1", *SLEEP)
     waiting = subprocess.Popen(
@@ -437,11 +444,11 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, act):
     assert waiting.stderr is not None
     while not waiting.stderr.readline().startswith("vision/exp1 running"):
         assert waiting.poll() is None
-    waiting.send_signal(signal.SIGINT)
+    waiting.send_signal(number)
     _, said = waiting.communicate(timeout=120)
 
-    assert waiting.returncode == 130
-    assert "runai delete vision/exp1" in said
+    assert waiting.returncode == code
+    assert ("runai delete vision/exp1" in said) == (number == signal.SIGINT)
     assert state(bob, "exp1") == "running"
 
 
