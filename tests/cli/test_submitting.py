@@ -223,7 +223,9 @@ KILL_ITSELF = "import os; os.kill(os.getpid(), {})"
         pytest.param(["bash", "-c", "set -o pipefail; exit 7 | cat"], 7, id="pipe"),
         pytest.param([PYTHON, "-c", "input()"], 1, id="reads without input"),
         pytest.param(["sh", "-c", "read answer || exit 5"], 5, id="shell reads without input"),
-        pytest.param(["sh", "-c", "touch kept; rm -i kept; test -e kept"], 0, id="asks without input"),
+        pytest.param(
+            ["sh", "-c", "touch kept; rm -i kept; test -e kept"], 0, id="asks without input"
+        ),
     ],
 )
 def test_program_without_a_terminal_ends_with_its_own_exit_code(bob, command, code):
