@@ -73,7 +73,7 @@ YOURS = {
         "values.yaml",
     ),
     *("idle_culler_config.py", "jupyterhub_config.py"),
-    *("progress.json", "state.json", "status/WORKER.json", "target.json"),
+    *("left_over.json", "progress.json", "state.json", "status/WORKER.json", "target.json"),
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
 """Names of files that readers write and programs make, of a route, and of a kind of file."""
