@@ -137,7 +137,8 @@ async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kube
     kubelet.close(pod_of(lab))
     await lab.until(spec.id, "paused")
     assert await read(lab) == [gap]
-    assert await read(lab, tail=5) == []
+    assert await read(lab, tail=5) == [gap]
+    assert await read(lab, tail=0) == []
     await lab.cluster.apply(plan(start(spec.id, 1)))
     await lab.until(spec.id, "running")
     kubelet.write(pod_of(lab), "epoch 2")
@@ -146,6 +147,8 @@ async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kube
         return await read(lab) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
 
     await eventually_async(both)
+    assert await read(lab, tail=1) == [(0, 2, b"epoch 2\n")]
+    assert await read(lab, tail=2) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
     assert [(await anext(following)).missing for _ in range(2)] == [MissingOutput(), None]
     await following.aclose()

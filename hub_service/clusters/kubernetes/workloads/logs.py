@@ -60,7 +60,7 @@ async def read(
     api: Api, look: LogSources, *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield the logs written so far."""
-    for gap in look.missing(worker) if tail is None else ():
+    async for gap in _missing(api, look, worker, tail):
         yield gap
     for pod in look.of(worker):
         async for lines, _ in _lines(api, pod, tail, is_followed=False):
@@ -77,12 +77,13 @@ async def follow(
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
     following = _Following(api, parts=parts)
-    is_first = tail is None
+    is_first = True
     try:
         while True:
             now = await look()
-            for gap in now.missing(worker) if is_first else ():
-                yield gap
+            if is_first:
+                async for gap in _missing(api, now, worker, tail):
+                    yield gap
             is_first = False
             for pod in now.of(worker):
                 following.begin(pod, now.attempt, tail)
@@ -96,6 +97,19 @@ async def follow(
             await following.something()
     finally:
         await following.end()
+
+
+async def _missing(
+    api: Api, look: LogSources, worker: int | None, tail: int | None
+) -> AsyncGenerator[LogChunk, None]:
+    """Yield a gap for each worker that lacks earlier output, unless its tail has enough lines."""
+    for gap in look.missing(worker):
+        count = 0
+        for pod in look.of(gap.worker) if tail else ():
+            async for lines, _ in _lines(api, pod, tail, is_followed=False):
+                count += lines.count(b"\n")
+        if tail is None or count < tail:
+            yield gap
 
 
 class _Following:
