@@ -42,6 +42,8 @@ PORT = 8888
 WATCH_S = 1
 """The server ends a watch after this, which bounds the wait of `__exit__`."""
 WITHIN_S = 90
+END_WITHIN_S = 10
+"""Processes that outlive the container's may keep its output open."""
 RESERVATIONS = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
@@ -72,6 +74,8 @@ class ProcessKubelet:
         self._stopped = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._threads: list[threading.Thread] = []
+        self._runs: dict[str, threading.Thread] = {}
+        """Thread of each pod's program, by the pod's UID."""
         self.failed: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -148,13 +152,13 @@ class ProcessKubelet:
         if uid not in self._known:
             self._known.add(uid)
             if not leaves and pod["status"].get("phase") == "Pending":
-                self._begin(self._run, pod)
+                self._runs[uid] = self._begin(self._run, pod)
                 return
         if leaves and uid not in self._leaving:
             self._leaving.add(uid)
             self._begin(self._remove, pod)
 
-    def _begin(self, work: Any, pod: dict[str, Any]) -> None:
+    def _begin(self, work: Any, pod: dict[str, Any]) -> threading.Thread:
         def guarded() -> None:
             try:
                 work(pod)
@@ -164,6 +168,7 @@ class ProcessKubelet:
         thread = threading.Thread(target=guarded, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     # -- a pod's life ------------------------------------------------------------------------------
 
@@ -260,6 +265,8 @@ class ProcessKubelet:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if run := self._runs.get(pod["metadata"]["uid"]):
+            run.join(END_WITHIN_S)  # a pod's end is written before it is deleted (Kubernetes 1.27)
         with self._granting:
             self._free += self._granted.pop(pod["metadata"]["uid"], ())
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}

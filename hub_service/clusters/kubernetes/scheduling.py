@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from runai.hub_service.clusters.kubernetes.actions.array_upkeep import reconcile_arrays
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
+from runai.hub_service.clusters.kubernetes.actions.killed_pods import KilledPods
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff, RejectedPods
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import PdbBackoff
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
@@ -91,6 +92,7 @@ class Scheduling:
         refusals = NodeBackoff(clock)
         self._turned_away = RejectedPods(self.events, refusals, clock)
         self._budgets = PdbBackoff(self.events, clock)
+        self._killed = KilledPods(api, self.events, self._informers.killed)
         self.sharing = ReservationKeeper(
             api,
             cache.doing,
@@ -138,6 +140,7 @@ class Scheduling:
         kept = self._budgets.protected_pods(pods)
         apply = partial(jobs.apply, quietly=True)
         is_left = await clear_holds(self._api, jobs.by_uid().values(), apply)
+        is_left = await self._killed.note(jobs.by_uid(), now, apply) or is_left
         arrays = array_jobs(pods, jobs.by_uid()).values()
         is_left = await reconcile_arrays(self._api, arrays, now, apply) or is_left
         limited = self._cache.limited(pods)

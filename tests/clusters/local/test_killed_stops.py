@@ -85,6 +85,18 @@ async def test_stop_of_a_gang_names_the_worker_that_was_killed(lab):
     assert (await exits(lab, spec), record.killed) == (said, True)
 
 
+async def test_shrink_of_an_elastic_job_names_the_worker_that_was_killed(lab):
+    spec = await began(lab, SLOW, workers=2, min_workers=1, elastic=True)
+    await lab.cluster.apply(plan(stop(spec.id, 1)))
+
+    record = await lab.until(spec.id, "running")
+    while not (said := await exits(lab, spec)):
+        record = await lab.cluster.wait(spec.id, record)
+
+    assert said == [f"worker 1 was {KILLED}"]
+    assert ((await lab.cluster.workload(spec.id)).state, record.killed) == ("running", True)
+
+
 async def test_processes_that_a_finished_program_leaves_are_no_cut_save(lab):
     spec = lab.job(command=("sh", "-c", 'sh -c "trap : TERM; sleep 9; sleep 9" & exit 0'))
     await lab.started(spec)

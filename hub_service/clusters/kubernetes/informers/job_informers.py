@@ -6,6 +6,7 @@ installed.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
 from runai.hub_service.model.records import ProjectRecord
 
 TRIES_AGAIN_IN_S = 1.0
+MOST_KILLED = 1000
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
 """Logged if the role is older than the service, or narrower than the chart's."""
@@ -73,10 +75,19 @@ class Informers:
         """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal
+        self.killed: deque[Pod] = deque(maxlen=MOST_KILLED)
+        """Pods that were killed at the end of their grace, as often as a watch showed them."""
+
+        def read_pod(found: Object) -> Pod | None:
+            pod = pool.read_pod(found)
+            if pod is not None and pod.is_killed:
+                self.killed.append(pod)  # now: before the next cycle it may be gone
+            return pod
+
         self.pods: Informer[Pod] = Informer(
             api,
             "/api/v1/pods",
-            pool.read_pod,
+            read_pod,
             notice,
             # With thousands of pods one becomes ready at any moment; no decision depends on it.
             is_detail=_is_detail,

@@ -78,6 +78,8 @@ ELASTIC_LABEL = "elastic"
 INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
 """Annotation: the scheduler keeps the Job suspended; the value is why it waits."""
+KILLED = "runai/killed"
+"""Annotation of a Job: when a kubelet last killed a pod of it at the end of its grace period."""
 PRIORITY = "runai/priority"
 MAX_RUNTIME = "runai/max-runtime"
 """Annotation of a Job or a pod: its time limit in seconds of running."""
@@ -101,6 +103,9 @@ USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
 JOB_KINDS = frozenset({"Job", PYTORCH_JOB})
 """Kinds that create the pods of trainings, and report when all exist."""
+SIGKILLED = 137
+CLOCKS_DIFFER_S = 2.0
+"""Tolerance between a node's clock and the API server's, both in whole seconds."""
 _FINISHED = frozenset({"Succeeded", "Failed"})
 WORKLOAD_LABEL = "runai/workload"
 """Label of a submitted Job and its pods: the workload's name."""
@@ -167,6 +172,8 @@ class Pod:
     is_up: bool = False
     """True if its containers run."""
     exit_code: int | None = None
+    is_killed: bool = False
+    """True if it was deleted, and its kubelet killed it at the end of its grace period."""
     user: str = ""
     """The owner, if it is a notebook server."""
     server: str = ""
@@ -320,6 +327,7 @@ def read_pod(found: Object) -> Pod:
         remark=_NOT_RESIZED if is_elastic and not _is_resized(labels, part) else "",
         is_up=status.get("phase") == "Running",
         exit_code=_exit_code(status),
+        is_killed=_is_killed(metadata, spec, status),
         user=annotations.get(USER, ""),
         server=annotations.get(SERVER, ""),
         index=figure(annotations.get(INDEX) or labels.get(REPLICA_INDEX, "")),
@@ -429,6 +437,26 @@ def _exit_code(status: Object) -> int | None:
         if "terminated" in (state := container.get("state", {}))
     ]
     return next((code for code in ended if code), 0 if ended else None)
+
+
+def _is_killed(metadata: Object, spec: Object, status: Object) -> bool:
+    """Return True if a container of a deleted pod was killed at the end of the grace period.
+
+    A deletion's time is that of its request and the grace period, which the kubelet's own deletion
+    sets to 0.
+    """
+    if "deletionTimestamp" not in metadata:
+        return False
+    given = int(metadata.get("deletionGracePeriodSeconds") or 0)
+    grace = given or int(spec.get("terminationGracePeriodSeconds", 30))
+    over = when(metadata["deletionTimestamp"]) - given + grace - CLOCKS_DIFFER_S
+    return any(
+        end.get("exitCode") == SIGKILLED
+        and end.get("reason") != "OOMKilled"
+        and when(end.get("finishedAt") or metadata["creationTimestamp"]) >= over
+        for container in status.get("containerStatuses", ())
+        if (end := container.get("state", {}).get("terminated", {}))
+    )
 
 
 def _end(status: Object) -> float | None:

@@ -16,6 +16,7 @@ from runai.hub_service.clusters.kubernetes.objects.amounts import when
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GUARANTEED,
     HELD,
+    KILLED,
     MAX_RUNTIME,
     PRIORITY,
     PYTORCH_JOB,
@@ -142,6 +143,7 @@ class Job:
     """Indexes that failed for good (`backoffLimitPerIndex`): they get no pod again."""
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
+    killed: tuple[float, ...] = ()
     moved: str = ""
     """The reason of its last stop if that was a move, as annotated; else ""."""
     spec: WorkloadSpec | None = None
@@ -278,6 +280,7 @@ def read_job(found: Object) -> Job:
         failed_indexes=_indexes(status.get("failedIndexes", "")),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
+        killed=times_noted(annotations, KILLED),
         moved=annotations.get(MOVED, ""),
         spec=submitted,
         suspended_by=annotations.get(SUSPENDED_BY, ""),
@@ -394,8 +397,7 @@ def ended_for_good(job: Job, ran: Mapping[int, Ran]) -> dict[str, Any]:
     """Return the patch that notes which elements ran their time out; of a whole Job its 0."""
     count = job.completions if job.is_array else 1
     going = set(range(count)) - job.timed_out.union(ran)
-    over = arrays.text(arrays.without(((0, count),), going))
-    notes = {TIMED_OUT: over, **_ran_notes(job, ran)}
+    notes = {TIMED_OUT: arrays.text(arrays.without(((0, count),), going)), **_ran_notes(job, ran)}
     change: dict[str, Any] = {"metadata": {"uid": job.uid, "annotations": notes}}
     if job.spec is None:  # it has no rule for the condition of its pods
         policy = {"activeDeadlineSeconds": 1}

@@ -16,6 +16,7 @@ from runai.hub_service.model.records import HistoryEvent, WorkloadRecord
 
 _KINDS: Mapping[str, str] = {
     "Deleted": "stopping",
+    "Killed": "exited",
     "Moved": "stopping",
     "Preempted": "stopping",
     "Queued": "queued",

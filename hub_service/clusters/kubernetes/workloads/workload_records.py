@@ -200,6 +200,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         checkpoint_dir=job.checkpoint_dir,
         elastic=known.elastic.get(job.uid),
         moved=job.moved,
+        killed=job.spec is not None and _was_killed(job, pods),
         uid=job.uid,
     )
     return with_time_limit(record, known.numbers(job.uid))
@@ -216,6 +217,13 @@ def with_time_limit(
     if record.state is WorkloadState.TIMED_OUT:
         record = replace(record, reason=StateReason("timed_out", end_text(record)))
     return record
+
+
+def _was_killed(job: Job, pods: Iterable[Pod]) -> bool:
+    """Return True if its last stop, since its last start, killed a pod after its grace."""
+    ends = (pod.ended or 0.0 for pod in pods if pod.is_killed)  # not noted on the Job yet
+    killed = max((*job.killed, *ends), default=0.0)  # in whole seconds, unlike starts and pauses
+    return killed > max(job.starts, default=0.0) and killed >= int(max(job.pauses, default=0.0))
 
 
 _WAITS = (WorkloadState.QUEUED, WorkloadState.PAUSED)

@@ -1,0 +1,200 @@
+"""Pods that their kubelet killed at the end of their grace period: their Job says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.worlds import a_job, a_pod
+from control_plane.lab import allow_jobs
+from control_plane.processes import NODE, ProcessKubelet
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.objects.core_objects import read_pod
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
+    ClusterState,
+    record_of_job,
+)
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+
+KILLED = "killed after its grace of 3 s: its save may be cut; `--grace` gives more"
+SLOW = "trap '' TERM; echo > $0/ready-${RUNAI_INDEX:-0}; while :; do sleep 0.05; done"
+QUICK = "trap 'exit 143' TERM; echo > $0/ready-${RUNAI_INDEX:-0}; while :; do sleep 0.05; done"
+KILLS_ITSELF = QUICK.replace("exit 143", "kill -9 $$")
+
+DELETED = {"deletionTimestamp": "2026-11-29T10:00:30Z", "deletionGracePeriodSeconds": 30}
+BY_KUBELET = {"deletionTimestamp": "2026-11-29T10:00:00Z", "deletionGracePeriodSeconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("deletion", "code", "reason", "at", "is_killed"),
+    [
+        (DELETED, 137, "Error", "10:00:30", True),
+        (DELETED, 137, "Error", "10:00:28", True),
+        (BY_KUBELET, 137, "Error", "10:00:31", True),
+        (DELETED, 137, "Error", "10:00:20", False),
+        (BY_KUBELET, 137, "Error", "10:00:20", False),
+        (DELETED, 137, "OOMKilled", "10:00:30", False),
+        (DELETED, 143, "Error", "10:00:30", False),
+        ({}, 137, "Error", "10:00:30", False),
+    ],
+    ids=[
+        "at the end",
+        "by a clock that is behind",
+        "while its kubelet deletes it",
+        "earlier",
+        "earlier, while its kubelet deletes it",
+        "out of memory",
+        "ended by itself",
+        "not deleted",
+    ],
+)
+def test_pod_is_killed_by_a_signal_at_the_end_of_its_grace(deletion, code, reason, at, is_killed):
+    ended = {"exitCode": code, "reason": reason, "finishedAt": f"2026-11-29T{at}Z"}
+    named = {
+        "name": "exp",
+        "namespace": "lab",
+        "uid": "u",
+        "creationTimestamp": "2026-11-29T09:00:00Z",
+    }
+
+    found = read_pod(
+        {
+            "metadata": named | deletion,
+            "spec": {"containers": [], "terminationGracePeriodSeconds": 30},
+            "status": {"containerStatuses": [{"state": {"terminated": ended}}]},
+        }
+    )
+
+    assert found.is_killed is is_killed
+
+
+@pytest.mark.parametrize(
+    ("starts", "pauses", "killed", "says_so"),
+    [
+        ((100.0,), (200.5,), (), False),
+        ((100.0,), (200.5,), (203.0,), True),
+        ((100.0,), (200.5,), (200.0,), True),
+        ((100.0,), (), (203.0,), True),
+        ((100.0, 203.2), (200.5,), (203.0,), False),
+        ((100.0,), (200.5, 300.5), (203.0,), False),
+    ],
+    ids=["never", "at the pause", "without a grace", "suspended", "started since", "paused since"],
+)
+def test_job_says_so_until_its_next_start_or_pause(starts, pauses, killed, says_so):
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
+    job = a_job("exp", starts=starts, pauses=pauses, killed=killed, spec=spec)
+    foreign, state = replace(job, spec=None), ClusterState((), {}, {}, "default")
+
+    assert record_of_job(job, (), state).killed is says_so
+    assert not record_of_job(foreign, (), state).killed
+
+
+def test_job_says_so_before_it_is_noted():
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
+    job = a_job("exp", starts=(100.0,), pauses=(200.5,), spec=spec)
+    fields = {"is_finished": True, "is_killed": True, "ended": 203.0, "deleted": 203.0}
+
+    record = record_of_job(job, [a_pod("exp-0", of=job, **fields)], ClusterState((), {}, {}, ""))
+
+    assert record.killed
+
+
+class Clock:
+    """The real time, and what a test adds to it."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+class Running:
+    """A scheduler, and a node of three GPUs that runs the programs of pods."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock, place: Path, eventually: Any) -> None:
+        self.scheduler, self.clock, self.place = scheduler, clock, place
+        self.eventually = eventually
+
+    def submit(self, program: str, workers: int = 1, **fields: Any) -> None:
+        """Submit a job with a grace of three seconds; return when its traps are set."""
+        command = ("sh", "-c", program, str(self.place))
+        known: dict[str, Any] = {"gpus": WHOLE_GPU, "image": "example/train", "grace_seconds": 3}
+        named = WorkloadSpec("vision", "exp", "ana", "job", command, workers=workers)
+        spec = replace(named, **(known | {"min_workers": workers} | fields))
+        self.scheduler.call(self.scheduler.cluster.submit([spec]))
+        for index in range(workers):
+            self.eventually((self.place / f"ready-{index}").exists, what=f"{index} is ready")
+
+    def until(self, **fields: Any) -> WorkloadRecord:
+        """Wait until the job's record has these values."""
+
+        def found() -> WorkloadRecord | None:
+            record = self.scheduler.call(self.scheduler.cluster.workload("vision/exp"))
+            return record if {name: getattr(record, name) for name in fields} == fields else None
+
+        record: WorkloadRecord = self.eventually(found, what=f"its record has {fields}")
+        return record
+
+    def exits(self) -> list[str]:
+        """Return the sentences on killed pods in its history."""
+        history = self.scheduler.call(self.scheduler.cluster.history("vision/exp"))
+        return [event.text for event in history if event.kind == "exited"]
+
+
+@pytest.fixture
+def job(lab: Any, rights: Any, tmp_path: Path, eventually: Any) -> Iterator[Running]:
+    allow_jobs(lab.plane, lab.namespace.name)
+    clock = Clock()
+    (tmp_path / "node").mkdir()
+    with ProcessKubelet(lab.plane, tmp_path / "node", gpus=3) as kubelet:
+        lab.node(NODE, gpus=3, status=kubelet.status)
+        lab.project("vision", quota=3)
+        with Scheduler(rights, namespace=lab.namespace.name, clock=clock) as scheduler:
+            yield Running(scheduler, clock, tmp_path, eventually)
+
+
+def suspend(job: Running) -> str:
+    job.scheduler.call(job.scheduler.cluster.suspend("vision/exp", by="ana"))
+    return "suspended"
+
+
+def time_out(job: Running) -> str:
+    job.clock.ahead += 100
+    return "timed_out"
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("end", [suspend, time_out])
+def test_stop_that_killed_a_pod_says_so(job, end):
+    job.submit(SLOW, max_runtime=90)
+
+    job.until(state=end(job), killed=True)
+
+    job.eventually(lambda: job.exits() == [f"was {KILLED}"], what="its history says so")
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("program", [QUICK, KILLS_ITSELF], ids=["exit code", "kill -9"])
+def test_stop_of_a_program_that_ends_by_itself_says_nothing(job, program):
+    job.submit(program)
+
+    record = job.until(state=suspend(job))
+
+    assert (record.killed, job.exits()) == (False, [])
+
+
+@pytest.mark.kubernetes
+def test_shrink_that_killed_a_worker_names_it(job):
+    job.submit(SLOW, workers=3, min_workers=1, elastic=True)
+
+    scaled = {"workers": 2, "min_workers": None, "by": "ana"}
+    job.scheduler.call(job.scheduler.cluster.scale("vision/exp", **scaled))
+
+    job.until(state="running", killed=True)
+    job.eventually(lambda: job.exits() == [f"worker 2 was {KILLED}"], what="its history says so")
