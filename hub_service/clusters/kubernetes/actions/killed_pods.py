@@ -1,4 +1,4 @@
-"""Notes on Jobs whose pods were killed at the end of their grace period: a save may be cut."""
+"""Notes on Jobs with pods that were killed at the end of a grace period: a save may be cut."""
 
 import json
 from collections import deque
@@ -12,11 +12,11 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.model.records import killed_text
 
 IS_NEWS_S = 300.0
-"""Later the pod is another scheduler's news, which led before this one."""
+"""Older pods were noted by the scheduler that led then."""
 
 
 class KilledPods:
-    """Killed pods of submitted Jobs; each is noted once."""
+    """Notes on killed pods of submitted Jobs, one for each pod."""
 
     def __init__(self, api: Api, events: EventQueue, found: deque[Pod]) -> None:
         """Begin with no pod noted; the informer appends to `found`."""
@@ -30,7 +30,7 @@ class KilledPods:
     ) -> bool:
         """Note the killed pods found since the last call; return True if a write failed.
 
-        `apply` receives each changed Job. An array's elements are left out: they have no note.
+        `apply` receives each changed Job. Elements of arrays are left out.
         """
         failed = []
         while self._found:
