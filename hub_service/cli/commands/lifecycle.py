@@ -90,7 +90,8 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
     """Stop workloads and remove them from the lists.
 
     A running workload gets SIGTERM and its grace period. Its name is free once its processes
-    have ended; its checkpoints stay.
+    have ended. Its output and its checkpoint directory are removed with it; volumes of
+    Kubernetes stay.
 
     \b
     runai delete exp1 sweep-3
