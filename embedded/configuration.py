@@ -56,6 +56,7 @@ HANDED_ON = (
     "RUNAI_USER_CALLS",
     "RUNAI_USER_JOBS",
     "RUNAI_USER_OPEN",
+    "TMPDIR",
 )
 """Variables of the service that are passed on from the environment of `runai up`."""
 # Scopes of project members at the service, from the browser, a notebook or the terminal.
@@ -240,4 +241,5 @@ def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
     }
     c.RunaiLocalSpawner.system_users = settings.system_users
     c.RunaiLocalSpawner.users_directory = str(directory.users)
+    c.RunaiLocalSpawner.data_directory = str(directory.root)
     c.RunaiLocalSpawner.examples_directory = str(EXAMPLES)

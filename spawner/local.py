@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -25,7 +26,8 @@ from traitlets import Bool, Dict, Float, Integer, Unicode, default
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
-from runai.hub_service.processes.user_account import home_name, readable_by
+from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one, locked_folder
+from runai.hub_service.processes.user_account import caches, home_name, readable_by
 from runai.hub_service.processes.user_environment import NOTE, Prepared, UserEnvironment
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
@@ -53,6 +55,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         False, help="Run servers as the Unix accounts of their users (the hub must be root)."
     ).tag(config=True)
     users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
+    data_directory = Unicode(
+        help="Directory of the platform, which finds servers' temporary folders; empty: none."
+    ).tag(config=True)
     examples_directory = Unicode(
         help="Folder that a new home is given as `examples` (without system_users); empty: none."
     ).tag(config=True)
@@ -69,6 +74,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     of_machine = True
     pid: int
+    popen_kwargs: Any
     workload: str
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traitlets' own signature
@@ -78,6 +84,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._session_env: Mapping[str, str] = {}
         self._session_id = ""
         self._start_env: dict[str, str] = {}
+        self._tmp_fds = ExitStack()
         self._python = Prepared(usable=True)
         self._settings: SettingsFolder | None = None
         self._progress = StartProgress()
@@ -128,6 +135,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     await asyncio.shield(self._undo(admission))
                     raise
         finally:
+            self._tmp_fds.close()
             progress.close()
         self.is_starting = self.has_failed = False
         return address
@@ -194,14 +202,17 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             env |= self._settings.variables(self._home)
         # A workload's id is the service's, which ends its processes, too.
         handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
-        self._start_env = with_handed(env, handed)
+        theirs = env.get("TMPDIR", "")  # the admin's setting, or of a session that we run in
+        chosen = {"TMPDIR": theirs} if theirs and not is_of_one(theirs) else {}
+        if not chosen and "TMPDIR" not in handed:
+            handed |= self._tmp_dir(handed[SESSION_ID])
+        self._start_env = caches(self._home) | with_handed(env, handed) | chosen
         self._session_id = handed[SESSION_ID]
         return self._start_env
 
     def inherited_environment(self) -> dict[str, str]:
         """Return the variables of the shell that the server's account can use."""
-        account = pwd.getpwnam(self.user.name) if self.system_users else None
-        uid, gid = (account.pw_uid, account.pw_gid) if account else (None, 0)
+        uid, gid = self._ids
         return readable_by(uid, self.user.name, gid, self.shell_environment)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
@@ -230,6 +241,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         home, output = self._home, StartOutput(self._home, self._output, self._uid)
         self._start_output = output
         settings = self._settings
+        self.popen_kwargs |= {"pass_fds": self._held_tmp_dir()}
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
         def before_exec() -> None:
@@ -268,8 +280,36 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return pwd.getpwnam(self.user.name).pw_uid if self.system_users else os.geteuid()
 
     @property
+    def _ids(self) -> tuple[int | None, int]:
+        """Return the account and group of the server; None: the hub's."""
+        account = pwd.getpwnam(self.user.name) if self.system_users else None
+        return (account.pw_uid, account.pw_gid) if account else (None, 0)
+
+    @property
     def _output(self) -> str:
         return output_file(self.user.name, self.name)
+
+    def _tmp_dirs(self) -> TmpDirs:
+        return TmpDirs(Path(self.data_directory), for_all=self.system_users)
+
+    def _tmp_dir(self, session_id: str) -> dict[str, str]:
+        """Return the TMPDIR of a server that is no workload, made now; {} if there is none."""
+        try:
+            if self.data_directory:
+                return {"TMPDIR": str(self._tmp_dirs().make(session_id, *self._ids))}
+        except OSError as failed:  # as on a full disk, which its user may mend
+            self.log.warning("%s has no TMPDIR of its own: %s", self.user.name, failed)
+        return {}
+
+    def _held_tmp_dir(self) -> Sequence[int]:
+        """Return a descriptor by which the server keeps its TMPDIR from cleaners, until closed."""
+        own = self._start_env.get("TMPDIR", "")
+        with suppress(OSError):
+            if is_of_one(own):
+                descriptor = locked_folder(own)
+                self._tmp_fds.callback(os.close, descriptor)
+                return [descriptor]
+        return []
 
     def _prepare_home(self) -> None:
         try:
@@ -401,6 +441,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if session is not None and (left := await end_session(session)):
             pids = ", ".join(f"{one.pid} ({one.name} of {one.account})" for one in left)
             self.log.warning("%s: processes outlive the server: %s", self.user.name, pids)
+        if session is not None and self.data_directory:
+            self._tmp_dirs().remove(session.id)
 
     def _not_released(self, workload: str) -> None:
         asked = current_request.get()

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, ClassVar
 
 import httpx
@@ -257,10 +258,7 @@ def running_hub(
     directory.prepare(system_users=False)
     for user in USERS + LEAVERS:
         Accounts(directory).add(user, PASSWORD)
-    # JUPYTER_NO_CONFIG leaves a folder there for each server.
-    (data_dir / "tmp").mkdir()
-    own_config = f'{admins_lines}{OWN_CONFIG}c.Spawner.environment["TMPDIR"] = "{data_dir}/tmp"\n'
-    (data_dir / "jupyterhub_config.py").write_text(own_config)
+    (data_dir / "jupyterhub_config.py").write_text(f"{admins_lines}{OWN_CONFIG}")
     (data_dir / "projects.yaml").write_text(PROJECTS)
     platform = HubPlatform(data_dir, free_port(), shell or {})
     try:
@@ -270,3 +268,5 @@ def running_hub(
         yield platform
     finally:
         platform.stop()
+        for link in data_dir.glob("tmp-*"):  # a killed hub leaves what the next start would remove
+            rmtree(link.readlink(), ignore_errors=True)

@@ -24,6 +24,11 @@ _LONGEST: Final = 200  # bytes; file systems take 255
 _DIGEST_DIGITS: Final = 32
 
 
+def caches(home: Path) -> dict[str, str]:
+    """Return the variables that keep caches in a home which tools put into TMPDIR by themselves."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor")}
+
+
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with `~` and `~USER` replaced by the home directory.
 
@@ -89,7 +94,7 @@ class UnixAccount:
         passed = readable_by(self.uid, self.user, self.gid, passed_on(os.environ))
         python = UserEnvironment(self.home).variables(os.environ)
         own = {"HOME": str(self.home), "LOGNAME": self.user, "SHELL": self.shell, "USER": self.user}
-        return passed | python | own
+        return passed | caches(self.home) | python | own
 
 
 def readable_by(uid: int | None, user: str, gid: int, passed: Mapping[str, str]) -> dict[str, str]:

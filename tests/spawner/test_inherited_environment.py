@@ -43,8 +43,11 @@ def platform(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "SSL_CERT_FILE": str(certificates),
         "REQUESTS_CA_BUNDLE": str(certificates / "missing"),
         "ADMINS_TOKEN": "hunter2",
+        "TMPDIR": "/var/tmp",
     }
-    with running_hub(tmp_path_factory.mktemp("shell"), OWN, shell) as platform:
+    theirs = f'{{"TMPDIR": "{certificates.parent}"}}'
+    own = f"{OWN}c.RunaiLocalSpawner.environment.update({theirs})\n"
+    with running_hub(tmp_path_factory.mktemp("shell"), own, shell) as platform:
         yield platform
 
 
@@ -59,7 +62,8 @@ def environment_of_job(platform: HubPlatform, **own: str) -> dict[str, str]:
 
 
 def inherited(platform: HubPlatform, environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name in platform.shell}
+    names = platform.shell.keys() - {"TMPDIR"}
+    return {name: value for name, value in environment.items() if name in names}
 
 
 def test_session_and_job_inherit_the_same_list_and_keep_what_is_chosen_for_them(
@@ -83,6 +87,8 @@ def test_session_and_job_inherit_the_same_list_and_keep_what_is_chosen_for_them(
     assert inherited(platform, session) == {**same, "CUDA_HOME": "/of/the/file"}
     assert (chosen["HTTP_PROXY"], chosen["TZ"]) == ("http://mine", "UTC")
     assert "http_proxy" not in chosen
+    assert job["TMPDIR"].startswith("/var/tmp/runai-")
+    assert session["TMPDIR"] == str(certificates.parent)
     assert "hunter2" not in log + (platform.data_dir / "up.log").read_text()
 
 

@@ -28,6 +28,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_shell_environment,
     check_start,
     check_storage,
+    check_tmp_dirs,
 )
 from runai.hub_service.cli.framework.hub_login import hub_root, is_this_machine
 from runai.hub_service.client import Client
@@ -349,6 +350,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_start(root)
     yield from check_settings(root)
     yield from check_shell_environment(root)
+    yield from check_tmp_dirs(root)
     yield check_descriptors(own_process.max_descriptors())
     yield from check_mps_daemons(root / "mps")
     if open_paths:

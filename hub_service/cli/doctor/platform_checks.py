@@ -19,6 +19,7 @@ from runai.hub_service.processes.shell_environment import (
     readable,
     refused_proxies,
 )
+from runai.hub_service.processes.tmp_dirs import TmpDirs
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 WRITTEN: Final = (
@@ -145,6 +146,14 @@ def check_room_for_files(root: Path) -> Iterator[Finding]:
         yield Finding("note", "files", text, "Small files of jobs are what grows.")
     else:
         yield Finding("ok", "files", text)
+
+
+def check_tmp_dirs(root: Path) -> Iterator[Finding]:
+    """Report the temporary folders that ended jobs and sessions have left."""
+    if left := " ".join(sorted(map(str, TmpDirs(root).left()))):
+        text = f"temporary folders of ended jobs and sessions are still there: {left}"
+        mend = "The platform's next start tries again; findmnt names file systems below them."
+        yield Finding("note", "temporary", text, mend)
 
 
 def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:

@@ -5,6 +5,7 @@ It decides about directories, accounts and supervisors' instructions. Workers ou
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import (
@@ -65,6 +66,7 @@ from runai.hub_service.model.records import (
     Allocation,
     ElasticRules,
     Process,
+    WorkerEnvironment,
     WorkerRecord,
     WorkloadId,
     WorkloadRecord,
@@ -75,9 +77,12 @@ from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.shell_environment import beneath
+from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
 from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import NotFound, Unavailable
+
+LOG = logging.getLogger("runai.service")
 
 
 def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
@@ -161,6 +166,7 @@ class LocalCluster(RecordedCluster):
         self._progress = ProgressFiles()
         self._leavings = JobDirCleanup(data_dir / JOBS)
         self._leavings.settle(self._is_there)
+        self._tmp_dirs = TmpDirs(data_dir, for_all=system_users)
         self._timetable_changed = asyncio.Event()
 
     @classmethod
@@ -221,7 +227,9 @@ class LocalCluster(RecordedCluster):
 
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running workers first."""
-        for row in list(self._rows.values()):
+        rows = list(self._rows.values())
+        self._tmp_dirs.sweep(_tmp_name(row) for row in rows if row.active)
+        for row in rows:
             if self._requests is not None:  # the unit's stop has disabled the controllers
                 for worker in row.active:
                     self._requests.hold(worker.name, row.spec)
@@ -262,6 +270,7 @@ class LocalCluster(RecordedCluster):
         leaving = DeletedWorkload(row.id, row.record.submitted, aged)
         with self._leavings.going(leaving, self._at_home(row)):
             yield
+        self._tmp_dirs.remove(_tmp_name(row))
         self._listening.drop(row.id)
         self._timetable_changed.set()
 
@@ -422,6 +431,7 @@ class LocalCluster(RecordedCluster):
             shared = self.elastic_dir(row)
             shared.forget_status(worker.name)  # a status of an earlier start
             directories += [str(shared.path), str(shared.path / "status")]
+        tmp_dir = self._make_tmp_dir(row, account)
         variables = self.variables(row, worker)
         python = UserEnvironment(account.home)
         named = named_files(spec.command)
@@ -442,6 +452,7 @@ class LocalCluster(RecordedCluster):
             expected=[name for name in expected_files(row) if name in named],
             most_files=self._job_files,
             open_files=self._open_files,
+            tmp_dir=str(tmp_dir or ""),
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
             python={
                 "files": python.expected(),
@@ -451,6 +462,32 @@ class LocalCluster(RecordedCluster):
             },
         )
         return instructions, beneath(account.environment(), variables)
+
+    def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
+        """Return a worker's environment, with its workload's own TMPDIR unless it has another."""
+        found = super().variables(row, worker)
+        if not _chooses_tmp_dir(row.spec):
+            found.pop("TMPDIR", None)
+            if (own := self._tmp_dirs.find(_tmp_name(row))) is not None:
+                found["TMPDIR"] = str(own)
+        return found
+
+    async def environment(
+        self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
+    ) -> WorkerEnvironment:
+        """Return a running worker's environment; the TMPDIR of a session is made with it."""
+        row = self._rows.row(workload)
+        if row is not None and row.active and row.spec.command is None:
+            try:
+                self._make_tmp_dir(row, self._account(row.spec))
+            except (NotFound, OSError) as failed:  # its user can make room in a notebook
+                LOG.warning("%s has no TMPDIR of its own: %s", workload, failed)
+        return await super().environment(workload, worker, uid=uid)
+
+    def _make_tmp_dir(self, row: StoredWorkload, account: UnixAccount) -> Path | None:
+        if _chooses_tmp_dir(row.spec):
+            return None
+        return self._tmp_dirs.make(_tmp_name(row), account.uid, account.gid)
 
     def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
         """Return how the processes of a session are recognised, given its server."""
@@ -468,15 +505,17 @@ class LocalCluster(RecordedCluster):
         self._left_over.add(row.id, [devices[s.device].uuid for s in worker.devices], left)
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
-        """Record a worker's exit, then remove its control group."""
-        if self._requests is None:
-            return super().report_exit(workload, index, ending)
-        record = self._row(workload).record
-        worker = record.workers[index].name
-        ending = self._requests.explained(worker, record.spec, ending)
+        """Record a worker's exit, then remove its control group and the last one's TMPDIR."""
+        row = self._row(workload)
+        worker = row.record.workers[index].name
+        if self._requests is not None:
+            ending = self._requests.explained(worker, row.spec, ending)
         super().report_exit(workload, index, ending)
-        self._requests.remove(worker)
-        return None
+        if self._requests is not None:
+            self._requests.remove(worker)
+        after = self._rows.row(workload)
+        if after is None or not after.active:
+            self._tmp_dirs.remove(_tmp_name(row))
 
     def _unless_gone(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
         """Return the record of a workload; None if it is gone, also if another has its name."""
@@ -527,6 +566,16 @@ def _phase(row: StoredWorkload) -> tuple[float, int, bool]:
 def _own_dir(row: StoredWorkload) -> Path:
     """Return the directory of a workload that its user may write to."""
     return Path(row.record.checkpoint_dir).parent
+
+
+def _tmp_name(row: StoredWorkload) -> str:
+    """Return the name by which a workload's TMPDIR is found; an array's elements have one uid."""
+    return f"{row.id} {row.record.uid}"
+
+
+def _chooses_tmp_dir(spec: WorkloadSpec) -> bool:
+    """Return True if a TMPDIR was given with a job; that of another one came along by itself."""
+    return "TMPDIR" in spec.env and not is_of_one(spec.env["TMPDIR"])
 
 
 def _make_data_dir(data_dir: Path) -> Path:

@@ -85,6 +85,8 @@ class Instructions:
     """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
     """Soft limit of open descriptors; 0: the service's."""
+    tmp_dir: str = ""
+    """Folder that the supervisor locks while it lives; "": none."""
     group: str = ""
     """File by which a process joins the worker's control group; "": it has none."""
 

@@ -59,6 +59,15 @@ def lock_byte(directory: str, byte: int) -> bool:
     return True  # the descriptor stays open: the kernel frees the lock when this process ends
 
 
+def hold(folder: str) -> int:
+    """Lock a worker's TMPDIR, so that cleaners of /tmp spare it; return the descriptor, or -1."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return fd
+    return -1
+
+
 def adopt_orphans() -> bool:
     """Become the subreaper of all descendants; return False if the kernel cannot."""
     adopted: int = worker_start.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -198,6 +207,7 @@ class Supervisor:
         self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
         self.notes.reserve("ended.json", "exit.json")
+        tmp_dir = hold(spec.get("tmp_dir", ""))  # missing if an older service wrote it
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
         if not adopt_orphans():
@@ -214,6 +224,8 @@ class Supervisor:
         }
         self.notes.enqueue("exit.json", ending)
         self.notes.until_written()
+        if tmp_dir >= 0:
+            os.close(tmp_dir)  # the check goes on in a process of its own
         if self.told:
             checkpoint_check.begin_check(self.directory, spec, self.marked)
 

@@ -1,0 +1,516 @@
+"""Jobs have a TMPDIR of their own: short, closed, empty at the start, gone with the last worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labs import LocalLab, local_lab, plan, resize, start
+from runai.hub_service.cli.doctor.platform_checks import check_tmp_dirs
+from runai.hub_service.clusters.local.supervisor.supervisor import hold
+from runai.hub_service.processes.tmp_dirs import (
+    MOST_BYTES,
+    USUAL,
+    TmpDirs,
+    is_of_one,
+    locked_folder,
+)
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from unix_accounts import UIDS, accounts, as_user
+from waiting import eventually, eventually_async
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
+
+BELOW = "/ray/session_2026-11-29_13-33-59_123456_1234567/sockets/plasma_store"
+"""Path of the longest socket of Ray, below TMPDIR."""
+
+LIKE_RAY = """
+import os, socket, sys, tempfile
+noted = os.path.join(tempfile.gettempdir(), "ray/ray_current_cluster")
+if os.path.exists(noted):
+    print("joins", open(noted).read())
+else:
+    os.makedirs(os.path.dirname(noted))
+    open(noted, "w").write(os.environ["RUNAI_WORKLOAD"])
+    place = tempfile.gettempdir() + "/ray/session_2026-11-29_13-33-59_123456_1234567/sockets"
+    os.makedirs(place)
+    socket.socket(socket.AF_UNIX).bind(place + "/plasma_store")
+    print("begins", os.environ["RUNAI_WORKLOAD"])
+print(tempfile.gettempdir(), flush=True)
+{then}
+"""
+"""A program that does with TMPDIR what Ray does."""
+HOLD = "import signal; signal.pause()"
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a path as short as an admin may choose."""
+    folder = Path("/tmp") / f"t{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> Iterator[TmpDirs]:
+    yield TmpDirs(tmp_path, environ={})
+    for link in tmp_path.glob("tmp-*"):
+        subprocess.run(["rm", "-rf", str(link.readlink())], check=True)
+
+
+def like_ray(then: str = "") -> tuple[str, ...]:
+    return (sys.executable, "-I", "-c", LIKE_RAY.format(then=then))
+
+
+def cleaned(place: str) -> subprocess.CompletedProcess[bytes]:
+    """Lock a folder as systemd-tmpfiles does before it removes from it; it fails if it is held."""
+    return subprocess.run(["flock", "--nonblock", "--exclusive", place, "true"], check=False)
+
+
+def listed(place: Path) -> list[str]:
+    return [entry.name for entry in place.iterdir()]
+
+
+async def output(lab: LocalLab, name: str) -> list[str]:
+    chunks = lab.cluster.logs(name, worker=None, tail=None, follow=False)
+    return b"".join([chunk.lines async for chunk in chunks]).decode().splitlines()
+
+
+async def place_of(lab: LocalLab, name: str, lines: int = 2) -> Path:
+    """Return the TMPDIR that a job has printed, when it has."""
+
+    async def printed() -> bool:
+        return len(await output(lab, name)) >= lines
+
+    await eventually_async(printed)
+    return Path((await output(lab, name))[-1])
+
+
+async def gone(*places: Path) -> None:
+    def are_gone() -> bool:
+        return not any(place.exists() for place in places)
+
+    await eventually_async(are_gone, what="the folder is removed")
+
+
+class TestPath:
+    """The path of a folder."""
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param("vision/exp 0196", id="a short one"),
+            pytest.param(f"{'p' * 63}/{'n' * 63} {'0' * 36}", id="the longest names"),
+            pytest.param("ü/é ☃", id="other letters"),
+        ],
+    )
+    def test_leaves_a_socket_of_ray_its_room_whatever_the_names(self, dirs, name):
+        path = dirs.make(name)
+
+        assert len(os.fsencode(path)) <= MOST_BYTES == 107 - len("/") - 72
+        assert len(os.fsencode(f"{path}{BELOW}")) <= 107
+        assert is_of_one(str(path))
+        dirs.remove(name)
+
+    def test_lies_below_the_platforms_own_short_tmpdir(self, short, tmp_path):
+        dirs = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
+
+        assert dirs.make("a").parent.parent == short
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            pytest.param("{long}", id="too long"),
+            pytest.param("{short}/none", id="missing"),
+            pytest.param("tmp", id="relative"),
+            pytest.param("", id="empty"),
+        ],
+    )
+    def test_lies_in_tmp_where_the_platforms_own_cannot_be_used(self, given, short, tmp_path):
+        given = given.format(long=tmp_path, short=short)
+        dirs = TmpDirs(tmp_path, environ={"TMPDIR": given})
+
+        assert dirs.make("a").parent.parent == USUAL
+        dirs.remove("a")
+
+    @pytest.mark.parametrize(
+        ("mode", "for_all"),
+        [
+            pytest.param(0o777, False, id="others may rename what is in it"),
+            pytest.param(0o700, True, id="the users cannot enter it"),
+        ],
+    )
+    def test_lies_in_tmp_where_the_platforms_own_is_unsafe(self, mode, for_all, short, tmp_path):
+        short.chmod(mode)
+        dirs = TmpDirs(tmp_path, for_all=for_all, environ={"TMPDIR": str(short)})
+
+        assert dirs.make("a").parent.parent == USUAL
+        dirs.remove("a")
+
+    def test_follows_a_changed_tmpdir_when_nothing_uses_the_old_one(self, short, dirs, tmp_path):
+        before = dirs.make("a")
+        changed = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
+
+        assert changed.make("b").parent == before.parent
+        for name in ("a", "b"):
+            changed.remove(name)
+        assert changed.make("c").parent.parent == short
+
+    @pytest.mark.parametrize(
+        ("path", "is_ours"),
+        [
+            ("/tmp/runai-abcdef/abcdefgh", True),
+            ("/scratch/t/runai-abc234/abcdefgh/below", True),
+            ("/tmp/runai-abcdef", False),
+            ("/tmp", False),
+            ("runai-abcdef/abcdefgh", False),
+            ("", False),
+        ],
+    )
+    def test_is_recognised_by_its_form(self, path, is_ours):
+        assert is_of_one(path) is is_ours
+
+
+class TestFolder:
+    """A folder, without a job."""
+
+    def test_is_its_accounts_alone_and_empty(self, dirs):
+        path = dirs.make("a")
+
+        found = path.lstat()
+        assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o700, os.geteuid())
+        assert list(path.iterdir()) == []
+        assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o711
+        dirs.remove("a")
+
+    def test_of_a_worker_that_joins_is_as_the_first_has_left_it(self, dirs):
+        (dirs.make("a") / "noted").touch()
+
+        assert (dirs.make("a") / "noted").exists()
+
+    def test_that_was_left_over_is_empty_for_the_next_start(self, dirs, tmp_path):
+        (dirs.make("a") / "noted").touch()
+
+        assert list(TmpDirs(tmp_path, environ={}).make("a").iterdir()) == []
+
+    def test_that_somebody_has_put_in_its_place_is_not_used(self, dirs, tmp_path):
+        parent = dirs.make("a").parent
+        dirs.remove("a")
+        assert not parent.exists()
+        parent.symlink_to(tmp_path)
+
+        assert dirs.make("b").parent != parent
+        dirs.remove("b")
+        parent.unlink()
+
+    def test_is_removed_whatever_its_modes(self, dirs):
+        path = dirs.make("a")
+        (path / "closed/below").mkdir(parents=True)
+        (path / "closed").chmod(0)
+        path.chmod(0)
+
+        dirs.remove("a")
+
+        eventually(lambda: not path.parent.exists())
+
+    def test_is_removed_without_following_its_links(self, dirs, tmp_path):
+        spared = tmp_path / "spared"
+        spared.mkdir()
+        (spared / "file").touch()
+        path = dirs.make("a")
+        (path / "link").symlink_to(spared)
+
+        dirs.remove("a")
+
+        eventually(lambda: not path.parent.exists())
+        assert (spared / "file").exists()
+
+    @pytest.mark.mounts
+    def test_is_removed_by_its_account_without_entering_another_file_system(self, tmp_path):
+        dirs = TmpDirs(tmp_path, environ={})
+        path = dirs.make("a", UIDS["ana"], UIDS["ana"])
+        assert as_user("ana", f"mkdir {path}/mounted && touch {path}/own").returncode == 0
+        subprocess.run(["mount", "-t", "tmpfs", "x", f"{path}/mounted"], check=True)
+        (path / "mounted/roots").touch()
+
+        dirs.remove("a")
+
+        [left] = dirs.left()
+        try:
+            eventually(lambda: [entry.name for entry in left.iterdir()] == ["mounted"])
+            assert (left / "mounted/roots").exists()
+            [named] = check_tmp_dirs(tmp_path)
+            assert named.verdict == "note"
+            assert str(left) in named.text
+        finally:
+            subprocess.run(["umount", f"{left}/mounted"], check=True)
+        TmpDirs(tmp_path, environ={}).sweep(())
+        eventually(lambda: not path.parent.exists())
+
+    @as_root
+    def test_is_out_of_reach_of_other_accounts(self, tmp_path):
+        dirs = TmpDirs(tmp_path, environ={})
+        path = dirs.make("a", UIDS["ana"], UIDS["ana"])
+
+        assert as_user("ana", f"touch {path}/own").returncode == 0
+        for script in (f"touch {path}/x", f"ls {path}", f"ls {path.parent}", f"rm -r {path}"):
+            assert as_user("pat", script).returncode != 0
+        assert as_user("ana", f"rm -rf {path}; mkdir {path.parent}/x").returncode != 0
+        assert path.is_dir()
+        dirs.remove("a")
+        eventually(lambda: not path.parent.exists())
+
+
+class TestSweep:
+    """The removal of what a killed platform has left, at the next start."""
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            pytest.param("lock", id="a supervisor or a server holds it"),
+            pytest.param("process", id="a process names it"),
+            pytest.param("row", id="its job is active"),
+        ],
+    )
+    def test_spares_a_folder_in_use(self, use, dirs, tmp_path):
+        path, other = dirs.make("a"), dirs.make("b")
+        command = [
+            sys.executable,
+            "-I",
+            "-c",
+            "print('up', flush=True); import time; time.sleep(99)",
+        ]
+        with subprocess.Popen(
+            command,
+            env={"TMPDIR": str(path if use == "process" else tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            lock = locked_folder(path) if use == "lock" else hold("")
+            try:
+                TmpDirs(tmp_path, environ={}).sweep(["a"] if use == "row" else [])
+                assert (path.exists(), other.exists()) == (True, False)
+            finally:
+                process.kill()
+                if lock >= 0:
+                    os.close(lock)
+
+    def test_leaves_the_folders_of_another_data_directory_alone(self, dirs, tmp_path):
+        elsewhere = tmp_path / "copy"
+        elsewhere.mkdir()
+        path = dirs.make("a")
+        subprocess.run(["cp", "-a", *tmp_path.glob("tmp-*"), str(elsewhere)], check=True)
+
+        TmpDirs(elsewhere, environ={}).sweep(())
+
+        assert path.exists()
+
+    def test_ends_a_removal_that_was_interrupted(self, dirs, tmp_path):
+        path = dirs.make("a")
+        left = path.parent / ".trash/abc"
+        left.mkdir(parents=True)
+        (left / "file").touch()
+        [named] = check_tmp_dirs(tmp_path)
+        assert str(left) in named.text
+
+        TmpDirs(tmp_path, environ={}).sweep(["a"])
+
+        eventually(lambda: not left.parent.exists())
+        assert path.exists()
+        dirs.remove("a")
+        assert list(check_tmp_dirs(tmp_path)) == []
+
+
+class TestJobs:
+    """The folders of jobs."""
+
+    async def test_ray_of_two_projects_begins_two_clusters_and_a_later_one_none_of_them(self, lab):
+        first = lab.job("h", command=like_ray(HOLD), gpus=0.5)
+        second = lab.job("i", command=like_ray(HOLD), project="nlp", user="bo", gpus=0.5)
+        await lab.started(first, second, share=0.5)
+        places = [await place_of(lab, first.id), await place_of(lab, second.id)]
+        begun = [(await output(lab, spec.id))[0] for spec in (first, second)]
+        assert begun == ["begins vision/h", "begins nlp/i"]
+
+        for spec in (first, second):
+            await lab.cluster.suspend(spec.id, by="ana")
+            await lab.until(spec.id, "suspended")
+        await gone(*places)
+        await lab.cluster.resume(first.id, by="ana")
+        assert await lab.cluster.apply(plan(start(first.id, 0, share=0.5))) == []
+
+        assert await place_of(lab, first.id, 4) == places[0]
+        assert (await output(lab, first.id))[2] == "begins vision/h"
+
+    async def test_a_killed_heads_cluster_is_found_by_no_later_start(self, lab):
+        spec = lab.job(command=like_ray("os.kill(os.getpid(), 9)"), backoff_limit=1)
+        await lab.cluster.submit([spec])
+        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+        await place_of(lab, spec.id)
+        await lab.until(spec.id, "retrying")
+        await lab.pass_time(3600)
+        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+        await lab.until(spec.id, "failed")
+
+        assert (await output(lab, spec.id))[::2] == ["begins vision/exp"] * 2
+
+    async def test_workers_of_a_gang_share_one_until_the_last_has_ended(self, lab):
+        spec = lab.job(workers=2)
+        await lab.started(spec)
+        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        assert (await lab.cluster.environment(spec.id, 1)).variables["TMPDIR"] == str(place)
+        (place / "noted").touch()
+
+        await lab.end(spec, 0)
+        await eventually_async(lambda: _has_ended(lab, spec.id, 0))
+        assert (place / "noted").exists()
+        await lab.end(spec, 0, worker=1)
+        await lab.until(spec.id, "succeeded")
+
+        await gone(place)
+
+    async def test_worker_that_starts_again_elsewhere_finds_it_as_it_is(self, lab):
+        spec = lab.job(on_term=143, elastic=True, gpus_max=MilliGpu(4000))
+        await lab.started(spec)
+        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        (place / "noted").touch()
+
+        assert await lab.cluster.apply(plan(resize(spec.id, 0, 1))) == []
+        await lab.until(spec.id, "stopping")
+        await lab.until(spec.id, "running")
+
+        assert listed(place) == ["noted"]
+
+    async def test_is_gone_after_everything_was_killed(self, tmp_path):
+        async with local_lab(tmp_path, forget=False) as lab:
+            spec = lab.job()
+            await lab.started(spec)
+            place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+            (place / "noted").touch()
+            [worker] = (await lab.cluster.workload(spec.id)).workers
+            assert worker.process is not None
+            supervisors = psutil.Process(worker.process.pid).parents()[:2]
+        assert listed(place) == ["noted"]
+        for process in reversed(supervisors):
+            process.kill()
+        await asyncio.to_thread(psutil.wait_procs, supervisors)
+        async with local_lab(tmp_path) as lab:
+            await lab.until(spec.id, "retrying")
+
+            await gone(place)
+
+    async def test_a_restarted_service_leaves_a_running_jobs_alone(self, tmp_path):
+        async with local_lab(tmp_path, forget=False) as lab:
+            spec = lab.job()
+            await lab.started(spec)
+            place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+            (place / "noted").touch()
+        async with local_lab(tmp_path) as lab:
+            assert (place / "noted").exists()
+            await lab.until(spec.id, "running")
+            await lab.end(spec, 0)
+            await lab.until(spec.id, "succeeded")
+
+            await gone(place)
+
+    async def test_is_locked_while_its_supervisor_lives(self, lab):
+        spec = lab.job()
+        await lab.started(spec)
+        place = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
+
+        assert cleaned(place).returncode != 0
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+
+    @pytest.mark.parametrize(
+        ("given", "is_kept"),
+        [
+            pytest.param("/var/tmp", True, id="given with the job"),
+            pytest.param("", True, id="given with the job, empty"),
+            pytest.param("/tmp/runai-abcdef/abcdefgh", False, id="of the notebook it comes from"),
+        ],
+    )
+    async def test_wins_over_the_submitters_but_not_over_one_that_was_given(
+        self, given, is_kept, lab
+    ):
+        spec = lab.job(env={"TMPDIR": given})
+        await lab.started(spec)
+
+        found = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
+        assert (found == given) is is_kept
+        assert is_of_one(found) is not is_kept
+
+    @as_root
+    async def test_of_system_users_is_their_accounts(self, monkeypatch, short):
+        short.chmod(0o755)
+        with accounts(monkeypatch) as folder:
+            async with local_lab(folder, system_users=True) as lab:
+                script = 'ls -ldn "$TMPDIR" && touch "$TMPDIR/x" && echo $TMPDIR'
+                spec = lab.job(command=("sh", "-c", script))
+                await lab.cluster.submit([spec])
+                assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+                await lab.until(spec.id, "succeeded")
+                listed, place = await output(lab, spec.id)
+
+                assert listed.split()[0].rstrip(".+") == "drwx------"
+                assert listed.split()[2:4] == [str(UIDS["ana"])] * 2
+                await gone(Path(place))
+
+    async def test_of_a_session_is_there_before_its_server_and_gone_after_it(self, lab):
+        spec = lab.session()
+        await lab.started(spec, share=0.5)
+        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        assert listed(place) == []
+        (place / "noted").touch()
+        await lab.cluster.attach(spec.id, await lab.session_process())
+        assert (await lab.cluster.environment(spec.id)).variables["TMPDIR"] == str(place)
+        assert (place / "noted").exists()
+
+        await lab.end_session(spec)
+        await gone(place)
+
+    async def test_of_a_session_without_a_server_is_gone_with_it(self, lab):
+        spec = lab.session()
+        await lab.started(spec, share=0.5)
+        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+
+        await lab.cluster.delete(spec.id, by="ana")
+        await lab.until_gone(spec.id)
+
+        await gone(place)
+
+    async def test_caches_of_compilers_lie_in_the_home(self, lab):
+        script = "echo $TORCHINDUCTOR_CACHE_DIR"
+        specs = [
+            lab.job("own", command=("sh", "-c", script)),
+            lab.job("set", command=("sh", "-c", script), env={"TORCHINDUCTOR_CACHE_DIR": "/mine"}),
+        ]
+        await lab.cluster.submit(specs)
+        for device, spec in enumerate(specs):
+            await lab.cluster.apply(plan(start(spec.id, device)))
+            await lab.until(spec.id, "succeeded")
+
+        [own], [chosen] = [await output(lab, spec.id) for spec in specs]
+        assert own.endswith("/users/ana/.cache/torchinductor")
+        assert chosen == "/mine"
+
+
+async def _has_ended(lab: LocalLab, name: str, worker: int) -> bool:
+    return (await lab.cluster.workload(name)).workers[worker].state == "finished"
