@@ -15,6 +15,7 @@ import pytest
 
 from runai.hub_service.client import Client
 from runai.hub_service.client.transport import Transport
+from runai.hub_service.processes.tmp_dirs import is_of_one
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
@@ -329,6 +330,22 @@ def test_exec_inherits_no_cpus_of_the_worker_it_is_called_in(bob, eventually):
     )
 
     assert done.stdout == "[]\n"
+
+
+def test_exec_has_the_tmpdir_of_the_job_and_not_of_its_caller(bob, eventually, tmp_path):
+    bob("submit", "exp1", "-g", "0.5", "--", "sh", "-c", "echo $TMPDIR; sleep 1000")
+    eventually(lambda: "runai-" in bob("logs", "exp1").stdout)
+
+    done = subprocess.run(
+        [*COMMAND, "exec", "exp1", "--", "sh", "-c", "echo $TMPDIR"],
+        env=os.environ | bob.environment | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == bob("logs", "exp1").stdout
+    assert is_of_one(done.stdout.strip())
 
 
 @pytest.mark.parametrize("asked", [["--workers", "2"], ["--elastic"]], ids=["gang", "elastic job"])
