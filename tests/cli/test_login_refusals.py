@@ -125,6 +125,35 @@ class FailingHub(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class RefusingHub(FailingHub):
+    """A hub that refuses every login with a sentence on its page."""
+
+    sentence: ClassVar[str] = ""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(403, f'<p class="login_error">{self.sentence}</p>'.encode())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "hint"),
+    [
+        ("Invalid username or password", "Try again; an admin can give you a new one."),
+        ("Dora is &lt;dora&gt;.\x1b[2J", "The hub's answer: Dora is <dora>.\\x1b[2J"),
+    ],
+    ids=["wrong password", "a reason"],
+)
+def test_refused_login_has_the_reason_of_the_hubs_page(runai, monkeypatch, sentence, hint):
+    monkeypatch.setattr(RefusingHub, "sentence", sentence)
+    with ThreadingHTTPServer(("127.0.0.1", 0), RefusingHub) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        result = runai("login", url, "--user", "Dora", "--password-stdin", stdin="x\n")
+        server.shutdown()
+
+    assert f"Hint: {hint}" in result.stderr.splitlines()
+
+
 @pytest.mark.parametrize(
     ("request_line", "status", "told"),
     [

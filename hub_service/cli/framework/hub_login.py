@@ -4,7 +4,9 @@ It uses the hub's login form and its API for tokens, so it works with every auth
 a form. Hubs with single sign-on have none: their users create a token on the page /hub/token.
 """
 
+import re
 import socket
+from html import unescape
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
@@ -13,6 +15,7 @@ import httpx
 from runai.hub_service.client.connection import address_parts
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+from runai.hub_service.wire.printable import printable
 
 SERVICE: Final = "services/runai/"
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
@@ -23,6 +26,8 @@ _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _MOST_REPLY_BYTES: Final = 4 * 2**20
 """Maximum size of a reply; JupyterHub's pages have some 100 KiB."""
 _XSRF: Final = "_xsrf"
+_WRONG: Final = "Invalid username or password"
+"""JupyterHub's own sentence."""
 _STARTING: Final = frozenset({502, 503, 504})
 """Statuses of a proxy while its hub starts."""
 _REFUSED: Final = frozenset({200, 401, 403})
@@ -50,6 +55,13 @@ def hub_root(url: str) -> str:
         if found and (not rest or rest.startswith("/")):
             path = head
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path.rstrip('/')}/"
+
+
+def _reason(page: str) -> str:
+    """Return why a login page refuses, "" without another reason than the password."""
+    found = re.search(r'<p class="login_error">([^<]{1,1000})</p>', page)
+    reason = printable(unescape(found[1])) if found else _WRONG
+    return "" if reason == _WRONG else f"The hub's answer: {reason}"
 
 
 def is_this_machine(url: str) -> bool:
@@ -134,7 +146,7 @@ class HubLogin:
             raise self._failed(reply)
         raise Unauthenticated(
             f"The hub does not accept this password of {user}.",
-            hint="Try again; an admin can give you a new one.",
+            hint=_reason(reply.text) or "Try again; an admin can give you a new one.",
         )
 
     def mint_token(self) -> str:
