@@ -71,6 +71,11 @@ def _why_no_module(name: str) -> str:
     )
 
 
+def _why_no_tools(target: str, *names: str) -> str:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)} (make {target} installs them)" if missing else ""
+
+
 def _why_no_compiler() -> str:
     return (
         ""
@@ -119,6 +124,13 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "node": _why_no_node,
     "nodes": why_no_nodes,
     "own_cluster": why_no_cluster,
+    "large_tools": partial(_why_no_tools, "test-versions", "dvc", "mlflow", "ray", "wandb"),
+    "tools": partial(
+        _why_no_tools,
+        "test-all",
+        *("accelerate", "hydra", "joblib", "lightning", "optuna", "submitit", "tensorboard"),
+        *("torch", "uv"),
+    ),
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
     "vscode": _why_no_vscode_widgets,

@@ -77,7 +77,15 @@ YOURS = {
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
 """Names of files that readers write and programs make, of a route, and of a kind of file."""
-OTHERS = {"--api-versions", "--build-arg", "--lr", "--nnodes", "--standalone", "--timeout"}
+OTHERS = {
+    "--api-versions",
+    "--build-arg",
+    "--lr",
+    "--nnodes",
+    "--standalone",
+    "--temp",
+    "--timeout",
+}
 """Options of other programs that sentences name."""
 OTHER_PROGRAMS = re.compile(
     r"(?:kubectl|helm|docker|systemctl|torchrun|useradd|pip|python3? -m (?:pip|venv))"
