@@ -34,7 +34,7 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
         state = WorkloadState.TIMED_OUT if row.halt == "timed_out" else WorkloadState.ENDED
         return _finish(row, state, now=now)
     if begun and all(w.exit_code == 0 for w in begun):
-        reason = StateReason("succeeded", "finished with exit code 0")
+        reason = StateReason("succeeded", f"finished with exit code 0{_in_a_stop(row)}")
         return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
         step = _failed(row, now=now)
@@ -48,6 +48,14 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
         return step
     reason = StateReason("timed_out", time_limits.end_text(row.record))
     return _finish(_with_reason(row, reason), WorkloadState.TIMED_OUT, now=now)
+
+
+def _in_a_stop(row: StoredWorkload) -> str:
+    """Return what to know of exit code 0 in a pause: some tools exit so whenever they are told."""
+    if row.halt != "paused" and row.intent != "suspend":
+        return ""
+    stop = "suspended" if row.intent == "suspend" else "paused"
+    return f" while it was being {stop}: if it was not done, submit it again"
 
 
 def is_examined(row: StoredWorkload) -> bool:

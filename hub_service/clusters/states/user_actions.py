@@ -235,7 +235,7 @@ def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
     if row.record.state.finished:
         raise Conflict(
             f"{row.id} is finished ({row.record.state}) and cannot be {verb}.",
-            hint="Delete it and submit it again.",
+            hint="Submit it again. Under another name, this one and its checkpoints stay.",
             code="finished",
         )
     if row.intent == "delete":

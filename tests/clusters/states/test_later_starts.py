@@ -51,3 +51,37 @@ def test_next_start_is_told_so_if_a_program_ran(ending, began, is_reported):
 
     assert row.resumed is (began or is_reported)
     assert not row.record.state.finished
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"),
+    [
+        pytest.param("", "finished with exit code 0", id="by itself"),
+        pytest.param(
+            "pause",
+            "finished with exit code 0 while it was being paused: if it was not done, submit it"
+            " again",
+            id="pause",
+        ),
+        pytest.param(
+            "suspend",
+            "finished with exit code 0 while it was being suspended: if it was not done, submit it"
+            " again",
+            id="suspension",
+        ),
+    ],
+)
+def test_exit_code_0_in_a_stop_says_so(stop, told):
+    row = of(lifecycle.running(started(), 0, Process(100, 1), now=2))
+    if stop == "pause":
+        row = of(lifecycle.stopped(row, [0], RECLAIMED, now=3))
+    if stop == "suspend":
+        row = of(user_actions.suspended(row, by="ana", now=3))
+
+    step = lifecycle.exited(row, 0, ExitStatus(0, told=bool(stop)), now=4)
+
+    record = of(step).record
+    assert record.state == "succeeded"
+    assert record.reason is not None
+    assert record.reason.text == told
+    assert ("succeeded", told) in step.events

@@ -199,7 +199,7 @@ class WorkloadLookup:
         if record.state.finished:
             raise Conflict(
                 f"{workload} is finished ({record.state}) and cannot be {verb}.",
-                hint="Delete it and submit it again.",
+                hint="Submit it again. Under another name, this one and its checkpoints stay.",
                 code="finished",
             )
         if subject.deleted is not None:
