@@ -174,6 +174,8 @@ GRACE_S = 100.0
 ADOPTING = """
 import ctypes, os, signal, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+for number in (signal.SIGINT, signal.SIGQUIT):  # ignored where the tests run in the background
+    signal.signal(number, signal.SIG_DFL)
 main = subprocess.Popen(["bash", "-c", sys.argv[1]], start_new_session=True)
 print(main.pid, flush=True)
 while True:
