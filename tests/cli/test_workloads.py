@@ -451,8 +451,10 @@ def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sen
 def test_end_of_the_waiting_is_not_the_end_of_the_job(bob, act, number, code):
     if act == "wait":
         bob("submit", "exp1", *SLEEP)
+    waits = ["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP]
     waiting = subprocess.Popen(
-        [*COMMAND, *(["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP])],
+        # The tests may run under nohup, or behind & in a script.
+        ["env", f"--default-signal={number.name.removeprefix('SIG')}", *COMMAND, *waits],
         env=os.environ | bob.environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -44,8 +44,8 @@ def test_server_has_a_closed_folder_that_cleaners_spare_and_that_ends_with_it(
 
 def test_servers_of_a_killed_hub_keep_theirs_until_they_end(fresh: HubPlatform):
     fresh.start_server("ana", project="vision", gpus=0.5)
-    fresh.start_server("bo")
-    fresh.start_server("cy")
+    for user in ("bo", "cy"):
+        fresh.start_server(user, gpus="0")
     own = {user: place(fresh, user) for user in ("ana", "bo", "cy")}
     for folder in own.values():
         (folder / "noted").touch()
