@@ -73,6 +73,7 @@ c.JupyterHub.services = [
             "RUNAI_AGENT_TOKEN": "{node_token}",
             "RUNAI_PROJECTS": "{data}/projects.yaml",
             "RUNAI_SIMULATE": "2",
+            "RUNAI_USER_CALLS": "0",
         }},
     }},
     {{"name": "tester", "api_token": "{tester}"}},
