@@ -24,9 +24,10 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
-from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one, locked_folder
+from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
 from runai.hub_service.processes.user_account import caches, home_name, readable_by
 from runai.hub_service.processes.user_environment import NOTE, Prepared, UserEnvironment
 from runai.hub_service.wire.problems import current as current_request
@@ -227,13 +228,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def get_args(self) -> list[str]:
         """Return the server's arguments; JupyterLab refuses to run as root without a flag."""
         args: list[str] = super().get_args()
-        runs_as_root = (
-            pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
-        )
         path = self._user_environment.path(usable=self._python.usable)
         if terminal := terminal_command(self.user_env({}).get("SHELL", ""), path):
             args = [*args, f"--ServerApp.terminado_settings=shell_command={shlex.join(terminal)}"]
-        return [*args, "--allow-root"] if runs_as_root else args
+        return [*args, "--allow-root"] if self._uid == 0 else args
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
         """Return the child's setup: change user and directory, redirect its output."""
@@ -306,7 +304,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         own = self._start_env.get("TMPDIR", "")
         with suppress(OSError):
             if is_of_one(own):
-                descriptor = locked_folder(own)
+                descriptor = locked(own)
                 self._tmp_fds.callback(os.close, descriptor)
                 return [descriptor]
         return []

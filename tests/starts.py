@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from runai.hub_service.clusters.local.processes import attempt
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
+from runai.hub_service.clusters.local.supervisor import subreaper
 from runai.hub_service.clusters.states.state import ExitStatus
 
 
@@ -79,6 +82,46 @@ class Start:
     def printed(self, word: str) -> bool:
         """Return True if the worker has printed `word`."""
         return word in self.output()
+
+
+HANGS = """
+import os, sys, time
+sys.path[:0] = {folders!r}
+import checkpoint_check, code_note, program_files, subreaper
+
+def hang(*_):
+    with open({pid!r} + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename({pid!r} + ".new", {pid!r})
+    time.sleep(1000)
+
+{reading}, {limit} = hang, {within}
+subreaper.main(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def let_hang(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, reading: str, limit: str, within: float
+) -> Path:
+    """Let a reading beside a worker hang, with another time limit in seconds.
+
+    Return the file in which its PID will be.
+    """
+    here = Path(subreaper.__file__).parent
+    folders, pid = [str(here), str(here.parents[2] / "processes")], folder / "hanging.pid"
+    values = {"folders": folders, "pid": str(pid), "within": within}
+    program = folder / "hangs.py"
+    program.write_text(HANGS.format(reading=reading, limit=limit, **values))
+    monkeypatch.setattr(attempt, "SUPERVISOR", program)
+    return pid
+
+
+def has_exited(pid: int) -> bool:
+    """Return True if a process has ended, or waits for its parent."""
+    try:
+        return has_ended(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -6,7 +6,6 @@ account, so that no user can make, rename or replace one.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -20,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from runai.hub_service.processes.folder_lock import is_locked
 
 MOST_BYTES: Final = 34
 """Length of a path: a socket's has at most 107 bytes, so 72 are left below; Ray needs 68."""
@@ -39,17 +40,6 @@ _REMOVAL: Final = (
 def is_of_one(path: str) -> bool:
     """Return True if a path lies in the temporary folder of a job or session."""
     return _OF_ONE.fullmatch(path) is not None
-
-
-def locked_folder(path: str | Path) -> int:
-    """Return a descriptor that locks a folder while it is open; cleaners of /tmp spare it then.
-
-    Raises:
-        OSError: the folder is not there, or is a link.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    return fd
 
 
 class TmpDirs:
@@ -80,7 +70,7 @@ class TmpDirs:
         while True:
             parent = self._make_parent()
             path = parent / _digest(name)
-            if name not in self._used and not _is_locked(path):
+            if name not in self._used and not is_locked(path):
                 self._put_aside(path)
             try:
                 path.mkdir(0o700)
@@ -118,7 +108,7 @@ class TmpDirs:
             if not _is_ours(parent):
                 return []
             found = [path for path in parent.iterdir() if path.name != _TRASH]
-            unused = [path for path in found if not _is_locked(path)]
+            unused = [path for path in found if not is_locked(path)]
         except OSError:
             return []
         named = set(_named_by_processes()) if unused else set()
@@ -135,7 +125,9 @@ class TmpDirs:
                 parent = self._link.readlink()
             except FileNotFoundError:
                 with suppress(FileExistsError):  # another process was first
-                    self._link.symlink_to(self._base / f"runai-{_letters(secrets.token_bytes(4))}")
+                    self._link.symlink_to(
+                        self._base / f"runai-{_letters(secrets.token_bytes(5))[:6]}"
+                    )
                 continue
             if parent.parent == self._base or parent.exists():
                 with suppress(FileExistsError):
@@ -179,8 +171,9 @@ def _digest(name: str) -> str:
     return _letters(hashlib.sha256(name.encode()).digest()[:5])
 
 
-def _letters(some: bytes) -> str:
-    return b32encode(some).decode().lower().rstrip("=")[: 8 if len(some) > 4 else 6]
+def _letters(five: bytes) -> str:
+    """Return five bytes as eight letters."""
+    return b32encode(five).decode().lower()
 
 
 def _is_ours(parent: Path) -> bool:
@@ -189,21 +182,6 @@ def _is_ours(parent: Path) -> bool:
         found = parent.lstat()
         is_folder, closed = stat.S_ISDIR(found.st_mode), not found.st_mode & 0o022
         return is_folder and closed and found.st_uid == os.geteuid()
-    return False
-
-
-def _is_locked(path: Path) -> bool:
-    """Return True if the supervisor of a worker, or the server of a session, holds a folder."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
     return False
 
 

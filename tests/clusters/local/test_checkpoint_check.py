@@ -11,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local.processes import attempt
 from runai.hub_service.clusters.local.supervisor import checkpoint_check, worker_start
 from runai.hub_service.model.progress import PROGRESS_FILE
-from starts import Start
+from starts import Start, has_exited, let_hang
 
 PLACE = "checkpoints"
 
@@ -94,50 +93,23 @@ def test_answer_of_an_earlier_job_of_the_same_name_is_ignored(start, place, even
     assert start.attempt.saved() is None
 
 
-HANGS = """
-import os, sys, time
-sys.path.append({folder!r})
-import checkpoint_check, exit_notes, supervisor
-
-def hang(_place, _since):
-    with open({held!r}, "w") as file:
-        file.write(str(os.getpid()))
-    os.rename({held!r}, {held!r} + ".pid")
-    time.sleep(1000)
-
-checkpoint_check.has_new_file, checkpoint_check.CHECK_WITHIN_S = hang, {within}
-notes = exit_notes.ExitNotes(sys.argv[1])
-supervisor.Supervisor(sys.argv[1], int(sys.argv[2]), notes).run()
-"""
-
-
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
 def test_check_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
     start, place, eventually, tmp_path, monkeypatch, within
 ):
-    folder, held = str(Path(checkpoint_check.__file__).parent), tmp_path / "held"
-    program = tmp_path / "hangs.py"
-    program.write_text(HANGS.format(folder=folder, held=str(held), within=within))
-    monkeypatch.setattr(attempt, "SUPERVISOR", program)
+    names = "checkpoint_check.has_new_file", "checkpoint_check.CHECK_WITHIN_S"
+    pid = let_hang(monkeypatch, tmp_path, *names, within)
 
     stopped(start, place, "exit 143", eventually)
 
     assert start.attempt.holder() is None
-    eventually(held.with_suffix(".pid").exists)
-    checker = int(held.with_suffix(".pid").read_text())
+    eventually(pid.exists)
+    checker = int(pid.read_text())
     if within > 1:
-        assert not has_gone(checker)
+        assert not has_exited(checker)
         psutil.Process(psutil.Process(checker).ppid()).kill()
-    eventually(lambda: has_gone(checker))
+    eventually(lambda: has_exited(checker))
     assert start.attempt.saved() is None
-
-
-def has_gone(pid: int) -> bool:
-    """Return True if a process has ended, or waits for its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
@@ -161,7 +133,7 @@ def checks_of(start: Start) -> list[int]:
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
-        if str(start.path) in (process.info["cmdline"] or ()) and not has_gone(process.pid)
+        if str(start.path) in (process.info["cmdline"] or ()) and not has_exited(process.pid)
     ]
 
 

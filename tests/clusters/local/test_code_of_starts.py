@@ -16,8 +16,8 @@ import pytest
 
 from labs import LocalLab, local_lab, plan, start
 from runai.hub_service.clusters.local.processes import attempt, attempt_answers
-from runai.hub_service.clusters.local.supervisor import subreaper
 from runai.hub_service.model.records import Code
+from starts import has_exited, let_hang
 from waiting import eventually_async
 
 GONE = "train.py is gone; it was there before"
@@ -145,50 +145,23 @@ def test_note_that_is_none_counts_as_missing(start, note):
     assert start.attempt.code() is None
 
 
-HANGS = """
-import os, sys, time
-sys.path[:0] = {folders!r}
-import code_note, program_files, subreaper
-
-def hang(_folder, _names):
-    with open({held!r}, "w") as file:
-        file.write(str(os.getpid()))
-    os.rename({held!r}, {held!r} + ".pid")
-    time.sleep(1000)
-
-program_files.read_code, code_note.READ_WITHIN_S = hang, {within}
-subreaper.main(sys.argv[1], int(sys.argv[2]))
-"""
-
-
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
 def test_disk_that_hangs_holds_up_neither_start_nor_end(
     start, eventually, tmp_path, monkeypatch, within
 ):
-    place = Path(subreaper.__file__).parent
-    folders, held = [str(place), str(place.parents[2] / "processes")], tmp_path / "held"
-    program = tmp_path / "hangs.py"
-    program.write_text(HANGS.format(folders=folders, held=str(held), within=within))
-    monkeypatch.setattr(attempt, "SUPERVISOR", program)
+    names = "program_files.read_code", "code_note.READ_WITHIN_S"
+    pid = let_hang(monkeypatch, tmp_path, *names, within)
 
     start("true", code=["t.py"])
 
     assert start.ending().exit_code == 0
     assert start.attempt.holder() is None
-    eventually(held.with_suffix(".pid").exists)
-    reader = int(held.with_suffix(".pid").read_text())
+    eventually(pid.exists)
+    reader = int(pid.read_text())
     if within > 1:
         psutil.Process(psutil.Process(reader).ppid()).kill()
-    eventually(lambda: has_gone(reader))
+    eventually(lambda: has_exited(reader))
     assert start.attempt.code() is None
-
-
-def has_gone(pid: int) -> bool:
-    """Return True if a process has ended, or waits for its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes the account")

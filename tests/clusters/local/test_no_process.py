@@ -101,7 +101,7 @@ def test_a_fork_that_fails_is_no_end_of_the_supervisor():
 SUPERVISES = """
 import os, pathlib, resource, sys
 sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
-import exit_notes, supervisor
+import exit_notes, subreaper, supervisor  # subreaper completes the path
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 os.setuid(int(sys.argv[1]))
 supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), exit_notes.ExitNotes(sys.argv[3])).run()

@@ -16,13 +16,8 @@ import pytest
 from labs import LocalLab, local_lab, plan, resize, start
 from runai.hub_service.cli.doctor.platform_checks import check_tmp_dirs
 from runai.hub_service.clusters.local.supervisor.supervisor import hold
-from runai.hub_service.processes.tmp_dirs import (
-    MOST_BYTES,
-    USUAL,
-    TmpDirs,
-    is_of_one,
-    locked_folder,
-)
+from runai.hub_service.processes.folder_lock import locked
+from runai.hub_service.processes.tmp_dirs import MOST_BYTES, USUAL, TmpDirs, is_of_one
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from unix_accounts import UIDS, accounts, as_user
 from waiting import eventually, eventually_async
@@ -99,6 +94,11 @@ async def place_of(lab: LocalLab, name: str, lines: int = 2) -> Path:
 
     await eventually_async(printed)
     return Path((await output(lab, name))[-1])
+
+
+async def tmp_dir(lab: LocalLab, workload: str, worker: int = 0) -> Path:
+    """Return the TMPDIR in a worker's environment."""
+    return Path((await lab.cluster.environment(workload, worker)).variables["TMPDIR"])
 
 
 async def gone(*places: Path) -> None:
@@ -303,7 +303,7 @@ class TestSweep:
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            lock = locked_folder(path) if use == "lock" else hold("")
+            lock = locked(path) if use == "lock" else hold("")
             try:
                 TmpDirs(tmp_path, environ={}).sweep(["a"] if use == "row" else [])
                 assert (path.exists(), other.exists()) == (True, False)
@@ -374,8 +374,8 @@ class TestJobs:
     async def test_workers_of_a_gang_share_one_until_the_last_has_ended(self, lab):
         spec = lab.job(workers=2)
         await lab.started(spec)
-        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
-        assert (await lab.cluster.environment(spec.id, 1)).variables["TMPDIR"] == str(place)
+        place = await tmp_dir(lab, spec.id)
+        assert await tmp_dir(lab, spec.id, 1) == place
         (place / "noted").touch()
 
         await lab.end(spec, 0)
@@ -389,7 +389,7 @@ class TestJobs:
     async def test_worker_that_starts_again_elsewhere_finds_it_as_it_is(self, lab):
         spec = lab.job(on_term=143, elastic=True, gpus_max=MilliGpu(4000))
         await lab.started(spec)
-        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        place = await tmp_dir(lab, spec.id)
         (place / "noted").touch()
 
         assert await lab.cluster.apply(plan(resize(spec.id, 0, 1))) == []
@@ -402,7 +402,7 @@ class TestJobs:
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
-            place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+            place = await tmp_dir(lab, spec.id)
             (place / "noted").touch()
             [worker] = (await lab.cluster.workload(spec.id)).workers
             assert worker.process is not None
@@ -420,7 +420,7 @@ class TestJobs:
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
-            place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+            place = await tmp_dir(lab, spec.id)
             (place / "noted").touch()
         async with local_lab(tmp_path) as lab:
             assert (place / "noted").exists()
@@ -433,9 +433,9 @@ class TestJobs:
     async def test_is_locked_while_its_supervisor_lives(self, lab):
         spec = lab.job()
         await lab.started(spec)
-        place = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
+        place = await tmp_dir(lab, spec.id)
 
-        assert cleaned(place).returncode != 0
+        assert cleaned(str(place)).returncode != 0
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
@@ -476,11 +476,11 @@ class TestJobs:
     async def test_of_a_session_is_there_before_its_server_and_gone_after_it(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
-        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        place = await tmp_dir(lab, spec.id)
         assert listed(place) == []
         (place / "noted").touch()
         await lab.cluster.attach(spec.id, await lab.session_process())
-        assert (await lab.cluster.environment(spec.id)).variables["TMPDIR"] == str(place)
+        assert await tmp_dir(lab, spec.id) == place
         assert (place / "noted").exists()
 
         await lab.end_session(spec)
@@ -489,7 +489,7 @@ class TestJobs:
     async def test_of_a_session_without_a_server_is_gone_with_it(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
-        place = Path((await lab.cluster.environment(spec.id)).variables["TMPDIR"])
+        place = await tmp_dir(lab, spec.id)
 
         await lab.cluster.delete(spec.id, by="ana")
         await lab.until_gone(spec.id)

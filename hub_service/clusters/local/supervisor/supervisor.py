@@ -24,9 +24,11 @@ if TYPE_CHECKING or __package__:
         stop_order,
         worker_start,
     )
+    from runai.hub_service.processes import folder_lock
 else:  # in the subreaper's program, which extends sys.path
     import checkpoint_check
     import file_count
+    import folder_lock
     import leftovers
     import process_tree
     import stop_order
@@ -60,11 +62,9 @@ def lock_byte(directory: str, byte: int) -> bool:
 
 
 def hold(folder: str) -> int:
-    """Lock a worker's TMPDIR, so that cleaners of /tmp spare it; return the descriptor, or -1."""
+    """Lock a worker's TMPDIR; return the descriptor, or -1 if there is none."""
     with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        return fd
+        return folder_lock.locked(folder)
     return -1
 
 
