@@ -8,7 +8,7 @@ them again, since the REST API has no form.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -64,6 +64,7 @@ class Choice:
     refused: str = ""
     is_known: bool = True
     unchecked: str = ""
+    """What may still delay it though nothing waits; "": nothing."""
 
     @property
     def is_free(self) -> bool:
@@ -237,7 +238,7 @@ async def _dry_run_choice(
         return _choice(amount, overview, refused=error.message)
     tried = reply.workloads[0]
     if tried.reason is None:
-        return replace(_choice(amount, overview), unchecked=reply.unchecked)
+        return _choice(amount, overview, unchecked=reply.unchecked)
     if tried.reason.is_making_room:
         return _choice(amount, overview, waits=tried.reason.text, is_soon=True)
     start = tried.expected_start.text if tried.expected_start else ""
@@ -253,6 +254,7 @@ def _choice(
     is_soon: bool = False,
     refused: str = "",
     is_known: bool = True,
+    unchecked: str = "",
 ) -> Choice:
     milli = amount.milli_gpus
     return Choice(
@@ -263,6 +265,7 @@ def _choice(
         is_soon=is_soon,
         refused=refused,
         is_known=is_known,
+        unchecked=unchecked,
     )
 
 

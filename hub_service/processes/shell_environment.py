@@ -23,9 +23,16 @@ CPU_VARIABLES: Final = (
     "OMP_NUM_THREADS",
 )
 """Variables that name the CPUs of one worker, the first always; another inherits none of them."""
+OF_TORCHRUN: Final = {
+    "PET_NNODES": "WORLD_SIZE",
+    "PET_NODE_RANK": "RANK",
+    "PET_MASTER_ADDR": "MASTER_ADDR",
+    "PET_MASTER_PORT": "MASTER_PORT",
+}
+"""Variables from which torchrun takes its arguments, each by the one that has its value."""
 RENDEZVOUS: Final = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    *OF_TORCHRUN,
     "RUNAI_ELASTIC_DIR",
 )
 """Variables by which a process joins the training of a gang or an elastic job."""

@@ -16,7 +16,7 @@ from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
 from runai.hub_service.model.workload_spec import LEAST_CPU_MILLI
 from runai.hub_service.processes.session_end import SESSION_ID
-from runai.hub_service.processes.shell_environment import CPU_VARIABLES
+from runai.hub_service.processes.shell_environment import CPU_VARIABLES, OF_TORCHRUN
 from runai.hub_service.scheduler.model.quantity import memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
@@ -26,13 +26,6 @@ CONTEXT_MIB = 500
 MEBIBYTE = 1024 * 1024
 
 _TORCHRUN_ALONE = re.compile(r"--standalone\b|--nnodes[= ]1(?![\d:])")
-_OF_TORCHRUN = {
-    "PET_NNODES": "WORLD_SIZE",
-    "PET_NODE_RANK": "RANK",
-    "PET_MASTER_ADDR": "MASTER_ADDR",
-    "PET_MASTER_PORT": "MASTER_PORT",
-}
-"""Variables from which torchrun takes its arguments, each by the one that has its value."""
 
 
 def worker_environment(
@@ -124,7 +117,7 @@ def launcher_variables(spec: WorkloadSpec) -> Mapping[str, str]:
     text = " ".join((*(spec.command or ()), spec.source or ""))
     of_one_node = "PET_STANDALONE" in spec.env or spec.env.get("PET_NNODES") == "1"
     is_alone = of_one_node or _TORCHRUN_ALONE.search(text)
-    names = {"NODE_RANK": "RANK", **({} if is_alone else _OF_TORCHRUN)}
+    names = {"NODE_RANK": "RANK", **({} if is_alone else OF_TORCHRUN)}
     return {name: same for name, same in names.items() if name not in spec.env}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from runai.hub_service.processes import session_end
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from waiting import eventually_async
 
+EndSession = Callable[[SessionProcesses], Awaitable[Sequence[LeftOver]]]
 DEAF = (
     "import os, signal, time\n"
     "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'told\\n'))\n"
@@ -62,6 +63,16 @@ def _started(output: Path, variables: Mapping[str, str]) -> subprocess.Popen[byt
             stdout=file,
             start_new_session=True,
         )
+
+
+async def _ended_by(lab: LocalLab, end: EndSession) -> WorkloadSpec:
+    """End a session's server; `end` ends what it has left."""
+    lab.cluster._tending._machine = replace(THIS_MACHINE, end_session=end)
+    spec = await _granted(lab)
+    await lab.cluster.attach(spec.id, await lab.session_process())
+    await lab.end_session(spec)
+    lab.close()
+    return spec
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
@@ -124,11 +135,7 @@ async def test_device_with_a_process_left_over_gets_nothing_new_until_it_has_gon
         return [LeftOver(other.pid, created, "burn", "pat")]
 
     async with local_lab(tmp_path, Clock()) as lab:
-        lab.cluster._tending._machine = replace(THIS_MACHINE, end_session=outlived)
-        spec = await _granted(lab)
-        await lab.cluster.attach(spec.id, await lab.session_process())
-        await lab.end_session(spec)
-        lab.close()
+        spec = await _ended_by(lab, outlived)
         await lab.until(spec.id, "ended")
         told = await _faults(lab.cluster)
         await lab.cluster.note_faults(NODE, dict.fromkeys(told, ""))
@@ -183,11 +190,7 @@ async def test_end_of_a_session_that_fails_is_tried_again(tmp_path, monkeypatch)
         return []
 
     async with local_lab(tmp_path, Clock()) as lab:
-        lab.cluster._tending._machine = replace(THIS_MACHINE, end_session=end)
-        spec = await _granted(lab)
-        await lab.cluster.attach(spec.id, await lab.session_process())
-        await lab.end_session(spec)
-        lab.close()
+        spec = await _ended_by(lab, end)
 
         await lab.until(spec.id, "ended")
 

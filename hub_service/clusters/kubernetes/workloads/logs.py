@@ -77,14 +77,11 @@ async def follow(
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
     following = _Following(api, parts=parts)
-    is_first = True
+    now = await look()
+    async for gap in _missing(api, now, worker, tail):
+        yield gap
     try:
         while True:
-            now = await look()
-            if is_first:
-                async for gap in _missing(api, now, worker, tail):
-                    yield gap
-            is_first = False
             for pod in now.of(worker):
                 following.begin(pod, now.attempt, tail)
             tail = None  # later pods are read from their beginning
@@ -95,6 +92,7 @@ async def follow(
             if is_over:
                 return
             await following.something()
+            now = await look()
     finally:
         await following.end()
 
