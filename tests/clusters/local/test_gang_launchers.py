@@ -10,13 +10,14 @@ from labs import DEVICES, LocalLab, local_lab, plan, start
 
 pytestmark = pytest.mark.torch
 
-TRAINING = """
+TRAINING = r"""
 import os
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-print(f"{rank} of {size} on node {os.environ.get('NODE_RANK')}", flush=True)
+# In one piece: the ranks of a worker share its output.
+os.write(1, f"{rank} of {size} on node {os.environ.get('NODE_RANK')}\n".encode())
 dist.barrier()
 dist.destroy_process_group()
 """
