@@ -105,7 +105,7 @@ def test_login_names_the_invalid_address(runai):
 
 
 class FailingHub(BaseHTTPRequestHandler):
-    """A hub with a login form; `replies` are its statuses by path, if not those of a sound one."""
+    """A hub with a login form; `replies` are its statuses by path, if not a sound one's."""
 
     replies: ClassVar[dict[str, int]] = {}
 
@@ -225,7 +225,7 @@ def test_a_hub_with_subdomains_says_where_its_service_is(location: str, expected
 
 
 class HostileHub(BaseHTTPRequestHandler):
-    """A hub that logs everybody in; `replies` has its other status lines, headers and bodies."""
+    """A hub that logs every user in; `replies` has its other status lines, headers and bodies."""
 
     replies: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
     sound: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
