@@ -37,6 +37,7 @@ from traitlets.config import Config
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import AccountRemoval
+from runai.embedded.accounts.unix_authenticator import with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory, write_private
 from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
@@ -135,6 +136,9 @@ class EmbeddedHub(app.JupyterHub):
             raise
         try:
             done = completed(ours, self.config, self.spawner_class.section_names())
+            done.config.JupyterHub.authenticator_class = with_checked_accounts(
+                self.authenticator_class
+            )
             self.update_config(done.config)
             self._added = done.added
             self._report(added=[*done.added], without_gpu=self._without_gpu())

@@ -218,6 +218,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Add the user's name, home and shell."""
+        env["LOGNAME"] = self.user.name  # as on a login
         if self.system_users:
             return dict(super().user_env(env))
         env["USER"] = self.user.name

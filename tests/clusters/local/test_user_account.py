@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,12 +87,21 @@ def test_names_that_begin_alike_have_homes_of_their_own():
     assert len(homes) == 256
 
 
+@pytest.mark.parametrize("system_users", [False, True], ids=["platform's", "unix"])
 @pytest.mark.parametrize("user", ["ana", ODD["path"]], ids=["plain", "odd"])
-def test_sessions_and_jobs_of_a_user_are_at_the_same_home(user: str, tmp_path: Path):
+def test_sessions_and_jobs_of_a_user_have_the_same_name_and_home(
+    user: str, system_users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    entry = pwd.struct_passwd((user, "x", 54_321, 54_321, "", "/home/her", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", {user: entry}.__getitem__)
     spawner = RunaiLocalSpawner(
-        user=SimpleNamespace(name=user), users_directory=str(tmp_path / "users")
+        user=SimpleNamespace(name=user),
+        users_directory=str(tmp_path / "users"),
+        system_users=system_users,
     )
 
-    job = account_of(user, tmp_path, system_users=False)
+    session = spawner.user_env({})
+    job = account_of(user, tmp_path, system_users=system_users).environment()
 
-    assert spawner.user_env({})["HOME"] == job.environment()["HOME"]
+    for variable in ("HOME", "LOGNAME", "USER"):
+        assert session[variable] == job[variable]

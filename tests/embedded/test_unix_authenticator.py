@@ -1,0 +1,207 @@
+"""Logins with Unix passwords: the checked account is the one that runs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pamela
+import pytest
+from jupyterhub.auth import PAMAuthenticator
+from tornado import web
+from traitlets.config import Config
+
+from runai.embedded.accounts.unix_authenticator import CheckedAccounts, with_checked_accounts
+from runai.embedded.directory import DataDirectory
+from runai.embedded.hub import EmbeddedHub
+from runai.embedded.settings import Settings
+
+PASSWORDS = {"dora": "of dora", "Dora": "of Dora", "ana": "of ana", "ben": "of ben", "cy": "of cy"}
+SWAP = {"ana": "ben", "ben": "ana"}
+CAPITALS = "Invalid username or password. Capitals do not count here: Dora is dora. "
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(pamela.LIBPAM, "pam_start_confdir"), reason="PAM reads services of /etc alone"
+)
+
+
+@pytest.fixture
+def pam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the real PAM ask a program of ours, which needs no accounts and no root."""
+    known = tmp_path / "passwords"
+    known.write_text("".join(f"{name}:{password}\n" for name, password in PASSWORDS.items()))
+    check = tmp_path / "check"
+    check.write_text(f'#!/bin/sh\ntr -d "\\0" | sed "s/^/$PAM_USER:/" | grep -qxFf - {known}\n')
+    check.chmod(0o755)
+    services = tmp_path / "services"
+    services.mkdir()
+    (services / "login").write_text(
+        f"auth required pam_exec.so quiet expose_authtok {check}\naccount required pam_permit.so\n"
+    )
+
+    def start(service: bytes, user: bytes, conversation: Any, handle: Any) -> int:
+        folder = os.fsencode(services)
+        started: int = pamela.LIBPAM.pam_start_confdir(service, user, conversation, folder, handle)
+        return started
+
+    monkeypatch.setattr(pamela, "PAM_START", start)
+
+
+def only_accounts(monkeypatch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
+    """Make these the accounts of the machine."""
+    entries = {
+        name: pwd.struct_passwd((name, "x", uid, uid, "", f"/home/{name}", "/bin/sh"))
+        for uid, name in enumerate(names, start=54_321)
+    }
+    # DOMAIN\NAME is NAME, as with winbind.
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: entries[name.removeprefix("lab\\")])
+    monkeypatch.setattr(pwd, "getpwuid", {entry.pw_uid: entry for entry in entries.values()}.get)
+
+
+class Own(PAMAuthenticator):  # type: ignore[misc]
+    """An authenticator of an admin's file, which is PAM still."""
+
+
+async def log_in(
+    name: str,
+    password: str,
+    settings: Mapping[str, object],
+    kind: type[PAMAuthenticator] = PAMAuthenticator,
+) -> str | None:
+    """Return the name of the new session's user, None after a refusal."""
+    config: Any = Config()
+    config.PAMAuthenticator.update({"allow_all": True, **settings})
+    authenticator = with_checked_accounts(kind)(config=config)
+    data = {"username": name, "password": password}
+    entered = await authenticator.get_authenticated_user(None, data)
+    return None if entered is None else entered["name"]
+
+
+@pytest.mark.usefixtures("pam")
+@pytest.mark.parametrize("kind", [PAMAuthenticator, Own], ids=["pam", "subclass"])
+@pytest.mark.parametrize(
+    ("typed", "of", "entered", "settings"),
+    [
+        pytest.param("dora", "dora", "dora", {}, id="plain"),
+        pytest.param("Dora", "dora", "dora", {}, id="capitals"),
+        pytest.param("dora", "Dora", "Dora", {"username_map": {"dora": "Dora"}}, id="to capitals"),
+        pytest.param("Ana", "cy", "cy", {"username_map": {"ana": "cy"}}, id="mapped"),
+        pytest.param("ana", "ben", "ben", {"username_map": SWAP}, id="swapped"),
+        pytest.param(
+            "lab\\Dora", "Dora", "Dora", {"pam_normalize_username": True}, id="normalized by PAM"
+        ),
+    ],
+)
+async def test_login_takes_the_password_of_the_account_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[PAMAuthenticator],
+    typed: str,
+    of: str,
+    entered: str,
+    settings: Mapping[str, object],
+):
+    only_accounts(monkeypatch, PASSWORDS)
+
+    name = await log_in(typed, PASSWORDS[of], settings, kind)
+
+    assert (name, type(name)) == (entered, str)
+
+
+@pytest.mark.usefixtures("pam")
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        pytest.param("ana", {"username_map": {"ana": "cy"}}, id="mapped"),
+        pytest.param("ana", {"username_map": SWAP}, id="swapped"),
+        pytest.param("ana", {"username_map": {"ana": "zoe"}}, id="mapped to no account"),
+        pytest.param("zoe", {"pam_normalize_username": True}, id="no account"),
+        pytest.param("Zoe", {"pam_normalize_username": True}, id="no account, capitals"),
+    ],
+)
+async def test_login_refuses_the_password_of_the_typed_name(
+    monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
+):
+    only_accounts(monkeypatch, PASSWORDS)
+
+    assert await log_in(typed, "of ana", settings) is None
+
+
+@pytest.mark.usefixtures("pam")
+async def test_log_names_the_account_that_the_map_names_and_the_machine_lacks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    only_accounts(monkeypatch, PASSWORDS)
+
+    await log_in("ana", "of ana", {"username_map": {"ana": "zoe"}})
+
+    assert "ana logs in as zoe, which this machine does not have." in caplog.text
+
+
+@pytest.mark.usefixtures("pam")
+@pytest.mark.parametrize("accounts", [["Dora", "dora"], ["Dora"], []], ids="/".join)
+async def test_refusal_of_a_name_with_capitals_says_that_they_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, accounts: list[str]
+):
+    only_accounts(monkeypatch, accounts)
+
+    with pytest.raises(web.HTTPError) as refused:
+        await log_in("Dora", "of Dora", {})
+
+    assert refused.value.status_code == 403
+    assert str(refused.value.get_message()).startswith(CAPITALS)
+
+
+@pytest.mark.usefixtures("pam")
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        pytest.param("dora", {}, id="plain"),
+        pytest.param("ben", {"username_map": {"ben": "dora"}}, id="mapped"),
+        pytest.param("dora", {"pam_normalize_username": True}, id="normalized by PAM"),
+        pytest.param("dora", {"admin_groups": {"root"}}, id="admin groups"),
+    ],
+)
+async def test_right_password_without_an_account_is_refused_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
+):
+    only_accounts(monkeypatch, ["ana"])
+
+    with pytest.raises(web.HTTPError) as refused:
+        await log_in(typed, "of dora", settings)
+
+    assert refused.value.status_code == 403
+    assert "There is no Unix account dora on this machine." in str(refused.value.get_message())
+
+
+@pytest.mark.parametrize(
+    ("system_users", "file", "checks"),
+    [
+        pytest.param(True, "", True, id="system users"),
+        pytest.param(False, "c.JupyterHub.authenticator_class = 'PAM'", True, id="pam"),
+        pytest.param(
+            True,
+            "from jupyterhub.auth import PAMAuthenticator\n"
+            "class Own(PAMAuthenticator): ...\n"
+            "c.JupyterHub.authenticator_class = Own",
+            True,
+            id="subclass",
+        ),
+        pytest.param(True, "c.JupyterHub.authenticator_class = 'dummy'", False, id="not pam"),
+        pytest.param(False, "", False, id="accounts of the platform"),
+    ],
+)
+def test_hub_checks_accounts_where_logins_are_pams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_users: bool, file: str, checks: bool
+):
+    DataDirectory(tmp_path).prepare(system_users=False)
+    for name, value in Settings(tmp_path, system_users=system_users).environment().items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "jupyterhub_config.py").write_text(file)
+    hub = EmbeddedHub()
+
+    hub.load_config_file("jupyterhub_config", str(tmp_path))
+
+    assert issubclass(hub.authenticator_class, CheckedAccounts) == checks
