@@ -6,12 +6,15 @@ user's Unix account, else its home is a folder of the data directory.
 """
 
 import asyncio
+import json
 import os
 import pwd
 import resource
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -25,6 +28,7 @@ from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.processes.folder_lock import locked
+from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
@@ -46,6 +50,9 @@ LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 LOOK_EVERY_S = 0.25
 """Seconds between checks of a process that has not answered yet."""
 WAY_OUT = "Are your own settings the cause? The form offers Start without my settings."
+RUNTIME = ".local/share/jupyter/runtime"
+"""Folder in the home that Jupyter must be able to write to, unless one of these names another."""
+RUNTIME_ELSEWHERE = {"JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"}
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -117,6 +124,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 request = session_request(self.user_options or {})
             self._settings = self._without_settings() if request.without_settings else None
             await asyncio.to_thread(self._prepare_home)
+            await asyncio.to_thread(self._check_account)
             self._python = await asyncio.to_thread(self._prepare_python)
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._log_request(wanted) if request.is_workload else ""
@@ -327,6 +335,49 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     f"Your home cannot be made: {why}. Ask an admin of this machine.",
                     reason="no_home",
                 ) from failed
+
+    def _check_account(self) -> None:
+        """Check, as the server's account, that its home and the server's program can be used.
+
+        Raises:
+            SessionRefused: one cannot. The reason is `home_away` if the home is missing or cannot
+                be reached now.
+        """
+        uid, gid = self._ids
+        is_elsewhere = self._settings is not None or RUNTIME_ELSEWHERE & self.environment.keys()
+        options = {
+            "user": self.user.name if uid is not None else "",
+            "uid": uid,
+            "gid": gid,
+            "groups": [] if uid is None else os.getgrouplist(self.user.name, gid),
+            "home": str(self._home),
+            "program": self.cmd[0] if Path(self.cmd[0]).is_absolute() else "",
+            "folder": "" if is_elsewhere else str(self._home / RUNTIME),
+        }
+        ran = subprocess.run(  # noqa: S603 - our own command
+            # Run by our account at first: the server's may not be able to run this Python.
+            [sys.executable, "-I", "-S", PATH_CHECK, json.dumps(options)],
+            cwd="/",
+            env={k: v for k in ("LD_LIBRARY_PATH",) if (v := os.environ.get(k))},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if ran.returncode == -signal.SIGALRM:
+            text = f"cannot start: {self._home} does not answer"
+            fault: dict[str, Any] = {"text": text, "is_home_away": True, "is_settings": False}
+        elif ran.returncode:  # as on a machine without memory: the server may start
+            self.log.warning("%s: not checked: %s", self.user.name, ran.stderr.decode())
+            return
+        else:
+            fault = json.loads(ran.stdout)
+        if fault:
+            self.has_failed = fault["is_settings"]
+            sentence = f"Your server {fault['text']}. Ask an admin of this machine."
+            raise SessionRefused(
+                f"{sentence} {WAY_OUT}" if self.has_failed else sentence,
+                reason="home_away" if fault["is_home_away"] else "account_cannot",
+            )
 
     def _without_settings(self) -> SettingsFolder:
         """Return the folder for a start without the user's settings; the next one has them."""

@@ -46,6 +46,7 @@ CLIENT_SIDE = {
     "runai.hub_service.processes.per_process",
     "runai.hub_service.processes.program_files",
     "runai.hub_service.processes.folder_lock",
+    "runai.hub_service.processes.path_faults",
     "runai.hub_service.processes.session_end",
     "runai.hub_service.processes.shell_environment",
     "runai.hub_service.processes.requirements",

@@ -20,6 +20,7 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service.limits import HOOK
 from runai.hub_service.processes.session_end import SessionProcesses
 from runai.hub_service.processes.user_environment import FOLDER
+from runai.spawner.local import RUNTIME
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
@@ -143,14 +144,14 @@ def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubP
 def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
     fresh: HubPlatform, eventually: Eventually, gpus
 ):
-    """A file stands where Jupyter needs a folder; the next start, without it, succeeds."""
+    """A folder stands where Jupyter needs a file; the next start, without it, succeeds."""
     log = DataDirectory(fresh.data_dir).hub_log
     before = log.stat().st_size
-    shared = DataDirectory(fresh.data_dir).users / "ana/.local/share"
+    secret = DataDirectory(fresh.data_dir).users / "ana" / RUNTIME / "jupyter_cookie_secret"
     fresh.start_server("ana", gpus="0")  # makes the home
     fresh.stop_server("ana")
-    (shared / "jupyter").rename(shared / "aside")
-    (shared / "jupyter").touch()
+    secret.unlink()
+    secret.mkdir()
     try:
         answer = fresh.spawn("ana", project="vision", gpus=gpus)
         if answer.status_code == 202:  # else it has failed within the answer's second
@@ -167,16 +168,39 @@ def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines
         assert "settings" not in fresh.server("ana")["user_options"]
         fresh.stop_server("ana")
     finally:
-        (shared / "jupyter").unlink()
-        (shared / "aside").rename(shared / "jupyter")
+        secret.rmdir()
 
     assert "Your server ended before it answered (exit code 1). Its last lines:\n" in told
-    assert "FileExistsError" in told or "Not a directory" in told
+    assert "Is a directory" in told
     eventually(lambda: fresh.holds() == {})
     logged = log.read_bytes()[before:].decode()
     assert "Your server ended before it answered (exit code 1)." in logged
     assert told.splitlines()[-2] not in logged
     fresh.start_server("ana", gpus="0")
+
+
+def test_server_whose_home_it_cannot_use_is_refused_before_it_asks_for_a_gpu(fresh: HubPlatform):
+    home = DataDirectory(fresh.data_dir).users / "bo"
+    fresh.start_server("bo", gpus="0")  # makes the home
+    fresh.stop_server("bo")
+    (home / ".local").rename(home / "aside")
+    (home / ".local").touch()
+    try:
+        answer = fresh.spawn("bo", project="vision", gpus="0.5")
+        if answer.status_code == 202:  # else it has failed within the answer's second
+            with fresh.progress("bo") as events:
+                eventually(lambda: events and events[-1].get("failed"))
+            told = events[-1]["message"]
+        else:
+            told = answer.json()["message"]
+        fresh.start_server("bo", gpus="0", settings="without")
+        fresh.stop_server("bo")
+    finally:
+        (home / ".local").unlink()
+        (home / "aside").rename(home / ".local")
+
+    assert f"Your server cannot start: {home}/.local is a file, not a folder." in told
+    assert "Start without my settings" in told
 
 
 def _left_behind(platform: HubPlatform, user: str) -> psutil.Process:

@@ -444,6 +444,7 @@ class LocalCluster(RecordedCluster):
             uid=account.uid,
             gid=account.gid,
             user=account.user,
+            home=str(account.home),
             directories=directories,
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),

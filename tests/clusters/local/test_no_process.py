@@ -32,7 +32,7 @@ MOST = 5
 FORKS = """
 import os, pathlib, resource, sys
 sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
-import worker_start
+import subreaper, worker_start  # subreaper completes the path
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 os.setuid(int(sys.argv[1]))
 print(worker_start.start({"command": ["train"]}, {}, 1))

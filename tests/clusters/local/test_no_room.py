@@ -157,7 +157,7 @@ def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eve
 @pytest.mark.mounts
 def test_a_disk_that_stays_full_is_said(start, full_disk):
     checkpoints = str(full_disk.folder / "checkpoints")
-    text = f"cannot start {checkpoints}: No space left on device"
+    text = f"cannot start: {checkpoints}: No space left on device"
 
     assert (
         ExitStatus(127, text=text)

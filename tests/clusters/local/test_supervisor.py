@@ -32,11 +32,10 @@ def test_it_says_how_the_worker_ended(start, script, exit_code):
     ("command", "told", "text"),
     [
         (["no-such-program"], {}, "cannot start no-such-program: No such file or directory"),
-        (["/etc/passwd"], {}, "cannot start /etc/passwd: Permission denied"),
-        (["true"], {"workdir": "/no/dir"}, "cannot start in /no/dir: No such file or directory"),
-        (["true"], {"directories": ["/proc/x"]}, "cannot start /proc/x: No such file or directory"),
+        (["true"], {"workdir": "/no/dir"}, "cannot start in /no/dir: /no is not there"),
+        (["true"], {"directories": ["/proc/x"]}, "cannot start: /proc/x is not there"),
     ],
-    ids=["unknown program", "not a program", "no such directory", "cannot make a directory"],
+    ids=["unknown program", "no such directory", "cannot make a directory"],
 )
 def test_it_says_why_a_worker_could_not_start(start, command, told, text):
     assert ExitStatus(127, text=text) == start(*command, **told).ending()

@@ -52,6 +52,8 @@ class Instructions:
     """None: the service's account; else change to this one, `gid` and the groups of `user`."""
     gid: int = 0
     user: str = ""
+    home: str = ""
+    """The account's home; a start that fails says if it is away."""
     umask: int = 0o022
     directories: Sequence[str] = ()
     """Created with the worker's account before it starts."""

@@ -11,7 +11,12 @@ import resource
 import signal
 import time
 import warnings  # noqa: F401  exec imports it, in a child that may not read our files any more
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING or __package__:
+    from runai.hub_service.processes import path_faults
+else:  # in the subreaper's program, which extends sys.path
+    import path_faults
 
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
@@ -39,6 +44,8 @@ class Started(NamedTuple):
     """Why its program does not run; "" if it does."""
     lacks_room: bool = False
     """True if a retry may succeed."""
+    is_home_away: bool = False
+    """True if the account's home is missing or cannot be reached now."""
     marked: int = 0
     """Time of the start in nanoseconds, by the clock of the checkpoint directory's file system; 0:
     not known."""
@@ -68,8 +75,9 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
         text += piece
     os.close(failed)
     marked, _, text = text.rpartition(MARKED)
-    number, _, why = text.decode(errors="replace").partition(" ")
-    return Started(worker, why, bool(number) and int(number) in NOT_NOW, int(marked or 0))
+    number, away, why = (*text.decode(errors="replace").split(" ", 2), "", "")[:3]
+    lacks_room = bool(number) and int(number) in NOT_NOW
+    return Started(worker, why, lacks_room, away == "1", int(marked or 0))
 
 
 def fork_patiently() -> int:
@@ -92,6 +100,7 @@ def become_worker(
     spec: dict[str, Any], environment: dict[str, str], output: int, failed: int, parent: int
 ) -> None:
     """Turn the forked child into the worker's program; never returns."""
+    is_prepared = False
     try:
         os.setsid()
         set_signals_right()
@@ -108,19 +117,31 @@ def become_worker(
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
         report_gone(spec)
+        is_prepared = True
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
-        # For a program that is not on the PATH, exec reports the last path it tried.
-        place = os.fsdecode(wrong.filename or spec["command"][0])
-        what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
-        what = what or spec["command"][0]
-        why = wrong.errno or 0
-        where = f"cannot start in {what}" if what == spec["workdir"] else f"cannot start {what}"
-        os.write(failed, f"{why} {where}: {os.strerror(why)}".encode())
+        why, is_home_away = reason(spec, wrong, is_prepared=is_prepared)
+        os.write(failed, f"{wrong.errno or 0} {is_home_away:d} {why}".encode(errors="replace"))
     except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
-        os.write(failed, f"0 cannot start: {type(wrong).__name__}: {wrong}".encode())
+        os.write(failed, f"0 0 cannot start: {type(wrong).__name__}: {wrong}".encode())
     finally:
         os._exit(CANNOT)
+
+
+def reason(spec: dict[str, Any], wrong: OSError, *, is_prepared: bool) -> tuple[str, bool]:
+    """Return why the fork cannot become the program, and True if the home is away."""
+    program, number, path = spec["command"][0], wrong.errno or 0, os.fsdecode(wrong.filename or "")
+    # For a program that is not on the PATH, exec reports the last path it tried.
+    if not path or (is_prepared and number != errno.EACCES):
+        return f"cannot start {program}: {os.strerror(number)}", False
+    is_ours = spec["uid"] is None
+    user = path_faults.account_name(os.geteuid()) if is_ours else spec["user"]
+    # Missing if an older service wrote the instructions.
+    home, use = spec.get("home", ""), os.X_OK if is_prepared else os.W_OK
+    path = os.path.join(spec["workdir"], path)  # noqa: PTH118
+    fault = path_faults.path_fault(path, number, user, home, use)
+    what = f"in {path}" if path == spec["workdir"] else ""
+    return path_faults.cannot_start(program if is_prepared else what, fault), fault.is_home_away
 
 
 def set_signals_right() -> None:
@@ -169,9 +190,13 @@ def make_private_files(spec: dict[str, Any]) -> None:
         with contextlib.suppress(PermissionError):  # a link to a directory of another account
             os.chmod(folder, 0o700)  # noqa: PTH101
     for path, text in spec["files"].items():
-        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-            os.fchmod(file.fileno(), 0o600)
-            file.write(text)
+        try:
+            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+                os.fchmod(file.fileno(), 0o600)
+                file.write(text)
+        except OSError as wrong:  # an open file's errors have no name
+            wrong.filename = path
+            raise
 
 
 def prepare_python(spec: dict[str, Any], environment: dict[str, str]) -> None:
