@@ -8,7 +8,6 @@ user's Unix account, else its home is a folder of the data directory.
 import asyncio
 import json
 import os
-import pwd
 import resource
 import shlex
 import shutil
@@ -18,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -27,13 +27,21 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
 from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
-from runai.hub_service.processes.user_account import caches, home_name, readable_by
+from runai.hub_service.processes.user_account import (
+    UnixAccount,
+    caches,
+    home_name,
+    readable_by,
+    unknown_account,
+)
 from runai.hub_service.processes.user_environment import NOTE, Prepared, UserEnvironment
+from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
@@ -96,6 +104,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._python = Prepared(usable=True)
         self._settings: SettingsFolder | None = None
         self._progress = StartProgress()
+        self._looked_up: UnixAccount | None = None
+        """The account of this start, with system users."""
 
     # -- options ---------------------------------------------------------------------------------
 
@@ -123,7 +133,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             with self._options_accepted():
                 request = session_request(self.user_options or {})
             self._settings = self._without_settings() if request.without_settings else None
-            await asyncio.to_thread(self._prepare_home)
+            if self.system_users:
+                self._looked_up = await self._look_up()
+            else:
+                await asyncio.to_thread(self._prepare_home)
             await asyncio.to_thread(self._check_account)
             self._python = await asyncio.to_thread(self._prepare_python)
             wanted = f"{request.amount.in_words()} in {request.project}"
@@ -177,6 +190,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         state: dict[str, Any] = super().get_state() | {"has_failed": self.has_failed}
         if self.pid:
             state.update(created=self._created, workload=self.workload, session_id=self._session_id)
+            if self._looked_up is not None:
+                state["account_uid"] = self._looked_up.uid
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -185,6 +200,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._created = state.get("created", 0.0)
         self.workload = state.get("workload", "")
         self._session_id = state.get("session_id", "")
+        if self.system_users and (uid := state.get("account_uid")) is not None:
+            self._looked_up = replace(self._account, uid=uid)
         self.has_failed = state.get("has_failed", False)
 
     def clear_state(self) -> None:
@@ -221,17 +238,14 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     def inherited_environment(self) -> dict[str, str]:
         """Return the variables of the shell that the server's account can use."""
-        uid, gid = self._ids
-        return readable_by(uid, self.user.name, gid, self.shell_environment)
+        return readable_by(self._account.uid, self._account.groups, self.shell_environment)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Add the user's name, home and shell."""
-        env["LOGNAME"] = self.user.name  # as on a login
-        if self.system_users:
-            return dict(super().user_env(env))
-        env["USER"] = self.user.name
+        bash = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        env["LOGNAME"] = env["USER"] = self.user.name  # as on a login
         env["HOME"] = str(self._home)
-        env["SHELL"] = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        env["SHELL"] = self._account.shell if self.system_users else bash
         return env
 
     def get_args(self) -> list[str]:
@@ -244,7 +258,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
         """Return the child's setup: change user and directory, redirect its output."""
-        become_user = super().make_preexec_fn(name) if self.system_users else None
+        del name
+        account = self._account
         home, output = self._home, StartOutput(self._home, self._output, self._uid)
         self._start_output = output
         settings = self._settings
@@ -255,10 +270,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             os.umask(0o077)
             if open_files:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
-            if become_user is not None:
-                become_user()
-            else:
-                os.chdir(home)
+            if account.uid is not None:
+                os.setgroups(account.groups)
+                os.setgid(account.gid)
+                os.setuid(account.uid)
+            os.chdir(home)
             output.redirect()
             if settings is not None:
                 settings.make()
@@ -273,10 +289,23 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     # -- parts of a life -------------------------------------------------------------------------
 
     @property
-    def _home(self) -> Path:
+    def _account(self) -> UnixAccount:
+        """Return the account of the server: that of its start, else what is known of the name."""
+        name = self.user.name
+        if self._looked_up is not None:
+            return self._looked_up
         if self.system_users:
-            return Path(pwd.getpwnam(self.user.name).pw_dir)
-        return Path(self.users_directory) / home_name(self.user.name)
+            known = self._directory.known.get(name)
+            return known.account() if known is not None else unknown_account(name)
+        return UnixAccount(name, Path(self.users_directory) / home_name(name))
+
+    @property
+    def _directory(self) -> AccountDirectory:
+        return directory_of(self.data_directory)
+
+    @property
+    def _home(self) -> Path:
+        return self._account.home
 
     @property
     def _user_environment(self) -> UserEnvironment:
@@ -284,13 +313,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     @property
     def _uid(self) -> int:
-        return pwd.getpwnam(self.user.name).pw_uid if self.system_users else os.geteuid()
-
-    @property
-    def _ids(self) -> tuple[int | None, int]:
-        """Return the account and group of the server; None: the hub's."""
-        account = pwd.getpwnam(self.user.name) if self.system_users else None
-        return (account.pw_uid, account.pw_gid) if account else (None, 0)
+        uid = self._account.uid
+        return os.geteuid() if uid is None else uid
 
     @property
     def _output(self) -> str:
@@ -303,7 +327,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         """Return the TMPDIR of a server that is no workload, made now; {} if there is none."""
         try:
             if self.data_directory:
-                return {"TMPDIR": str(self._tmp_dirs().make(session_id, *self._ids))}
+                made = self._tmp_dirs().make(session_id, self._account.uid, self._account.gid)
+                return {"TMPDIR": str(made)}
         except OSError as failed:  # as on a full disk, which its user may mend
             self.log.warning("%s has no TMPDIR of its own: %s", self.user.name, failed)
         return {}
@@ -318,15 +343,14 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 return [descriptor]
         return []
 
-    def _prepare_home(self) -> None:
+    async def _look_up(self) -> UnixAccount:
         try:
-            home = self._home
-        except KeyError:
-            raise SessionRefused(
-                f"There is no Unix account {self.user.name} on this machine. Ask its admin.",
-                reason="no_account",
-            ) from None
-        if not (self.system_users or home.exists()):
+            return await self._directory.account(self.user.name)
+        except RunaiError as refused:
+            raise SessionRefused.of(refused) from None
+
+    def _prepare_home(self) -> None:
+        if not self._home.exists():
             try:
                 self._make_home()
             except OSError as failed:  # shutil's has a list of texts
@@ -343,13 +367,13 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             SessionRefused: one cannot. The reason is `home_away` if the home is missing or cannot
                 be reached now.
         """
-        uid, gid = self._ids
+        account = self._account
         is_elsewhere = self._settings is not None or RUNTIME_ELSEWHERE & self.environment.keys()
         options = {
-            "user": self.user.name if uid is not None else "",
-            "uid": uid,
-            "gid": gid,
-            "groups": [] if uid is None else os.getgrouplist(self.user.name, gid),
+            "user": self.user.name if account.uid is not None else "",
+            "uid": account.uid,
+            "gid": account.gid,
+            "groups": account.groups,
             "home": str(self._home),
             "program": self.cmd[0] if Path(self.cmd[0]).is_absolute() else "",
             "folder": "" if is_elsewhere else str(self._home / RUNTIME),
@@ -390,10 +414,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         """Make the user's Python environment, as the user; without one the server starts too."""
         if self._settings is not None:
             return Prepared(usable=False, note=STARTED_WITHOUT)
-        if not self.system_users:
-            return self._user_environment.prepare_as()
-        entry = pwd.getpwnam(self.user.name)
-        return self._user_environment.prepare_as(entry.pw_name, entry.pw_uid, entry.pw_gid)
+        account = self._account
+        return self._user_environment.prepare_as(account.uid, account.gid, account.groups)
 
     async def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""

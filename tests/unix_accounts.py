@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pytest
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
+from runai.hub_service.processes.user_account import UnixAccount
 
 UIDS = {"ana": 54_321, "pat": 54_322}
+ANSWERS = """
+import json, sys, time
+answer = json.load(open(sys.argv[1])).get(sys.argv[2], {"local": False})
+time.sleep(600 if answer == "silence" else 0)
+print(json.dumps(answer))
+"""
+"""Stands in for the program that asks the account directory: same arguments, same output."""
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Homes in a folder, and what the account directory answers for each name."""
+
+    folder: Path
+
+    def answer(self, user: str, told: Any) -> None:
+        """Let the directory give this answer from now on; "silence": none."""
+        path = self.folder / "answers.json"
+        answers = json.loads(path.read_text()) if path.exists() else {}
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(answers | {user: told}))
+        new.replace(path)
+
+    def entry(self, user: str, **changed: Any) -> dict[str, Any]:
+        """Return the answer for an account, with changes."""
+        uid = UIDS[user]
+        home = str(self.folder / user)
+        return {
+            "local": True,
+            "uid": uid,
+            "gid": uid,
+            "home": home,
+            "shell": "/bin/sh",
+            "groups": [uid],
+            "directory_groups": [],
+            "silent_groups": [],
+            **changed,
+        }
+
+    def account(self, user: str) -> UnixAccount:
+        """Return the account of a user."""
+        uid = UIDS[user]
+        return UnixAccount(user, self.folder / user, uid, uid, "/bin/sh", (uid,))
+
+    def directory(self, data_dir: Path, **options: Any) -> AccountDirectory:
+        """Return the directory as the platform of a data directory sees it."""
+        command = (sys.executable, "-I", "-S", "-c", ANSWERS, str(self.folder / "answers.json"))
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return AccountDirectory(KnownAccounts(data_dir), command=command, **options)
 
 
 @contextmanager
@@ -26,17 +80,17 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def accounts() -> Iterator[Accounts]:
     """Make a home for each user, which that user can reach."""
     with open_folder() as folder:
-        entries = {}
+        there = Accounts(folder)
         for user, uid in UIDS.items():
             home = folder / user
             home.mkdir(mode=0o700)
-            os.chown(home, uid, uid)
-            entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(home), "/bin/sh"))
-        monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
-        yield folder
+            if os.geteuid() == 0:
+                os.chown(home, uid, uid)
+            there.answer(user, there.entry(user))
+        yield there
 
 
 def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:

@@ -376,7 +376,7 @@ class WorkloadRecord:
     checkpoint_dir: str = ""
     log_dir: str = ""
     not_before: float | None = None
-    """Time at which a retry is due."""
+    """Time at which a retry is due; None: when what it waits for outside of it is over."""
     released: float | None = None
     """Time since which a session runs without its idle GPUs; None: it was not released."""
     elastic: ElasticState | None = None
@@ -396,6 +396,8 @@ class WorkloadRecord:
     """True if its last stop killed processes of it at the end of its grace period."""
     uid: str = ""
     """Its identity: no later workload of this name has the same. Elements have their array's."""
+    account_uid: int | None = None
+    """Unix uid of its user at the submission; None: workers run as the platform's account."""
 
     @property
     def saves(self) -> bool:

@@ -6,9 +6,8 @@ Two modes: all workers run as the platform's account, with homes in the data dir
 
 import hashlib
 import os
-import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ from urllib.parse import quote
 
 from runai.hub_service.processes.shell_environment import passed_on, readable
 from runai.hub_service.processes.user_environment import UserEnvironment
-from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.errors import InvalidRequest
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 _LONGEST: Final = 200  # bytes; file systems take 255
 _DIGEST_DIGITS: Final = 32
+_NOBODY: Final = 65_534
 
 
 def caches(home: Path) -> dict[str, str]:
@@ -88,39 +88,31 @@ class UnixAccount:
     uid: int | None = None
     gid: int = 0
     shell: str = "/bin/sh"
+    groups: tuple[int, ...] = ()
+    """All groups, as numbers; () for the platform's own account."""
 
     def environment(self) -> dict[str, str]:
         """Return the initial environment of every program of this user."""
-        passed = readable_by(self.uid, self.user, self.gid, passed_on(os.environ))
+        passed = readable_by(self.uid, self.groups, passed_on(os.environ))
         python = UserEnvironment(self.home).variables(os.environ)
         own = {"HOME": str(self.home), "LOGNAME": self.user, "SHELL": self.shell, "USER": self.user}
         return passed | caches(self.home) | python | own
 
 
-def readable_by(uid: int | None, user: str, gid: int, passed: Mapping[str, str]) -> dict[str, str]:
+def readable_by(
+    uid: int | None, groups: Sequence[int], passed: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables without files that an account cannot read; uid None: our own."""
     if uid is None:
         return readable(passed, os.geteuid(), lambda: [os.getegid(), *os.getgroups()])
-    return readable(passed, uid, lambda: os.getgrouplist(user, gid))
+    return readable(passed, uid, lambda: groups)
 
 
-def account_of(user: str, data_dir: Path, *, system_users: bool) -> UnixAccount:
-    """Return a user's account.
+def unknown_account(user: str, uid: int | None = None) -> UnixAccount:
+    """Return an account without rights, home and groups: of a name that nothing is known of."""
+    return UnixAccount(user, Path("/nonexistent"), _NOBODY if uid is None else uid, _NOBODY)
 
-    Raises:
-        NotFound: workers run as Unix accounts, and the user has none, or is root.
-    """
-    if not system_users:
-        return UnixAccount(user, data_dir / "users" / home_name(user))
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        entry = None
-    if entry is None or entry.pw_uid == 0:
-        why = "has no account on this machine" if entry is None else "is root, as whom nothing runs"
-        raise NotFound(
-            f"User {user} {why}.",
-            hint="An administrator of the machine can add one (adduser).",
-            code="no_account",
-        )
-    return UnixAccount(user, Path(entry.pw_dir), entry.pw_uid, entry.pw_gid, entry.pw_shell)
+
+def platform_account(user: str, data_dir: Path) -> UnixAccount:
+    """Return the platform's own account, with a user's home in the data directory."""
+    return UnixAccount(user, data_dir / "users" / home_name(user))

@@ -15,7 +15,7 @@ import site
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -117,11 +117,13 @@ class UserEnvironment:
             map(str, filter(None, [*(own if usable else [PLATFORM_KERNEL]), given]))
         )
 
-    def prepare_as(self, user: str = "", uid: int | None = None, gid: int = 0) -> Prepared:
+    def prepare_as(
+        self, uid: int | None = None, gid: int = 0, groups: Sequence[int] = ()
+    ) -> Prepared:
         """Make or renew it in a program of this account; `uid` None: ours."""
         account: dict[str, Any] = {}
         if uid is not None:
-            account = {"user": uid, "group": gid, "extra_groups": os.getgrouplist(user, gid)}
+            account = {"user": uid, "group": gid, "extra_groups": groups}
         keep = ("PATH", "LD_LIBRARY_PATH")
         try:
             ran = subprocess.run(  # noqa: S603 - our own command

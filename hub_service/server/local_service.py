@@ -40,6 +40,7 @@ from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.processes.accounts.account_directory import directory_of
 from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, raise_descriptor_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -185,11 +186,12 @@ async def serve_here(config: Config) -> None:
     api_url = config.api_url or url_of(config, listening)
     check_place(config.data_dir)  # before MPS daemons are stopped, which a copy shares
     sharing = sharing_of(config, devices)
+    accounts = directory_of(config.data_dir) if config.system_users else None
     opened = LocalCluster.open(
         config.data_dir,
         devices,
         node,
-        system_users=config.system_users,
+        accounts=accounts,
         api_url=api_url,
         sharing=sharing,
         elastic=config.elastic,

@@ -68,9 +68,7 @@ class Stage:
 
 
 @pytest.fixture(params=[False, True], ids=["one account", "system users"])
-def stage(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     user, users, hub_log = SimpleNamespace(name="ana"), tmp_path / "users", tmp_path / "hub.log"
     hub_log.touch()
     if not request.param:
@@ -80,9 +78,10 @@ def stage(
         return
     if os.geteuid() != 0:
         pytest.skip("needs root, to become a user")
-    with accounts(monkeypatch) as homes:
+    with accounts() as unix:
         spawner = RunaiLocalSpawner(user=user, system_users=True)
-        yield Stage(spawner, homes / "ana", hub_log, UIDS["ana"])
+        spawner._looked_up = unix.account("ana")
+        yield Stage(spawner, unix.folder / "ana", hub_log, UIDS["ana"])
 
 
 def test_a_server_has_no_descriptor_but_of_its_users_file(stage: Stage):

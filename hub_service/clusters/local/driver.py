@@ -18,7 +18,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -35,12 +34,19 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
 )
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
-from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
+from runai.hub_service.clusters.local.place import (
+    JOBS,
+    check_place,
+    make_data_dir,
+    moved_rows,
+    on_this_machine,
+)
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.attempt_answers import (
     CheckpointAnswers,
     CodeAnswers,
 )
+from runai.hub_service.clusters.local.processes.job_accounts import JobAccounts
 from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOvers
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
@@ -48,12 +54,14 @@ from runai.hub_service.clusters.local.processes.reconciler import (
     Reconciler,
 )
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
+from runai.hub_service.clusters.local.processes.start_accounts import StartAccounts
 from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.clusters.states.set_aside import is_set_aside
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
@@ -72,38 +80,17 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.model.workload_spec import with_least
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
-from runai.hub_service.processes.user_account import UnixAccount, account_of
+from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOG = logging.getLogger("runai.service")
-
-
-def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
-    """Return a row adapted to the machine's new name, its remaining devices, the least request."""
-    workers = []
-    for worker in row.record.workers:
-        held = tuple(share for share in worker.devices if share.device < devices)
-        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
-            workers.append(replace(worker, state="pending", node="", devices=()))
-        elif worker.state in ACTIVE:
-            workers.append(replace(worker, node=node, devices=held))
-        else:
-            workers.append(worker)
-    resize = row.resize
-    if resize is not None:
-        held = tuple(share for share in resize.devices if share.device < devices)
-        resize = replace(resize, node=node, devices=held) if held else None
-    spec = with_least(row.spec)  # stored by a version without a least request
-    return replace(
-        row, record=replace(row.record, spec=spec, workers=tuple(workers)), resize=resize
-    )
 
 
 UNBOUNDED = NodeCapacity()
@@ -124,7 +111,7 @@ class LocalCluster(RecordedCluster):
         devices: Sequence[Device],
         node_name: str,
         *,
-        system_users: bool = False,
+        accounts: AccountDirectory | None = None,
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
@@ -151,13 +138,16 @@ class LocalCluster(RecordedCluster):
         self._data_dir = data_dir
         for row in list(self._rows.values()):
             self._rows[row.id] = on_this_machine(row, node_name, len(devices))
-        self._system_users = system_users
+        self._directory = accounts
+        self._accounts = JobAccounts(data_dir, accounts)
         self._job_files = job_files
         self._open_files = open_files
         self._requests = requests
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
+        ask = self._tending.enqueue
+        self._starts = None if accounts is None else StartAccounts(accounts, self, ask, clock)
         self._reported_faults: dict[str, str] = {}
         self._left_over = LeftOvers(data_dir / LEFT_OVER, partial(self._set_faults, node_name))
         self._checkpoint_answers = CheckpointAnswers(self, self._tending.attempt)
@@ -166,7 +156,7 @@ class LocalCluster(RecordedCluster):
         self._progress = ProgressFiles()
         self._leavings = JobDirCleanup(data_dir / JOBS)
         self._leavings.settle(self._is_there)
-        self._tmp_dirs = TmpDirs(data_dir, for_all=system_users)
+        self._tmp_dirs = TmpDirs(data_dir, for_all=accounts is not None)
         self._timetable_changed = asyncio.Event()
 
     @classmethod
@@ -177,7 +167,7 @@ class LocalCluster(RecordedCluster):
         devices: Sequence[Device],
         node_name: str,
         *,
-        system_users: bool = False,
+        accounts: AccountDirectory | None = None,
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
@@ -190,12 +180,13 @@ class LocalCluster(RecordedCluster):
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory; wait while another service has it open.
 
+        Workers run as the users' Unix `accounts`; None: all as the platform's account.
         A job may have `job_files` files in its own directory; 0: no limit. It starts with a limit
         of `open_files` descriptors; 0: the service's. Workloads request their CPU and memory out of
         `capacity`; `requests` holds them to it, None leaves them free. On exit, watching stops and
         files are closed; workers keep running.
         """
-        data_dir = _make_data_dir(Path(data_dir))
+        data_dir = make_data_dir(Path(data_dir))
         check_place(data_dir)
         async with sole_owner(data_dir / LOCK):
             store = SqliteStore(data_dir / "cluster.sqlite")
@@ -207,7 +198,7 @@ class LocalCluster(RecordedCluster):
                     store,
                     devices,
                     node_name,
-                    system_users=system_users,
+                    accounts=accounts,
                     api_url=api_url,
                     sharing=sharing,
                     elastic=elastic,
@@ -241,6 +232,9 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._checkpoint_answers.run())
             tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
+            if self._starts is not None:
+                self._starts.wait_for(row.spec.user for row in rows if is_set_aside(row))
+                tasks.create_task(self._starts.run())
             await self._tending.run()
         raise AssertionError
 
@@ -272,16 +266,16 @@ class LocalCluster(RecordedCluster):
             yield
         self._tmp_dirs.remove(_tmp_name(row))
         self._listening.drop(row.id)
+        if self._starts is not None:
+            self._starts.forget(row.id)
         self._timetable_changed.set()
 
     def _at_home(self, row: StoredWorkload) -> AtHome | None:
         """Return its directory in the user's home; None if the service's account owns it."""
-        own = _own_dir(row)
-        with contextlib.suppress(NotFound):  # the account may be gone
-            account = self._account(row.spec)
-            if account.uid is not None and own.is_relative_to(account.home):
-                return AtHome(own, account)
-        return None
+        own, account = _own_dir(row), self._accounts.of(row)
+        if account.uid is None or own.is_relative_to(self._data_dir):
+            return None
+        return AtHome(own, account)
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return the paths for a workload's checkpoints and logs.
@@ -290,11 +284,33 @@ class LocalCluster(RecordedCluster):
         in their homes, in a folder that a later workload of the same name does not get.
         """
         job = own = self._job_dir(spec)
-        with contextlib.suppress(NotFound):  # reported when it is to be started
-            account = self._account(spec)
-            if account.uid is not None:
-                own = account.home / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
+        if (known := self._accounts.known(spec.user)) is not None:
+            own = Path(known.home) / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
         return str(own / CHECKPOINTS), str(job)
+
+    def account_uid(self, user: str) -> int | None:
+        """Return the Unix uid by which a user is known; None: workers run as the platform."""
+        known = self._accounts.known(user)
+        return None if known is None else known.uid
+
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+        """Store new workloads of a user whose account answers now.
+
+        Raises:
+            NotFound: there is no such account.
+            Forbidden: it is another person's now.
+            Unavailable: it does not answer.
+        """
+        if self._directory is not None:
+            for user in {spec.user for spec in specs}:
+                await self._directory.account(user)
+        return await super().submit(specs)
+
+    async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
+        """Put a suspended job back into the queue, unless its user is another person now."""
+        if self._directory is not None:
+            await self._directory.compare(self._row(workload).spec.user)
+        return await super().resume(workload, by=by, uid=uid)
 
     def free_port(self) -> int:
         """Return an unused port."""
@@ -380,7 +396,7 @@ class LocalCluster(RecordedCluster):
             ProgressFile(
                 row.id,
                 Path(row.record.checkpoint_dir),
-                lambda spec=row.spec: self._account(spec).uid,  # type: ignore[misc]
+                self._accounts.of(row).uid,
                 phase=phase,
             )
             for row in begun
@@ -406,12 +422,12 @@ class LocalCluster(RecordedCluster):
         return self._rows.get(workload)
 
     def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
-        """Return the directory that an elastic job's workers share with the service.
+        """Return the directory that an elastic job's workers share with the service."""
+        return ElasticDir(Path(elastic_dir(row.record)), self._accounts.of(row).uid)
 
-        Raises:
-            NotFound: its user has no account on this machine.
-        """
-        return ElasticDir(Path(elastic_dir(row.record)), self._account(row.spec).uid)
+    def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+        """Return True if a worker's account is known; else its lookup goes on."""
+        return self._starts is None or self._starts.of_start(row, worker.attempt) is not None
 
     def start_of(
         self, row: StoredWorkload, worker: WorkerRecord
@@ -420,7 +436,11 @@ class LocalCluster(RecordedCluster):
         self._sqlite.check_is_there()  # a start would make the directories anew
         spec = row.spec
         assert spec.command is not None
-        account = self._account(spec)
+        account = self._accounts.of(row)
+        if self._starts is not None:
+            looked_up = self._starts.of_start(row, worker.attempt)
+            assert looked_up is not None, "is_prepared was not asked"
+            account = looked_up
         own = _own_dir(row)
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
@@ -443,6 +463,7 @@ class LocalCluster(RecordedCluster):
             grace_seconds=spec.grace_seconds,
             uid=account.uid,
             gid=account.gid,
+            groups=account.groups,
             user=account.user,
             home=str(account.home),
             directories=directories,
@@ -480,8 +501,8 @@ class LocalCluster(RecordedCluster):
         row = self._rows.row(workload)
         if row is not None and row.active and row.spec.command is None:
             try:
-                self._make_tmp_dir(row, self._account(row.spec))
-            except (NotFound, OSError) as failed:  # its user can make room in a notebook
+                self._make_tmp_dir(row, self._accounts.of(row))
+            except OSError as failed:  # its user can make room in a notebook
                 LOG.warning("%s has no TMPDIR of its own: %s", workload, failed)
         return await super().environment(workload, worker, uid=uid)
 
@@ -492,7 +513,7 @@ class LocalCluster(RecordedCluster):
 
     def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
         """Return how the processes of a session are recognised, given its server."""
-        uid = self._account(row.spec).uid
+        uid = self._accounts.of_processes(row).uid
         groups, name = self._requests, row.record.workers[0].name
         in_group = partial(groups.has, name) if groups is not None else lambda _pid: None
         since = at_present_clock(server).created
@@ -526,9 +547,6 @@ class LocalCluster(RecordedCluster):
     def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
         row = self._rows.get(workload)
         return row is not None and row.record.submitted == submitted
-
-    def _account(self, spec: WorkloadSpec) -> UnixAccount:
-        return account_of(spec.user, self._data_dir, system_users=self._system_users)
 
     # -- time and directories --------------------------------------------------------------------
 
@@ -577,11 +595,3 @@ def _tmp_name(row: StoredWorkload) -> str:
 def _chooses_tmp_dir(spec: WorkloadSpec) -> bool:
     """Return True if a TMPDIR was given with a job; that of another one came along by itself."""
     return "TMPDIR" in spec.env and not is_of_one(spec.env["TMPDIR"])
-
-
-def _make_data_dir(data_dir: Path) -> Path:
-    data_dir = data_dir.absolute()
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (data_dir / JOBS).mkdir(exist_ok=True)
-    (data_dir / JOBS).chmod(0o700)
-    return data_dir

@@ -27,6 +27,7 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
 )
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import Process
+from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.sqlite.files import opened_to_read
 from runai.hub_service.wire.errors import Conflict, Unavailable
 
@@ -35,6 +36,36 @@ LOG = logging.getLogger("runai.service")
 JOBS = "jobs"
 NAMED = 3
 """Running workloads that an error names."""
+
+
+def make_data_dir(data_dir: Path) -> Path:
+    """Make a data directory, and its folder of jobs closed; return its absolute path."""
+    data_dir = data_dir.absolute()
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (data_dir / JOBS).mkdir(exist_ok=True)
+    (data_dir / JOBS).chmod(0o700)
+    return data_dir
+
+
+def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
+    """Return a row adapted to the machine's new name, its remaining devices, the least request."""
+    workers = []
+    for worker in row.record.workers:
+        held = tuple(share for share in worker.devices if share.device < devices)
+        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
+            workers.append(replace(worker, state="pending", node="", devices=()))
+        elif worker.state in ACTIVE:
+            workers.append(replace(worker, node=node, devices=held))
+        else:
+            workers.append(worker)
+    resize = row.resize
+    if resize is not None:
+        held = tuple(share for share in resize.devices if share.device < devices)
+        resize = replace(resize, node=node, devices=held) if held else None
+    spec = with_least(row.spec)  # stored by a version without a least request
+    return replace(
+        row, record=replace(row.record, spec=spec, workers=tuple(workers)), resize=resize
+    )
 
 
 def check_place(root: Path) -> None:

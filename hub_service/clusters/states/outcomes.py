@@ -40,6 +40,8 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
         step = _failed(row, now=now)
     elif row.halt == "lost":
         step = _lost(row, now=now)
+    elif row.halt == "aside":
+        step = _aside(row)
     else:
         step = _paused(row, now=now)
     assert step.row is not None
@@ -148,6 +150,14 @@ def _paused(row: StoredWorkload, *, now: float) -> Transition:
     if row.intent == "suspend":
         return _suspended(row)
     return _rest(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")
+
+
+def _aside(row: StoredWorkload) -> Transition:
+    """Let a job wait, without a time, for what is outside of it."""
+    if row.intent == "suspend":
+        return _suspended(row)
+    assert row.record.reason is not None
+    return _rest(row, WorkloadState.RETRYING, row.record.reason.text)
 
 
 def _suspended(row: StoredWorkload) -> Transition:

@@ -36,7 +36,7 @@ class StoredWorkload:
 
     record: WorkloadRecord
     intent: Literal["run", "suspend", "delete"] = "run"
-    halt: Literal["", "paused", "failed", "lost", "done", "timed_out"] = ""
+    halt: Literal["", "paused", "failed", "lost", "done", "timed_out", "aside"] = ""
     """Why the whole workload is stopping; "": it is not."""
     resumed: bool = False
     """True if a program of it ran, or may have run: its next start may find a checkpoint."""

@@ -24,7 +24,13 @@ _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 
 def submitted(
-    spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str, uid: str = ""
+    spec: WorkloadSpec,
+    *,
+    now: float,
+    checkpoint_dir: str,
+    log_dir: str,
+    uid: str = "",
+    account_uid: int | None = None,
 ) -> Transition:
     """Build the row of a new workload, or of all elements of a new array."""
     count = 0 if spec.is_array else spec.workers
@@ -39,6 +45,7 @@ def submitted(
         elastic=ElasticState() if spec.elastic else None,
         left=((0, spec.array),) if spec.array is not None and spec.is_array else (),
         uid=uid,
+        account_uid=account_uid,
     )
     return Transition(
         StoredWorkload(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),)
@@ -66,7 +73,7 @@ def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
         return Transition(row)
     reason = StateReason("suspended", f"suspended by {by}")
     if record.state in _IDLE:
-        row = _free(row)
+        row = free(row)
         record = replace(
             row.record,
             state=WorkloadState.SUSPENDED,
@@ -200,7 +207,8 @@ def _with(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def _free(row: StoredWorkload) -> StoredWorkload:
+def free(row: StoredWorkload) -> StoredWorkload:
+    """Drop all reservations of a job that leaves the queue."""
     for worker in row.record.workers:
         if worker.state == "reserved":
             step = unreserved(row, worker.index)

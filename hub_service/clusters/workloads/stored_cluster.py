@@ -16,6 +16,7 @@ from runai.hub_service.clusters.states import (
     lifecycle,
     membership,
     outcomes,
+    set_aside,
     user_actions,
     worker_bounds,
 )
@@ -50,6 +51,7 @@ from runai.hub_service.model.records import (
     Process,
     ProjectRecord,
     ProjectSpec,
+    StateReason,
     WorkerEnvironment,
     WorkerRecord,
     WorkloadId,
@@ -126,6 +128,11 @@ class RecordedCluster:
         del spec, now
         return "", ""
 
+    def account_uid(self, user: str) -> int | None:
+        """Return the Unix uid of a user's workers; None: that of the platform."""
+        del user
+        return None
+
     def free_port(self) -> int:
         """Return a port at which the workers of a gang can meet."""
         return 29500
@@ -187,7 +194,14 @@ class RecordedCluster:
 
     def _new(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
         own, logs = self.directories(spec, now)
-        return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs, uid=uid)
+        return user_actions.submitted(
+            spec,
+            now=now,
+            checkpoint_dir=own,
+            log_dir=logs,
+            uid=uid,
+            account_uid=self.account_uid(spec.user),
+        )
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user has submitted under a key."""
@@ -399,6 +413,42 @@ class RecordedCluster:
         if (row := self._rows.row(workload)) is not None:
             step = code_changes.noted(row, attempt, code)
             self._commit({workload: step}, quietly=True, soon=True)
+
+    def end_start(self, workload: WorkloadId, attempt: int, ending: ExitStatus) -> None:
+        """Apply an exit to the workers of a start that have not begun."""
+        row = self._rows.row(workload)
+        for worker in row.active if row is not None else ():
+            if worker.attempt == attempt and worker.state == "starting":
+                self.report_exit(workload, worker.index, ending)
+
+    def set_aside(self, user: str, reason: StateReason) -> None:
+        """Set all jobs of a user aside that do not run, until `take_up`."""
+        now = self._clock()
+        steps = {row.id: set_aside.set_aside(row, reason, now=now) for row in self._jobs_of(user)}
+        self._commit({name: step for name, step in steps.items() if step is not None})
+
+    def take_up(self, user: str) -> None:
+        """Put a user's jobs that were set aside back into the queue."""
+        self._commit(
+            {
+                row.id: set_aside.taken_up(row)
+                for row in self._jobs_of(user)
+                if set_aside.is_set_aside(row)
+            }
+        )
+
+    def give_up(self, user: str, reason: StateReason) -> None:
+        """Suspend a user's jobs that were set aside."""
+        self._commit(
+            {
+                row.id: set_aside.given_up(row, reason)
+                for row in self._jobs_of(user)
+                if set_aside.is_set_aside(row)
+            }
+        )
+
+    def _jobs_of(self, user: str) -> list[StoredWorkload]:
+        return [row for row in self._rows.values() if row.spec.user == user]
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""

@@ -132,7 +132,12 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         of = array.record
         row = self._make(arrays.element(of.spec, index), of.submitted)
         record = replace(
-            row.record, state=of.state, reason=of.reason, position=of.position, uid=of.uid
+            row.record,
+            state=of.state,
+            reason=of.reason,
+            position=of.position,
+            uid=of.uid,
+            account_uid=of.account_uid,
         )
         return replace(row, record=record)
 

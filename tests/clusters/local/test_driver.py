@@ -16,6 +16,8 @@ import pytest
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.model.records import Process
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
@@ -416,18 +418,20 @@ async def test_checkpoints_outlive_a_pause_and_go_with_the_workload(lab, tmp_pat
     await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
 
 
-async def test_without_an_account_on_the_machine_nothing_is_started(tmp_path):
-    async with local_lab(tmp_path, system_users=True) as lab:
-        for user, text in [
-            ("nobody-i-know", "User nobody-i-know has no account on this machine."),
-            ("root", "User root is root, as whom nothing runs."),
-        ]:
-            spec = lab.job(f"exp-{user}", user=user, command=("id", "-u"))
-            await lab.cluster.submit([spec])
-            await lab.cluster.apply(plan(start(spec.id, 0)))
-            record = await lab.until(spec.id, "failed")
-            assert record.reason is not None
-            assert ("not_started", text) == (record.reason.code, record.reason.text)
+@pytest.mark.parametrize(
+    ("user", "refusal"),
+    [
+        ("nobody-i-know", "User nobody-i-know has no account on this machine."),
+        ("root", "User root is root, as whom nothing runs."),
+    ],
+)
+async def test_submission_without_an_account_on_the_machine_is_refused(user, refusal, tmp_path):
+    directory = AccountDirectory(KnownAccounts(tmp_path / "data"))
+    async with local_lab(tmp_path, accounts=directory) as lab:
+        with pytest.raises(NotFound, match=refusal) as refused:
+            await lab.cluster.submit([lab.job("exp", user=user, command=("id", "-u"))])
+
+    assert refused.value.code == "no_account"
 
 
 # -- logs ----------------------------------------------------------------------------------------

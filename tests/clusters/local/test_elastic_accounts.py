@@ -17,7 +17,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.wire.elastic_messages import ElasticFiles, WorkerPhase
-from unix_accounts import UIDS, accounts, as_user
+from unix_accounts import UIDS, Accounts, accounts, as_user
 from waiting import eventually_async
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jobs as users")
@@ -38,13 +38,13 @@ while :; do sleep 0.05; done
 
 
 @pytest.fixture
-def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with accounts(monkeypatch) as folder:
-        yield folder
+def unix() -> Iterator[Accounts]:
+    with accounts() as unix:
+        yield unix
 
 
 @pytest.fixture
-async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
+async def lab(unix: Accounts, tmp_path: Path) -> AsyncGenerator[LocalLab]:
     clock = Clock()
     async with (
         LocalCluster.open(
@@ -52,7 +52,7 @@ async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             DEVICES[:3],
             NODE,
             clock=clock,
-            system_users=True,
+            accounts=unix.directory(tmp_path / "data"),
             elastic=ElasticRules(grow_every_s=0, pays_from=None),
         ) as cluster,
         running(cluster),
@@ -66,7 +66,7 @@ async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             await eventually_async(lambda: not cluster._rows, within=60)
 
 
-async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(lab, homes):
+async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(lab, unix):
     job = lab.job("e", command=("/bin/sh", "-c", WORKER), elastic=True, workers=3, min_workers=1)
     await lab.cluster.submit([job])
     directory = Path((await lab.cluster.workload(job.id)).checkpoint_dir).parent / "elastic"
@@ -93,7 +93,7 @@ async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(la
     await eventually_async(lambda: heard.exists() and heard.read_text() == _text(files))
     await lab.until(owner.id, "running")
 
-    assert directory.is_relative_to(homes / "ana")
+    assert directory.is_relative_to(unix.folder / "ana")
     paths = [directory, directory / "status", files.target_path, *directory.glob("status/*.json")]
     assert {path.stat().st_uid for path in paths} == {UIDS["ana"]}
     assert files.target_path.stat().st_mode & 0o777 == 0o600

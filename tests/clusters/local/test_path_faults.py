@@ -21,6 +21,7 @@ import pytest
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.supervisor import worker_start
 from runai.hub_service.processes.path_faults import path_fault
+from runai.hub_service.processes.user_account import UnixAccount
 from runai.spawner.admission import SessionRefused
 from runai.spawner.local import RUNTIME, RunaiLocalSpawner
 from runai.spawner.without_settings import SettingsFolder
@@ -34,10 +35,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give f
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """A folder with the homes of ana and pat, which both may pass through."""
-    with accounts(monkeypatch) as folder:
-        yield folder
+    with accounts() as unix:
+        yield unix.folder
 
 
 def own(path: Path, uid: int, mode: int, group: int | None = None) -> Path:
@@ -126,12 +127,10 @@ USABLE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(folder: Path) -> Path:
     """Ana's home, in a folder that a case may close or remove."""
     home = own(folder / "homes", 0, 0o755) / "ana"
     (folder / "ana").rename(home)
-    entry = SimpleNamespace(pw_name="ana", pw_uid=ANA, pw_gid=ANA, pw_dir=str(home))
-    monkeypatch.setattr("pwd.getpwnam", {"ana": entry}.__getitem__)
     return home
 
 
@@ -154,7 +153,7 @@ def test_job_whose_home_cannot_be_used_says_why(home, make, text, is_away):
 def test_session_whose_home_cannot_be_used_is_refused(home, make, text, is_away):
     make(home)
 
-    refused = refusal(spawner())
+    refused = refusal(spawner(home))
 
     told = f"Your server cannot start: {filled(text, home)}. Ask an admin of this machine."
     assert refused.jupyterhub_message.startswith(told)
@@ -165,7 +164,7 @@ def test_session_whose_home_cannot_be_used_is_refused(home, make, text, is_away)
 def test_usable_home_stops_neither_job_nor_session(home, make):
     make(home)
 
-    spawner()._check_account()
+    spawner(home)._check_account()
     started = start(home, directories=[str(home / ".local/share/runai/vision/exp")])
 
     assert started.why == ""
@@ -173,7 +172,7 @@ def test_usable_home_stops_neither_job_nor_session(home, make):
 
 def test_session_without_settings_needs_no_writable_home(home):
     own(home, 0, 0o755)
-    without = spawner()
+    without = spawner(home)
     assert refusal(without).jupyterhub_message.endswith("Start without my settings.")
     assert without.has_failed  # so the form offers it
 
@@ -185,11 +184,11 @@ def test_session_without_settings_needs_no_writable_home(home):
 def test_session_with_its_runtime_folder_elsewhere_needs_no_writable_home(home):
     own(home, 0, 0o755)
 
-    spawner(environment={"JUPYTER_RUNTIME_DIR": "/tmp"})._check_account()
+    spawner(home, environment={"JUPYTER_RUNTIME_DIR": "/tmp"})._check_account()
 
 
 def test_check_of_a_session_leaves_a_private_folder_of_its_account(home):
-    spawner()._check_account()
+    spawner(home)._check_account()
 
     status = (home / RUNTIME).stat()
     assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (ANA, ANA, 0o700)
@@ -283,7 +282,7 @@ def test_job_names_the_path_that_its_account_cannot_use(home, make, text):
 def test_session_whose_program_its_account_cannot_reach_is_refused(home):
     program = closed_program(home)
 
-    refused = refusal(spawner(cmd=[str(program)]))
+    refused = refusal(spawner(home, cmd=[str(program)]))
 
     assert refused.jupyterhub_message == (
         f"Your server cannot start {program}: ana cannot enter {home}/closed"
@@ -347,9 +346,11 @@ def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.Start
     return worker_start.Started(*json.loads(ran.stdout))
 
 
-def spawner(**settings: Any) -> RunaiLocalSpawner:
-    user = SimpleNamespace(name="ana")
-    return RunaiLocalSpawner(user=user, system_users=True, **{"cmd": ["/bin/sh"], **settings})
+def spawner(home: Path, **settings: Any) -> RunaiLocalSpawner:
+    user, cmd = SimpleNamespace(name="ana"), ["/bin/sh"]
+    found = RunaiLocalSpawner(user=user, system_users=True, **{"cmd": cmd, **settings})
+    found._looked_up = UnixAccount("ana", home, ANA, ANA, groups=(ANA,))
+    return found
 
 
 def refusal(of: RunaiLocalSpawner) -> SessionRefused:

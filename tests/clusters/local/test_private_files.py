@@ -11,7 +11,7 @@ import pytest
 
 from labs import LocalLab, local_lab, plan, start
 from runai.hub_service.model.records import WorkloadId
-from unix_accounts import UIDS, accounts, as_user
+from unix_accounts import UIDS, Accounts, accounts, as_user
 
 SOURCE = "umask; echo result > result; echo result > $RUNAI_CHECKPOINT_DIR/result"
 
@@ -24,24 +24,26 @@ def permissive() -> Iterator[None]:
 
 
 @pytest.fixture(params=[False, True], ids=["one account", "system users"])
-def homes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path | None]:
-    """The users' homes, readable by all accounts; None where the platform makes them."""
+def unix(request: pytest.FixtureRequest) -> Iterator[Accounts | None]:
+    """Accounts with homes that all may read; None where the platform makes the homes."""
     if not request.param:
         yield None
         return
     if os.geteuid() != 0:
         pytest.skip("needs root, to run jobs as users")
-    with accounts(monkeypatch) as folder:
+    with accounts() as unix:
         for user in UIDS:
-            (folder / user).chmod(0o755)
-        yield folder
+            (unix.folder / user).chmod(0o755)
+        yield unix
 
 
 @pytest.mark.usefixtures("permissive")
 async def test_program_text_and_names_of_jobs_are_their_users_alone(
-    homes: Path | None, tmp_path: Path
+    unix: Accounts | None, tmp_path: Path
 ):
-    async with local_lab(tmp_path, system_users=homes is not None) as lab:
+    homes = None if unix is None else unix.folder
+    directory = None if unix is None else unix.directory(tmp_path / "data")
+    async with local_lab(tmp_path, accounts=directory) as lab:
         folders = tmp_path / "data/jobs" if homes is None else homes / "ana/.local/share/runai"
         own = folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
         uid = os.geteuid() if homes is None else UIDS["ana"]

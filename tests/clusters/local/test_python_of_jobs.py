@@ -104,7 +104,7 @@ AS_ROOT = """
 import sys
 from pathlib import Path
 from runai.hub_service.processes.user_environment import UserEnvironment
-prepared = UserEnvironment(Path(sys.argv[1])).prepare_as("ana", int(sys.argv[2]), int(sys.argv[2]))
+prepared = UserEnvironment(Path(sys.argv[1])).prepare_as(int(sys.argv[2]), int(sys.argv[2]))
 sys.exit(prepared.note or not prepared.usable)
 """
 AS_ANA = """
@@ -123,12 +123,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run pr
 
 
 @needs_root
-async def test_job_of_a_system_user_installs_into_that_home(monkeypatch, tmp_path):
+async def test_job_of_a_system_user_installs_into_that_home(tmp_path):
     if as_user("ana", f"{sys.executable} -c 'import runai.hub_service'").returncode:
         pytest.skip("needs a Python that every account may run")
-    with accounts(monkeypatch) as folder:
-        package, root = wheel(folder), folder / "ana" / FOLDER
-        async with local_lab(tmp_path, system_users=True) as lab:
+    with accounts() as unix:
+        package, root = wheel(unix.folder), unix.folder / "ana" / FOLDER
+        async with local_lab(tmp_path, accounts=unix.directory(tmp_path / "data")) as lab:
             await _output(lab, "first", f"python {INSTALL} {package}")
             printed = await _output(lab, "second", "command -v python; tiny")
 
@@ -137,8 +137,9 @@ async def test_job_of_a_system_user_installs_into_that_home(monkeypatch, tmp_pat
 
 
 @needs_root
-def test_kernel_of_a_system_user_installs_into_that_home(monkeypatch):
-    with accounts(monkeypatch) as folder:
+def test_kernel_of_a_system_user_installs_into_that_home():
+    with accounts() as unix:
+        folder = unix.folder
         platform, home = folder / "platform", folder / "ana"
         subprocess.run([_python_for_all(), "-m", "venv", "--without-pip", platform], check=True)
         (site,) = platform.glob("lib/python*/site-packages")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from runai.hub_service.processes.shell_environment import (
     readable,
     refused_proxies,
 )
-from runai.hub_service.processes.user_account import account_of
+from runai.hub_service.processes.user_account import UnixAccount
 from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import open_folder
 
@@ -220,15 +219,16 @@ def test_session_and_job_of_a_unix_account_get_the_files_that_it_can_read(
     bundle = place / "inner/ca.pem"
     bundle.chmod(mode)
     shell = {"SSL_CERT_FILE": str(bundle), "TZ": "UTC"}
-    entry = pwd.struct_passwd(("pat", "x", OTHER, OTHER, "", str(place), "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwnam", {"pat": entry}.__getitem__)
+    account = UnixAccount("pat", place, OTHER, OTHER, groups=(OTHER,))
     for name, value in shell.items():
         monkeypatch.setenv(name, value)
     spawner = RunaiLocalSpawner(
         user=SimpleNamespace(name="pat"), system_users=True, shell_environment=shell
     )
 
-    job = account_of("pat", place, system_users=True).environment()
+    spawner._looked_up = account
+
+    job = account.environment()
     session = spawner.inherited_environment()
 
     assert session == (shell if mode == 0o644 else {"TZ": "UTC"})

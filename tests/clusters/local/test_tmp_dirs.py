@@ -458,10 +458,11 @@ class TestJobs:
         assert is_of_one(found) is not is_kept
 
     @as_root
-    async def test_of_system_users_is_their_accounts(self, monkeypatch, short):
+    async def test_of_system_users_is_their_accounts(self, short):
         short.chmod(0o755)
-        with accounts(monkeypatch) as folder:
-            async with local_lab(folder, system_users=True) as lab:
+        with accounts() as unix:
+            folder = unix.folder
+            async with local_lab(folder, accounts=unix.directory(folder / "data")) as lab:
                 script = 'ls -ldn "$TMPDIR" && touch "$TMPDIR/x" && echo $TMPDIR'
                 spec = lab.job(command=("sh", "-c", script))
                 await lab.cluster.submit([spec])

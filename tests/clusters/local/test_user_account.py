@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.processes.user_account import account_of, home_name
+from runai.hub_service.processes.user_account import UnixAccount, home_name, platform_account
 from runai.spawner.local import RunaiLocalSpawner
 
 ODD = {
@@ -90,18 +89,21 @@ def test_names_that_begin_alike_have_homes_of_their_own():
 @pytest.mark.parametrize("system_users", [False, True], ids=["platform's", "unix"])
 @pytest.mark.parametrize("user", ["ana", ODD["path"]], ids=["plain", "odd"])
 def test_sessions_and_jobs_of_a_user_have_the_same_name_and_home(
-    user: str, system_users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user: str, system_users: bool, tmp_path: Path
 ):
-    entry = pwd.struct_passwd((user, "x", 54_321, 54_321, "", "/home/her", "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwnam", {user: entry}.__getitem__)
+    account = platform_account(user, tmp_path)
+    if system_users:
+        account = UnixAccount(user, Path("/home/her"), 54_321, 54_321, groups=(54_321,))
     spawner = RunaiLocalSpawner(
         user=SimpleNamespace(name=user),
         users_directory=str(tmp_path / "users"),
         system_users=system_users,
     )
 
-    session = spawner.user_env({})
-    job = account_of(user, tmp_path, system_users=system_users).environment()
+    if system_users:
+        spawner._looked_up = account
+
+    session, job = spawner.user_env({}), account.environment()
 
     for variable in ("HOME", "LOGNAME", "USER"):
         assert session[variable] == job[variable]

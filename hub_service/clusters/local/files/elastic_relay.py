@@ -15,7 +15,7 @@ from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.model.records import Process, WorkloadId
 from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
-from runai.hub_service.wire.errors import NotFound, Unavailable
+from runai.hub_service.wire.errors import Unavailable
 
 LOOK_EVERY_S = 0.2
 """Seconds between reads of statuses while an elastic job runs."""
@@ -31,11 +31,7 @@ class RelayCluster(Protocol):
         """Return a workload's desired state."""
 
     def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
-        """Return the directory that it shares with its workers.
-
-        Raises:
-            NotFound: its user has no account on this machine.
-        """
+        """Return the directory that it shares with its workers."""
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Store its workers' statuses."""
@@ -63,7 +59,7 @@ class ElasticRelay:
         target = row.record.elastic.target if row.record.elastic is not None else None
         if target is None or self._told.get(row.id) == target.gen:
             return
-        with contextlib.suppress(NotFound, OSError):  # a full disk: tried again later
+        with contextlib.suppress(OSError):  # a full disk: tried again later
             if self._rows.elastic_dir(row).write_target(target):
                 self._told[row.id] = target.gen
                 self._wake(row)
@@ -89,10 +85,7 @@ class ElasticRelay:
         if row is None or not row.active:
             self.drop(workload)
             return
-        try:
-            shared = self._rows.elastic_dir(row)
-        except NotFound:
-            return
+        shared = self._rows.elastic_dir(row)
         # Only of running processes: before, a file may be of an earlier start.
         names = [worker.name for worker in row.active if worker.process is not None]
         statuses = await asyncio.to_thread(shared.statuses, names)

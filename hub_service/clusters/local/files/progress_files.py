@@ -7,13 +7,12 @@ size. It runs in a thread.
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from runai.hub_service.model.progress import PROGRESS_FILE, Progress, read_progress
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.wire.errors import NotFound
 
 MOST_BYTES = 64 * 1024
 
@@ -24,9 +23,8 @@ class ProgressFile:
 
     workload: WorkloadId
     folder: Path
-    owner: Callable[[], int | None]
-    """Returns the required owner; None: the service's account. Raises NotFound without an account.
-    """
+    owner: int | None
+    """Required owner; None: the service's account."""
     phase: object
     """Changes with each start and end of the job."""
 
@@ -82,13 +80,11 @@ def _read_file(
         stamp = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
         if before is not None and before[1] == stamp:
             return stamp, before[2]
-        owner = file.owner()
-        if owner is None:
-            owner = os.getuid()
+        owner = os.getuid() if file.owner is None else file.owner
         if not stat.S_ISREG(found.st_mode) or found.st_uid != owner:
             return stamp, None
         return stamp, read_progress(os.read(descriptor, MOST_BYTES))
-    except (OSError, NotFound):
+    except OSError:
         return None, None
     finally:
         os.close(descriptor)

@@ -49,8 +49,9 @@ class Instructions:
     workdir: str
     grace_seconds: float
     uid: int | None = None
-    """None: the service's account; else change to this one, `gid` and the groups of `user`."""
+    """None: the service's account; else change to this one, `gid` and `groups`."""
     gid: int = 0
+    groups: Sequence[int] = ()
     user: str = ""
     home: str = ""
     """The account's home; a start that fails says if it is away."""

@@ -27,7 +27,7 @@ from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses, end_session
-from runai.hub_service.wire.errors import NotFound, Unavailable
+from runai.hub_service.wire.errors import Unavailable
 
 LOG = logging.getLogger("runai.tending")
 
@@ -67,18 +67,13 @@ class ReconcilerCluster(Protocol):
     def start_of(
         self, row: StoredWorkload, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
-        """Return the supervisor's instructions, and the environment.
+        """Return the supervisor's instructions, and the environment."""
 
-        Raises:
-            NotFound: its user has no account on this machine.
-        """
+    def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+        """Return True if a worker's account is known; else it is enqueued again when it is."""
 
     def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
-        """Return how the processes of a session are recognised, given its server.
-
-        Raises:
-            NotFound: its user has no account on this machine.
-        """
+        """Return how the processes of a session are recognised, given its server."""
 
     def report_left_over(self, row: StoredWorkload, left: Sequence[LeftOver]) -> None:
         """Store the processes that an ended session has left on its devices."""
@@ -228,16 +223,13 @@ class Reconciler:
             self._over(key, attempt.left_behind() or ExitStatus(None, lost=True))
         elif worker.state == "stopping":
             self._over(key, ExitStatus(None, told=True))  # it was never started
-        else:
+        elif self._rows.is_prepared(row, worker):
             self._launch(key, row, worker)
 
     def _launch(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         try:
             instructions, environment = self._rows.start_of(row, worker)
             pid, status = self._attempt(key).launch(instructions, environment)
-        except NotFound as refused:
-            self._over(key, ExitStatus(None, text=refused.message))
-            return
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
             if failed.errno in NOT_NOW:
@@ -360,10 +352,9 @@ class Reconciler:
         try:
             with self._requeue_on_failure(key.workload):
                 if row is not None and worker is not None and worker.process is not None:
-                    with contextlib.suppress(NotFound):  # the account was removed
-                        session = self._rows.processes_of(row, worker.process)
-                        left = await self._machine.end_session(session)
-                        self._rows.report_left_over(row, left)
+                    session = self._rows.processes_of(row, worker.process)
+                    left = await self._machine.end_session(session)
+                    self._rows.report_left_over(row, left)
                 self._over(key, ExitStatus(None))
         except Exception:
             LOG.exception("the end of session %s failed; it is tried again", key.workload)

@@ -177,7 +177,10 @@ def join_group(spec: dict[str, Any]) -> None:
 def change_account(spec: dict[str, Any]) -> None:
     """Change to the worker's account, if it is not the service's (in a fork)."""
     if spec["uid"] is not None:
-        os.initgroups(spec["user"], spec["gid"])
+        if "groups" in spec:
+            os.setgroups(spec["groups"])
+        else:  # an older service wrote the instructions
+            os.initgroups(spec["user"], spec["gid"])
         os.setgid(spec["gid"])
         os.setuid(spec["uid"])
 

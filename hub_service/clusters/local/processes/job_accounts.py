@@ -1,0 +1,48 @@
+"""Accounts to which the files and processes of rows belong: always those of the submission."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.known_accounts import KnownAccount
+from runai.hub_service.processes.user_account import (
+    UnixAccount,
+    platform_account,
+    unknown_account,
+)
+from runai.hub_service.wire.errors import Unavailable
+
+
+class JobAccounts:
+    """Accounts of rows, without a lookup."""
+
+    def __init__(self, data_dir: Path, directory: AccountDirectory | None) -> None:
+        """Without a directory all workers run as the platform's account."""
+        self._data_dir = data_dir
+        self._directory = directory
+
+    def known(self, user: str) -> KnownAccount | None:
+        """Return what is known of a user's Unix account; None: nothing, or there are none."""
+        with suppress(Unavailable):
+            return None if self._directory is None else self._directory.known.get(user)
+        return None
+
+    def of(self, row: StoredWorkload) -> UnixAccount:
+        """Return the account of a row's files: that of its submission, never the name's of now.
+
+        An admin may have said that another uid is the same person: then it is that one.
+        """
+        user, uid = row.spec.user, row.record.account_uid
+        if self._directory is None:
+            return platform_account(user, self._data_dir)
+        known = self.known(user)
+        if known is not None and (uid is None or known.is_of(uid)):
+            return known.account()
+        return unknown_account(user, uid)
+
+    def of_processes(self, row: StoredWorkload) -> UnixAccount:
+        """Return the account under which a row's processes run."""
+        account, uid = self.of(row), row.record.account_uid
+        return account if uid is None else replace(account, uid=uid)

@@ -1,0 +1,131 @@
+"""Accounts of jobs' starts: each start has a lookup of its own, and waits for it in the queue.
+
+A job whose account does not answer, or belongs to another person now, is set aside with the reason.
+The accounts of such jobs are looked up again and again, so that the jobs start by themselves.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NoReturn, Protocol
+
+from runai.hub_service.clusters.states.state import ExitStatus, StoredWorkload
+from runai.hub_service.model.records import StateReason, WorkloadId
+from runai.hub_service.processes.accounts.account_directory import (
+    AccountAway,
+    AccountDirectory,
+    other_person,
+)
+from runai.hub_service.processes.user_account import UnixAccount
+from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unavailable
+
+AGAIN_S: Final = 10.0
+GONE_FOR_S: Final = 600.0
+"""Seconds after which jobs of an account that this machine's list lacks are suspended."""
+
+
+class AccountsCluster(Protocol):
+    """Cluster methods that starts call."""
+
+    def end_start(self, workload: WorkloadId, attempt: int, ending: ExitStatus) -> None:
+        """Apply an exit to the workers of a start that have not begun."""
+
+    def set_aside(self, user: str, reason: StateReason) -> None:
+        """Set all jobs of a user aside that do not run."""
+
+    def take_up(self, user: str) -> None:
+        """Put a user's jobs that were set aside back into the queue."""
+
+    def give_up(self, user: str, reason: StateReason) -> None:
+        """Suspend a user's jobs that were set aside."""
+
+
+class StartAccounts:
+    """Lookups of starts, and of the accounts that jobs wait for."""
+
+    def __init__(
+        self,
+        directory: AccountDirectory,
+        cluster: AccountsCluster,
+        enqueue: Callable[[WorkloadId], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Start without lookups; `enqueue` continues a start when its account is known."""
+        self._directory = directory
+        self._cluster = cluster
+        self._enqueue = enqueue
+        self._clock = clock
+        self._found: dict[WorkloadId, tuple[int, UnixAccount]] = {}
+        """The account of each workload's last start, with its attempt."""
+        self._asking: dict[tuple[WorkloadId, int], asyncio.Task[None]] = {}
+        self._waiting: dict[str, float] = {}
+        """Users with jobs that were set aside, and since when."""
+
+    def of_start(self, row: StoredWorkload, attempt: int) -> UnixAccount | None:
+        """Return the account that was looked up for a start.
+
+        None: its lookup has just begun, or goes on; the workload is enqueued afterwards.
+        """
+        known, account = self._found.get(row.id, (0, None))
+        if account is not None and known == attempt:
+            return account
+        start = (row.id, attempt)
+        if start not in self._asking:
+            task = asyncio.create_task(self._look_up(row, attempt))
+            self._asking[start] = task
+            task.add_done_callback(lambda _: self._asking.pop(start, None))
+        return None
+
+    def forget(self, workload: WorkloadId) -> None:
+        """Forget the account of a deleted workload's last start."""
+        self._found.pop(workload, None)
+
+    def wait_for(self, users: Iterable[str]) -> None:
+        """Look these users' accounts up until they answer: they have jobs that were set aside."""
+        for user in users:
+            self._waiting.setdefault(user, self._clock())
+
+    async def run(self) -> NoReturn:
+        """Look up the accounts that jobs wait for, every 10 s, until cancelled."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            await asyncio.gather(*map(self._try_again, list(self._waiting)))
+
+    async def _look_up(self, row: StoredWorkload, attempt: int) -> None:
+        user = row.spec.user
+        try:
+            account = await self._directory.account(user)
+            uid, known = row.record.account_uid, self._directory.known.get(user)
+            if uid is not None and known is not None and not known.is_of(uid):
+                raise other_person(user, known.uid, uid)
+        except NotFound as refused:
+            self._cluster.end_start(row.id, attempt, ExitStatus(None, text=refused.message))
+        except (Forbidden, Unavailable) as away:
+            self._set_aside(user, away)
+            # A worker that was to join an elastic job: the others go on without it.
+            self._cluster.end_start(row.id, attempt, ExitStatus(None, told=True))
+        else:
+            self._found[row.id] = attempt, account
+            self._enqueue(row.id)
+
+    def _set_aside(self, user: str, away: RunaiError) -> None:
+        self.wait_for([user])
+        self._cluster.set_aside(user, StateReason(away.code, away.message))
+
+    async def _try_again(self, user: str) -> None:
+        try:
+            await self._directory.account(user)
+        except AccountAway as away:
+            if away.is_gone and self._clock() - self._waiting[user] >= GONE_FOR_S:
+                self._cluster.give_up(user, StateReason(away.code, away.message))
+                self._waiting.pop(user, None)
+        except (Forbidden, Unavailable) as other:
+            self._cluster.set_aside(user, StateReason(other.code, other.message))
+        except NotFound:  # it was forgotten, or never known: a start says so
+            self._take_up(user)
+        else:
+            self._take_up(user)
+
+    def _take_up(self, user: str) -> None:
+        self._waiting.pop(user, None)
+        self._cluster.take_up(user)

@@ -1,0 +1,51 @@
+"""Transitions of jobs that wait for something outside of them: an account that does not answer.
+
+Such a job holds nothing, has not failed, and is `retrying` without a time: the cluster takes it up
+again when the cause is over. Pure.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.lifecycle import stopped
+from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.user_actions import free
+from runai.hub_service.model.records import StateReason, WorkloadState
+
+_IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
+
+
+def is_set_aside(row: StoredWorkload) -> bool:
+    """Return True if a job waits for something outside of it."""
+    return row.record.state is WorkloadState.RETRYING and row.record.not_before is None
+
+
+def set_aside(row: StoredWorkload, reason: StateReason, *, now: float) -> Transition | None:
+    """Take a job out of the queue that cannot start for now; one that was to start is stopped.
+
+    None: it runs, ends or rests anyway.
+    """
+    if row.spec.kind != "job" or row.intent != "run" or row.record.state.finished:
+        return None
+    if row.active:
+        if row.halt or (any(w.state == "running" for w in row.active) and row.spec.elastic):
+            return None
+        return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
+    if row.record.state not in _IDLE or (is_set_aside(row) and row.record.reason == reason):
+        return None
+    row = free(row)
+    record = replace(
+        row.record, state=WorkloadState.RETRYING, reason=reason, position=None, not_before=None
+    )
+    return Transition(replace(row, record=record), (("waiting", reason.text),))
+
+
+def taken_up(row: StoredWorkload) -> Transition:
+    """Put a job back into the queue at its original place."""
+    record = replace(row.record, state=WorkloadState.QUEUED, reason=None)
+    return Transition(replace(row, record=record), (("queued", "tries again"),))
+
+
+def given_up(row: StoredWorkload, reason: StateReason) -> Transition:
+    """Suspend a job that was set aside for too long; `resume` puts it back into the queue."""
+    record = replace(row.record, state=WorkloadState.SUSPENDED, reason=reason)
+    return Transition(replace(row, record=record), (("suspended", reason.text),))

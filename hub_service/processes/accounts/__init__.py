@@ -1,0 +1,1 @@
+"""Unix accounts of `--system-users`: lookups, and who is known by which uid."""

@@ -1,0 +1,200 @@
+"""Account directory of the machine: each answer is compared with the known uid of the name.
+
+A lookup runs in a process that is ended after 5 s. All who ask for the same name meanwhile share
+one process, so that one silent account holds up nobody else.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from runai.hub_service.processes.accounts import lookup_program
+from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
+from runai.hub_service.processes.user_account import UnixAccount
+from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unavailable
+
+WITHIN_S: Final = 5.0
+ENDS_WITHIN_S: Final = 1.0
+READ_FOR_S: Final = 60.0
+"""Seconds for which a comparison counts for reading."""
+LOOKUP: Final = (sys.executable, "-I", "-S", lookup_program.__file__)
+AWAY: Final = "account_away"
+OTHER_PERSON: Final = "other_person"
+NO_ACCOUNT: Final = "no_account"
+
+
+class AccountAway(Unavailable):
+    """Error: a known account cannot be looked up now."""
+
+    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+        """Store the sentence; `is_gone`: /etc/passwd had the account, and lacks it."""
+        super().__init__(
+            message,
+            hint="Jobs that wait for the account start by themselves when it is back.",
+            code=AWAY,
+            retry_after=10.0,
+        )
+        self.is_gone = is_gone
+
+
+class AccountDirectory:
+    """Lookups of Unix accounts by name, for one event loop."""
+
+    def __init__(
+        self,
+        known: KnownAccounts,
+        *,
+        command: Sequence[str] = LOOKUP,
+        within_s: float = WITHIN_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Look up by this command, which prints what `lookup_program` does."""
+        self.known = known
+        self._command = command
+        self._within_s = within_s
+        self._clock = clock
+        self._open: dict[str, asyncio.Task[UnixAccount]] = {}
+        self._compared: dict[str, tuple[float, RunaiError | None]] = {}
+        """Time and outcome of each name's last comparison."""
+        self._away_since: dict[str, float] = {}
+
+    async def account(self, name: str) -> UnixAccount:
+        """Look an account up now, for a start or a submission.
+
+        Raises:
+            NotFound: the name never had an account here, and has none; or is root.
+            Forbidden: the name is another person's now.
+            AccountAway: the account is known, and the directory gives no answer.
+        """
+        task = self._open.get(name)
+        if task is None:
+            task = self._open[name] = asyncio.create_task(self._account(name))
+            task.add_done_callback(lambda done: self._close(name, done))
+        return await asyncio.shield(task)
+
+    async def compare(self, name: str) -> None:
+        """Compare the uid of a name with the known one, at most once a minute, for reading.
+
+        Names without an account pass, and accounts that are gone or away.
+
+        Raises:
+            Forbidden: the name is another person's now.
+        """
+        at, refused = self._compared.get(name, (-READ_FOR_S, None))
+        if self._clock() - at >= READ_FOR_S or self._clock() < at:
+            refused = None
+            try:
+                await self.account(name)
+            except Forbidden as other:
+                refused = other
+            except (NotFound, Unavailable):
+                pass
+            self._compared[name] = self._clock(), refused
+        if refused is not None:
+            raise refused
+
+    def away_since(self, name: str) -> float | None:
+        """Return the time since which an account does not answer; None: the last lookup did."""
+        return self._away_since.get(name)
+
+    def _close(self, name: str, done: asyncio.Task[UnixAccount]) -> None:
+        self._open.pop(name, None)
+        if not done.cancelled():
+            done.exception()  # raised in the callers, unless all were cancelled
+
+    async def _account(self, name: str) -> UnixAccount:
+        known = self.known.get(name)
+        told = await self._ask(name, () if known is None else known.directory_groups)
+        if told is not None and "uid" in told and not told["silent_groups"]:
+            self._away_since.pop(name, None)
+            if told["uid"] == 0:
+                raise _no_account(f"User {name} is root, as whom nothing runs.")
+            now = KnownAccount(
+                name,
+                told["uid"],
+                told["gid"],
+                told["home"],
+                told["shell"],
+                tuple(told["groups"]),
+                tuple(told["directory_groups"]),
+                bool(told["local"]),
+            )
+            met = self.known.meet(now)
+            if met.uid != now.uid:
+                raise other_person(name, now.uid, met.uid)
+            return met.account()
+        if known is None and told is not None and "uid" not in told:
+            raise _no_account(f"User {name} has no account on this machine.")
+        since = self._away_since.setdefault(name, self._clock())
+        clock = time.strftime("%H:%M", time.localtime(since))
+        is_gone = known is not None and known.local and told is not None and told["local"] is False
+        if is_gone:
+            raise AccountAway(f"The account {name} is gone since {clock}.", is_gone=True)
+        what = f"the groups of {name}" if told is not None and "uid" in told else name
+        raise AccountAway(f"The account directory does not answer for {what} since {clock}.")
+
+    async def _ask(self, name: str, groups: Sequence[int]) -> dict[str, Any] | None:
+        """Return the program's answer; None without one in time.
+
+        Raises:
+            AccountAway: the machine has no process or descriptor left.
+        """
+        try:
+            program = await asyncio.create_subprocess_exec(
+                *self._command,
+                name,
+                *map(str, groups),
+                cwd="/",
+                env={},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except (OSError, ValueError) as failed:  # ValueError: a name with a null character
+            if isinstance(failed, ValueError):
+                raise _no_account("A name with such a character has no account.") from failed
+            why = f"{name} cannot be looked up now: {failed.strerror}."
+            raise AccountAway(why) from failed
+        try:
+            async with asyncio.timeout(self._within_s):
+                text, _ = await program.communicate()
+        except TimeoutError:
+            return None
+        finally:
+            if program.returncode is None:
+                with suppress(ProcessLookupError, TimeoutError):
+                    program.kill()
+                    async with asyncio.timeout(ENDS_WITHIN_S):  # not one that waits for a disk
+                        await program.wait()
+        with suppress(ValueError):
+            told = json.loads(text)
+            return told if isinstance(told, dict) else None
+        return None
+
+
+@cache
+def directory_of(data_dir: Path | str) -> AccountDirectory:
+    """Return this process's account directory with what a data directory knows; "": nothing."""
+    return AccountDirectory(KnownAccounts(Path(data_dir) if data_dir else None))
+
+
+def other_person(name: str, uid: int, earlier: int) -> Forbidden:
+    """Return the refusal of a name that has another uid now."""
+    return Forbidden(
+        f"{name} has uid {uid} now, it was {earlier}: an admin says whether this is the same"
+        " person.",
+        hint=f"`runai user same-person {name}`, or `runai user forget {name}` for another person.",
+        code=OTHER_PERSON,
+    )
+
+
+def _no_account(message: str) -> NotFound:
+    return NotFound(
+        message, hint="An administrator of the machine can add one (adduser).", code=NO_ACCOUNT
+    )

@@ -1,0 +1,159 @@
+"""File of each Unix account that the platform has met: the uid by which a name is known.
+
+The first uid of a name stays until an admin says that another uid is the same person. The rest of a
+file is the last answer of the account directory, for times without one. Hub and service write the
+files, both as root; each write replaces a file as a whole.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import mkstemp
+
+from runai.hub_service.processes.user_account import UnixAccount, home_name
+from runai.hub_service.wire.errors import Unavailable
+
+KNOWN_ACCOUNTS = "known_accounts"
+"""Folder in the data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAccount:
+    """What the platform knows of a name."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    shell: str = "/bin/sh"
+    groups: tuple[int, ...] = ()
+    directory_groups: tuple[int, ...] = ()
+    """Those that are not in /etc/group."""
+    local: bool = False
+    """True if /etc/passwd had the account at the last lookup."""
+    former_uids: tuple[int, ...] = ()
+    """Uids that an admin said to be the same person."""
+
+    def account(self) -> UnixAccount:
+        """Return the account for processes."""
+        return UnixAccount(self.name, Path(self.home), self.uid, self.gid, self.shell, self.groups)
+
+    def is_of(self, uid: int) -> bool:
+        """Return True if a uid is, or was, this person's."""
+        return uid == self.uid or uid in self.former_uids
+
+
+class KnownAccounts:
+    """The files of one data directory."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        """Set the folder, which is made with the first file; None: nothing is kept."""
+        self._folder = None if data_dir is None else data_dir / KNOWN_ACCOUNTS
+        self._read: dict[str, tuple[tuple[int, int], KnownAccount]] = {}
+
+    def get(self, name: str) -> KnownAccount | None:
+        """Return the known account of a name; None if the platform never met one.
+
+        Raises:
+            Unavailable: the file cannot be read.
+        """
+        if (path := self._path(name)) is None:
+            return None
+        with self._readable(path):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                self._read.pop(name, None)
+                return None
+            stamp = (status.st_mtime_ns, status.st_ino)
+            read = self._read.get(name)
+            if read is None or read[0] != stamp:
+                read = self._read[name] = stamp, _parsed(path.read_bytes())
+        return read[1]
+
+    def all(self) -> Iterator[KnownAccount]:
+        """Yield all known accounts."""
+        for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
+            with self._readable(path), suppress(FileNotFoundError):
+                yield _parsed(path.read_bytes())
+
+    def meet(self, now: KnownAccount) -> KnownAccount:
+        """Return the known account of a looked-up name: at the first time, the given one.
+
+        With the known uid, the rest of the new answer is kept.
+
+        Raises:
+            Unavailable: nothing can be written.
+        """
+        if self._folder is None:
+            return now
+        known = self.get(now.name)
+        if known is None:
+            self._write(now, is_first=True)
+            known = self.get(now.name) or now  # another process may have been the first
+        if known.uid == now.uid and (now := replace(now, former_uids=known.former_uids)) != known:
+            self._write(now)
+            return now
+        return known
+
+    def take_uid(self, name: str, uid: int) -> None:
+        """Record that a name is the same person with this uid as with the known one."""
+        if (known := self.get(name)) is not None and known.uid != uid:
+            former = tuple(dict.fromkeys(u for u in (*known.former_uids, known.uid) if u != uid))
+            self._write(replace(known, uid=uid, former_uids=former))
+
+    def forget(self, name: str) -> None:
+        """Remove a name's file: the next account of that name is a new person."""
+        if (path := self._path(name)) is not None:
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{home_name(name)}.json"
+
+    def _write(self, known: KnownAccount, *, is_first: bool = False) -> None:
+        path = self._path(known.name)
+        assert path is not None
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            file, new = mkstemp(dir=path.parent, prefix=".")
+            try:
+                with os.fdopen(file, "w", encoding="utf-8") as stream:
+                    json.dump(asdict(known), stream)
+                if is_first:
+                    with suppress(FileExistsError):
+                        os.link(new, path)
+                else:
+                    Path(new).replace(path)
+            finally:
+                Path(new).unlink(missing_ok=True)
+        except OSError as failed:
+            raise _away(path, failed) from failed
+
+    @contextmanager
+    def _readable(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError) as failed:
+            raise _away(path, failed) from failed
+
+
+def _parsed(text: bytes) -> KnownAccount:
+    told = json.loads(text)
+    return KnownAccount(
+        **told | {name: tuple(told[name]) for name in told if isinstance(told[name], list)}
+    )
+
+
+def _away(path: Path, failed: Exception) -> Unavailable:
+    why = failed.strerror if isinstance(failed, OSError) else "it is damaged"
+    return Unavailable(
+        f"The known uid of an account cannot be read or written: {why} ({path}).",
+        hint="An admin makes room, or restores the file from a backup.",
+        code="not_stored",
+        retry_after=10.0,
+    )

@@ -1,0 +1,258 @@
+"""Lookups of Unix accounts: who a name is known to be, and what an outage may not change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from runai.hub_service.processes.accounts.account_directory import (
+    LOOKUP,
+    AccountAway,
+    AccountDirectory,
+)
+from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
+from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
+from unix_accounts import UIDS, accounts
+
+ANA = UIDS["ana"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def unix():
+    with accounts() as unix:
+        yield unix
+
+
+@pytest.fixture
+def directory(unix, clock, tmp_path):
+    return unix.directory(tmp_path, clock=clock)
+
+
+async def test_account_that_answers_is_known_from_then_on(directory, unix):
+    found = await directory.account("ana")
+
+    assert found == unix.account("ana")
+    assert directory.known.get("ana").account() == found
+    assert [known.name for known in directory.known.all()] == ["ana"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        pytest.param({"local": False}, "User ana has no account on this machine.", id="none"),
+        pytest.param({"local": None}, "User ana has no account on this machine.", id="unreadable"),
+        pytest.param({"uid": 0, "home": "/"}, "User ana is root", id="root"),
+    ],
+)
+async def test_name_that_was_never_known_is_refused_without_an_account(
+    directory, unix, answer, sentence
+):
+    unix.answer("ana", {**unix.entry("ana"), **answer} if "uid" in answer else answer)
+
+    with pytest.raises(NotFound, match=sentence) as refused:
+        await directory.account("ana")
+
+    assert refused.value.code == "no_account"
+    assert directory.known.get("ana") is None
+
+
+@pytest.mark.parametrize(
+    ("local", "answer", "sentence", "is_gone"),
+    [
+        pytest.param(
+            False,
+            {"local": False},
+            "The account directory does not answer for ana since",
+            False,
+            id="of the directory",
+        ),
+        pytest.param(
+            True, {"local": None}, "The account directory does not answer", False, id="unreadable"
+        ),
+        pytest.param(True, "silence", "The account directory does not answer", False, id="silent"),
+        pytest.param(True, {"local": False}, "The account ana is gone since", True, id="local"),
+    ],
+)
+async def test_known_account_without_an_answer_is_away(
+    unix, tmp_path, local, answer, sentence, is_gone
+):
+    # A silent one is never heard, however long we listen.
+    directory = unix.directory(tmp_path, **({"within_s": 0.0} if answer == "silence" else {}))
+    directory.known.meet(KnownAccount("ana", ANA, ANA, "/home/ana", local=local))
+    unix.answer("ana", answer)
+
+    with pytest.raises(AccountAway, match=sentence) as away:
+        await directory.account("ana")
+
+    assert (away.value.is_gone, away.value.code) == (is_gone, "account_away")
+    assert directory.known.get("ana").uid == ANA
+
+
+async def test_time_of_an_outage_is_that_of_its_beginning(directory, unix, clock):
+    await directory.account("ana")
+    unix.answer("ana", {"local": None})
+    began = clock.at
+    for _ in range(2):
+        with pytest.raises(AccountAway):
+            await directory.account("ana")
+        clock.at += 3600
+    assert directory.away_since("ana") == began
+
+    unix.answer("ana", unix.entry("ana"))
+    await directory.account("ana")
+
+    assert directory.away_since("ana") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "groups"),
+    [
+        pytest.param({"groups": [ANA, 7]}, (ANA, 7), id="another"),
+        pytest.param({"groups": [ANA]}, (ANA,), id="left, and the group answers"),
+        pytest.param({"groups": [ANA], "silent_groups": [8]}, None, id="group does not answer"),
+    ],
+)
+async def test_shorter_list_of_groups_is_believed_if_the_group_answers(
+    directory, unix, changed, groups
+):
+    unix.answer("ana", unix.entry("ana", groups=[ANA, 8], directory_groups=[8]))
+    await directory.account("ana")
+    unix.answer("ana", unix.entry("ana", **changed))
+
+    if groups is None:
+        with pytest.raises(AccountAway, match="does not answer for the groups of ana"):
+            await directory.account("ana")
+    else:
+        assert (await directory.account("ana")).groups == groups
+
+
+class TestAnotherUid:
+    """A name is a person only with its uid."""
+
+    @pytest.fixture(autouse=True)
+    async def another(self, directory, unix):
+        await directory.account("ana")
+        unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
+
+    async def test_is_refused_until_an_admin_says_so(self, directory):
+        with pytest.raises(Forbidden) as refused:
+            await directory.account("ana")
+
+        assert refused.value.message == (
+            f"ana has uid 2003 now, it was {ANA}: an admin says whether this is the same person."
+        )
+        assert directory.known.get("ana").uid == ANA
+
+    async def test_of_the_same_person_is_known_beside_the_former_one(self, directory):
+        directory.known.take_uid("ana", 2003)
+
+        assert (await directory.account("ana")).uid == 2003
+        known = directory.known.get("ana")
+        assert [uid for uid in (ANA, 2003, 2004) if known.is_of(uid)] == [ANA, 2003]
+
+    async def test_after_forgetting_is_a_new_person(self, directory):
+        directory.known.forget("ana")
+
+        assert (await directory.account("ana")).uid == 2003
+        assert not directory.known.get("ana").is_of(ANA)
+
+    async def test_that_goes_back_needs_nobody(self, directory, unix):
+        unix.answer("ana", unix.entry("ana"))
+
+        assert (await directory.account("ana")).uid == ANA
+
+
+class TestReading:
+    async def test_is_compared_once_a_minute(self, directory, unix, clock):
+        await directory.account("ana")
+        await directory.compare("ana")
+        unix.answer("ana", unix.entry("ana", uid=2003))
+        clock.at += 59
+        await directory.compare("ana")
+
+        clock.at += 1
+        for _ in range(2):
+            with pytest.raises(Forbidden, match="uid 2003 now"):
+                await directory.compare("ana")
+
+    @pytest.mark.parametrize("known", [True, False])
+    async def test_goes_on_without_an_answer(self, directory, unix, known):
+        if known:
+            await directory.account("ana")
+        unix.answer("ana", {"local": False})
+
+        await directory.compare("ana")
+
+
+async def test_all_who_ask_share_a_lookup_and_one_that_is_cancelled_ends_it_for_nobody(
+    unix, tmp_path
+):
+    asked = tmp_path / "asked"
+    count = f"import sys, os; open({str(asked)!r}, 'a').write('x')\n"
+    directory = unix.directory(tmp_path)
+    *start, program, answers = directory._command
+    directory._command = (*start, count + program, answers)
+
+    first, *others = [asyncio.create_task(directory.account("ana")) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()
+    found = await asyncio.gather(*others)
+
+    assert {account.uid for account in found} == {ANA}
+    assert asked.read_text() == "x"
+
+
+async def test_files_that_cannot_be_written_refuse_with_the_reason(unix, tmp_path):
+    (tmp_path / "known_accounts").touch()  # instead of a folder
+
+    with pytest.raises(Unavailable, match="cannot be read or written: Not a directory"):
+        await unix.directory(tmp_path).account("ana")
+
+
+def test_second_process_that_meets_a_name_keeps_the_first_ones_uid(tmp_path):
+    ours, theirs = KnownAccounts(tmp_path), KnownAccounts(tmp_path)
+    first = ours.meet(KnownAccount("ana", 1, 1, "/home/ana"))
+
+    assert theirs.meet(KnownAccount("ana", 2, 2, "/home/ana")) == first
+    assert theirs.meet(replace(first, home="/home/moved")).home == "/home/moved"
+    assert (found := ours.get("ana")) is not None
+    assert found.home == "/home/moved"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make an account")
+def test_real_account_is_found_with_its_groups(tmp_path):
+    name = f"u{uuid4().hex[:12]}"
+    subprocess.run(["useradd", "-M", "-U", "-G", "users", "-s", "/bin/dash", name], check=True)
+    try:
+        found = asyncio.run(AccountDirectory(KnownAccounts(tmp_path)).account(name))
+        known = KnownAccounts(tmp_path).get(name)
+    finally:
+        subprocess.run(["userdel", name], check=True)
+
+    assert (found.shell, found.home.name, found.gid in found.groups) == ("/bin/dash", name, True)
+    assert len(found.groups) == 2
+    assert known is not None
+    assert (known.local, known.directory_groups) == (True, ())
+
+
+def test_lookup_needs_the_standard_library_alone():
+    assert LOOKUP[:3] == (sys.executable, "-I", "-S")

@@ -1,0 +1,203 @@
+"""Starts of jobs whose account does not answer, is gone, or is another person's now."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from labs import local_lab, plan, start
+from runai.hub_service.clusters.local.processes import start_accounts
+from runai.hub_service.wire.errors import Forbidden, Unavailable
+from unix_accounts import UIDS, accounts
+from waiting import eventually_async
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jobs as users")
+
+AWAY = {"local": False}
+"""Answer for an account of a directory (LDAP, SSSD) that does not answer."""
+
+
+@pytest.fixture
+def unix():
+    with accounts() as unix:
+        for user in UIDS:
+            unix.answer(user, unix.entry(user, local=False))
+        yield unix
+
+
+@pytest.fixture
+async def lab(unix, tmp_path, monkeypatch):
+    monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
+    async with local_lab(tmp_path, accounts=unix.directory(tmp_path / "data")) as lab:
+        yield lab
+
+
+async def queued(lab, name="exp", command=("id", "-u"), **changed):
+    [record] = await lab.cluster.submit([lab.job(name, command=command, **changed)])
+    return record.id
+
+
+async def begin(lab, workload, *devices):
+    assert await lab.cluster.apply(plan(start(workload, *(devices or (0,))))) == []
+
+
+async def printed(lab, workload):
+    chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
+    return b"".join([chunk.lines async for chunk in chunks]).decode()
+
+
+async def is_gone(folder):
+    return not await asyncio.to_thread(folder.exists)
+
+
+class TestAway:
+    """What can come back is no failure: the job waits, holds nothing, and starts by itself."""
+
+    async def test_job_waits_with_the_reason_and_starts_when_the_account_is_back(self, lab, unix):
+        workload = await queued(lab)
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+
+        record = await lab.until(workload, "retrying")
+        assert record.reason.code == "account_away"
+        assert record.reason.text.startswith("The account directory does not answer for ana since")
+        assert (record.allocated, record.failures, record.not_before) == (0, 0, None)
+
+        unix.answer("ana", unix.entry("ana", local=False))
+        await lab.until(workload, "queued")
+        await begin(lab, workload)
+        await lab.until(workload, "succeeded")
+        assert await printed(lab, workload) == f"{UIDS['ana']}\n"
+
+    async def test_all_that_user_has_in_the_queue_waits_and_nobody_elses(self, lab, unix):
+        workload, other = await queued(lab), await queued(lab, "next")
+        array = await queued(lab, "many", array=3)
+        theirs = await queued(lab, "theirs", user="pat")
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+
+        for mine in (workload, other):
+            await lab.until(mine, "retrying")
+        assert (await lab.cluster.workload(array)).states == {"retrying": 3}
+        assert {one.name for one in (await lab.cluster.observe()).workloads} == {theirs}
+
+        unix.answer("ana", unix.entry("ana", local=False))
+        await lab.until(other, "queued")
+        assert (await lab.cluster.workload(array)).states == {"queued": 3}
+
+    async def test_elastic_job_goes_on_without_the_worker_that_was_to_join(self, lab, unix):
+        command = ("sh", "-c", "sleep 1000")
+        workload = await queued(lab, command=command, elastic=True, workers=2, min_workers=1)
+        await begin(lab, workload)
+        await lab.until(workload, "running")
+        unix.answer("ana", AWAY)
+        await lab.cluster.apply(plan(start(workload, 1, worker=1)))
+
+        async def is_alone():
+            workers = (await lab.cluster.workload(workload)).workers
+            return [worker.state for worker in workers] == ["running", "pending"]
+
+        await eventually_async(is_alone)
+
+    async def test_job_that_waits_can_be_suspended_and_deleted(self, lab, unix):
+        workload = await queued(lab)
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+        await lab.until(workload, "retrying")
+
+        assert (await lab.cluster.suspend(workload, by="ana")).state == "suspended"
+        await lab.cluster.delete(workload, by="ana")
+        await lab.until_gone(workload)
+
+    async def test_submission_is_refused_and_stores_no_path_that_was_made_up(self, lab, unix):
+        await queued(lab)
+        unix.answer("ana", AWAY)
+
+        with pytest.raises(Unavailable, match="The account directory does not answer for ana"):
+            await queued(lab, "next")
+
+        assert [record.spec.name for record in await lab.cluster.workloads()] == ["exp"]
+
+
+async def test_job_that_waits_is_taken_up_by_the_next_service(unix, tmp_path, monkeypatch):
+    monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
+    directory = unix.directory(tmp_path / "data")
+    async with local_lab(tmp_path, accounts=directory, forget=False) as lab:
+        workload = await queued(lab)
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+        await lab.until(workload, "retrying")
+    unix.answer("ana", unix.entry("ana", local=False))
+
+    async with local_lab(tmp_path, accounts=directory) as lab:
+        await lab.until(workload, "queued")
+
+
+class TestGone:
+    """An account that this machine's own list lacks for ten minutes was removed."""
+
+    @pytest.fixture
+    async def waiting(self, lab, unix):
+        unix.answer("ana", unix.entry("ana"))
+        workload = await queued(lab)
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+        await lab.until(workload, "retrying")
+        return workload
+
+    async def test_job_is_suspended_after_ten_minutes_and_never_failed(self, lab, unix, waiting):
+        lab.clock.at += start_accounts.GONE_FOR_S
+
+        record = await lab.until(waiting, "suspended")
+        assert record.reason.text.startswith("The account ana is gone since")
+
+        unix.answer("ana", unix.entry("ana"))
+        await lab.cluster.resume(waiting, by="ana")
+        await begin(lab, waiting)
+        await lab.until(waiting, "succeeded")
+
+
+class TestAnotherPerson:
+    """Another uid under an old name starts nothing and touches nothing."""
+
+    async def test_job_of_the_former_one_starts_only_when_an_admin_says_so(self, lab, unix):
+        workload = await queued(lab)
+        unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
+        await begin(lab, workload)
+        record = await lab.until(workload, "retrying")
+        assert record.reason.code == "other_person"
+        assert f"ana has uid {UIDS['pat']} now, it was {UIDS['ana']}" in record.reason.text
+        assert (record.account_uid, record.allocated) == (UIDS["ana"], 0)
+
+        lab.cluster._directory.known.take_uid("ana", UIDS["pat"])
+        await lab.until(workload, "queued")
+
+    @pytest.mark.parametrize("what", ["submit", "resume"])
+    async def test_submission_and_resume_are_refused(self, lab, unix, what):
+        workload = await queued(lab)
+        await lab.cluster.suspend(workload, by="ana")
+        unix.answer("ana", unix.entry("ana", uid=2003))
+
+        with pytest.raises(Forbidden, match="an admin says whether this is the same person"):
+            await (
+                queued(lab, "next") if what == "submit" else lab.cluster.resume(workload, by="ana")
+            )
+
+    async def test_files_are_touched_under_the_uid_of_the_submission(self, lab, unix):
+        workload = await queued(lab, command=("sh", "-c", 'touch "$RUNAI_CHECKPOINT_DIR/x"'))
+        await begin(lab, workload)
+        own = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
+        known = lab.cluster._directory.known
+        known.forget("ana")
+        unix.answer("ana", unix.entry("ana", uid=UIDS["pat"]))
+        await lab.cluster._directory.account("ana")
+
+        row = lab.cluster._rows[workload]
+        assert lab.cluster._accounts.of(row).uid == UIDS["ana"]
+        await lab.cluster.delete(workload, by="an admin")
+        await lab.until_gone(workload)
+
+        await eventually_async(lambda: is_gone(own))
