@@ -55,6 +55,7 @@ class Accounts:
             "groups": [uid],
             "directory_groups": [],
             "silent_groups": [],
+            "home_fault": "",
             **changed,
         }
 

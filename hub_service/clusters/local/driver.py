@@ -18,6 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -32,7 +33,7 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
     DeletedWorkload,
     JobDirCleanup,
 )
-from runai.hub_service.clusters.local.files.logs import WorkerLog
+from runai.hub_service.clusters.local.files.logs import WorkerLog, chosen_workers
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.place import (
     JOBS,
@@ -359,7 +360,7 @@ class LocalCluster(RecordedCluster):
         """Yield the workers' output of all attempts; `follow` continues until the end."""
         record = self._one(self._same(workload, uid)).record
         job = self._job_dir(record.spec)
-        logs = [WorkerLog(job, index, parts=parts) for index in _chosen_workers(record, worker)]
+        logs = [WorkerLog(job, index, parts=parts) for index in chosen_workers(record, worker)]
         for log in logs:
             if not follow:
                 await asyncio.to_thread(log.end_here)
@@ -414,8 +415,7 @@ class LocalCluster(RecordedCluster):
             async with asyncio.timeout(FOLLOW_EVERY_S if runs else None):
                 await self.wait(workload, seen)
 
-    # -- callbacks of the reconciler
-    # -----------------------------------------------------------------
+    # -- callbacks of the reconciler ---------------------------------------------------------------
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
@@ -532,6 +532,10 @@ class LocalCluster(RecordedCluster):
         worker = row.record.workers[index].name
         if self._requests is not None:
             ending = self._requests.explained(worker, row.spec, ending)
+        if self._starts is None:
+            ending = replace(ending, is_home_away=False)  # the platform makes the homes
+        elif ending.is_home_away:
+            self._starts.wait_for([row.spec.user])
         super().report_exit(workload, index, ending)
         if self._requests is not None:
             self._requests.remove(worker)
@@ -564,17 +568,6 @@ class LocalCluster(RecordedCluster):
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / JOBS / spec.project / spec.name
-
-
-def _chosen_workers(record: WorkloadRecord, worker: int | None) -> Sequence[int]:
-    """Return the index of one worker, or all indices; raise NotFound if there is no such worker."""
-    every = range(len(record.workers))
-    if worker is None or worker in every:
-        return every if worker is None else [worker]
-    raise NotFound(
-        f"{record.id} has no worker {worker}.",
-        hint=f"Its workers are numbered from 0 to {len(every) - 1}.",
-    )
 
 
 def _phase(row: StoredWorkload) -> tuple[float, int, bool]:

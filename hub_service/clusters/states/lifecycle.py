@@ -183,6 +183,8 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
             row, events = step.row, [*events, *step.events]
     if not told and ending.exit_code != 0 and row.halt in {"", "paused", "done"}:
         row = replace(row, halt="lost" if ending.lost else "failed")
+        if ending.is_home_away:
+            row = replace(row, halt="aside")
         row = replace(row, record=replace(row.record, reason=_failure(row, index, ending)))
         rest = [w.index for w in row.active if w.state != "stopping"]
         if rest:
@@ -291,7 +293,7 @@ def _failure(row: StoredWorkload, index: int, ending: ExitStatus) -> StateReason
     if ending.text and ending.exit_code is not None and ending.exit_code < 0:
         return StateReason("contained", f"it {ending.text}")
     if ending.text:
-        return StateReason("not_started", ending.text)
+        return StateReason("home_away" if ending.is_home_away else "not_started", ending.text)
     if ending.lost:
         return StateReason("interrupted", _ended(row, index, ending))
     return StateReason("exit_code", _ended(row, index, ending))

@@ -106,6 +106,8 @@ class ExitStatus:
     """True if its supervisor vanished: it was killed, or the machine went down."""
     text: str = ""
     """Why it could not start, or was ended by its supervisor; "" for neither."""
+    is_home_away: bool = False
+    """True if it could not start because the home of its Unix account cannot be reached now."""
 
     @property
     def began(self) -> bool:

@@ -1,14 +1,14 @@
 """Account directory of the machine: each answer is compared with the known uid of the name.
 
-A lookup runs in a process that is ended after 5 s. All who ask for the same name meanwhile share
-one process, so that one silent account holds up nobody else.
+A lookup runs in a process that is ended after 5 s. All callers with the same name share one process
+meanwhile, so that one silent account holds up no other.
 """
 
 import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,19 +25,20 @@ READ_FOR_S: Final = 60.0
 """Seconds for which a comparison counts for reading."""
 LOOKUP: Final = (sys.executable, "-I", "-S", lookup_program.__file__)
 AWAY: Final = "account_away"
+HOME_AWAY: Final = "home_away"
 OTHER_PERSON: Final = "other_person"
 NO_ACCOUNT: Final = "no_account"
 
 
 class AccountAway(Unavailable):
-    """Error: a known account cannot be looked up now."""
+    """Error: a known account cannot be looked up now, or its home cannot be reached."""
 
-    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+    def __init__(self, message: str, *, is_gone: bool = False, code: str = AWAY) -> None:
         """Store the sentence; `is_gone`: /etc/passwd had the account, and lacks it."""
         super().__init__(
             message,
             hint="Jobs that wait for the account start by themselves when it is back.",
-            code=AWAY,
+            code=code,
             retry_after=10.0,
         )
         self.is_gone = is_gone
@@ -70,7 +71,7 @@ class AccountDirectory:
         Raises:
             NotFound: the name never had an account here, and has none; or is root.
             Forbidden: the name is another person's now.
-            AccountAway: the account is known, and the directory gives no answer.
+            AccountAway: the account is known, and gives no answer, or its home does not.
         """
         task = self._open.get(name)
         if task is None:
@@ -99,10 +100,6 @@ class AccountDirectory:
         if refused is not None:
             raise refused
 
-    def away_since(self, name: str) -> float | None:
-        """Return the time since which an account does not answer; None: the last lookup did."""
-        return self._away_since.get(name)
-
     def _close(self, name: str, done: asyncio.Task[UnixAccount]) -> None:
         self._open.pop(name, None)
         if not done.cancelled():
@@ -111,36 +108,51 @@ class AccountDirectory:
     async def _account(self, name: str) -> UnixAccount:
         known = self.known.get(name)
         told = await self._ask(name, () if known is None else known.directory_groups)
-        if told is not None and "uid" in told and not told["silent_groups"]:
+        if told is None or "uid" not in told or told["silent_groups"]:
+            raise self._silence(name, known, told)
+        fault = told.get("home_fault", "it does not answer")
+        if not fault:
             self._away_since.pop(name, None)
-            if told["uid"] == 0:
-                raise _no_account(f"User {name} is root, as whom nothing runs.")
-            now = KnownAccount(
-                name,
-                told["uid"],
-                told["gid"],
-                told["home"],
-                told["shell"],
-                tuple(told["groups"]),
-                tuple(told["directory_groups"]),
-                bool(told["local"]),
-            )
-            met = self.known.meet(now)
-            if met.uid != now.uid:
-                raise other_person(name, now.uid, met.uid)
-            return met.account()
+        if told["uid"] == 0:
+            raise _no_account(f"User {name} is root, as whom nothing runs.")
+        now = KnownAccount(
+            name,
+            told["uid"],
+            told["gid"],
+            told["home"],
+            told["shell"],
+            tuple(told["groups"]),
+            tuple(told["directory_groups"]),
+            bool(told["local"]),
+        )
+        met = self.known.meet(now)
+        if met.uid != now.uid:
+            raise other_person(name, now.uid, met.uid)
+        if fault:
+            since = self._since(name)
+            sentence = f"{met.home}, the home of {name}, cannot be reached since {since}: {fault}."
+            raise AccountAway(sentence, code=HOME_AWAY)
+        return met.account()
+
+    def _silence(
+        self, name: str, known: KnownAccount | None, told: Mapping[str, Any] | None
+    ) -> NotFound | AccountAway:
+        """Return the error for an account without an answer, or without all its groups."""
         if known is None and told is not None and "uid" not in told:
-            raise _no_account(f"User {name} has no account on this machine.")
-        since = self._away_since.setdefault(name, self._clock())
-        clock = time.strftime("%H:%M", time.localtime(since))
-        is_gone = known is not None and known.local and told is not None and told["local"] is False
-        if is_gone:
-            raise AccountAway(f"The account {name} is gone since {clock}.", is_gone=True)
+            return _no_account(f"User {name} has no account on this machine.")
+        since = self._since(name)
+        if known is not None and known.local and told is not None and told["local"] is False:
+            return AccountAway(f"The account {name} is gone since {since}.", is_gone=True)
         what = f"the groups of {name}" if told is not None and "uid" in told else name
-        raise AccountAway(f"The account directory does not answer for {what} since {clock}.")
+        return AccountAway(f"The account directory does not answer for {what} since {since}.")
+
+    def _since(self, name: str) -> str:
+        """Return the time since which something of an account does not answer."""
+        since = self._away_since.setdefault(name, self._clock())
+        return time.strftime("%H:%M", time.localtime(since))
 
     async def _ask(self, name: str, groups: Sequence[int]) -> dict[str, Any] | None:
-        """Return the program's answer; None without one in time.
+        """Return what the program tells within the time; None without a word of the account.
 
         Raises:
             AccountAway: the machine has no process or descriptor left.
@@ -161,21 +173,24 @@ class AccountDirectory:
                 raise _no_account("A name with such a character has no account.") from failed
             why = f"{name} cannot be looked up now: {failed.strerror}."
             raise AccountAway(why) from failed
+        lines: list[bytes] = []
         try:
-            async with asyncio.timeout(self._within_s):
-                text, _ = await program.communicate()
-        except TimeoutError:
-            return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._within_s):
+                    assert program.stdout is not None
+                    while line := await program.stdout.readline():
+                        lines.append(line)  # also those before a silence
         finally:
             if program.returncode is None:
                 with suppress(ProcessLookupError, TimeoutError):
                     program.kill()
                     async with asyncio.timeout(ENDS_WITHIN_S):  # not one that waits for a disk
                         await program.wait()
-        with suppress(ValueError):
-            told = json.loads(text)
-            return told if isinstance(told, dict) else None
-        return None
+        told: dict[str, Any] = {}
+        for line in lines:
+            with suppress(ValueError):
+                told |= json.loads(line)
+        return told or None
 
 
 @cache

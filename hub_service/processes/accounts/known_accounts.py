@@ -16,8 +16,8 @@ from tempfile import mkstemp
 from runai.hub_service.processes.user_account import UnixAccount, home_name
 from runai.hub_service.wire.errors import Unavailable
 
-KNOWN_ACCOUNTS = "known_accounts"
-"""Folder in the data directory."""
+KNOWN_ACCOUNTS = "secrets/known_accounts"
+"""Folder in the data directory, which backups have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class KnownAccount:
     shell: str = "/bin/sh"
     groups: tuple[int, ...] = ()
     directory_groups: tuple[int, ...] = ()
-    """Those that are not in /etc/group."""
+    """Groups that are not in /etc/group."""
     local: bool = False
     """True if /etc/passwd had the account at the last lookup."""
     former_uids: tuple[int, ...] = ()
@@ -117,7 +117,7 @@ class KnownAccounts:
         path = self._path(known.name)
         assert path is not None
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file, new = mkstemp(dir=path.parent, prefix=".")
             try:
                 with os.fdopen(file, "w", encoding="utf-8") as stream:

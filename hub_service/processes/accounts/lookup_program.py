@@ -1,8 +1,9 @@
-"""Program that looks up a Unix account: `lookup_program.py NAME GROUP…` prints it as JSON.
+"""Program that looks up a Unix account: `lookup_program.py NAME GROUP…` prints two lines of JSON.
 
-A program of its own, since a thread in `getpwnam` cannot be ended while the account directory
-(LDAP, SSSD) does not answer. Standard library only: it starts in 15 ms. Each GROUP was the
-account's by that directory before: it is believed to be the account's no more if it answers itself.
+The first has the account, the second what may hang by itself: a home on another machine. A program
+of its own, since a thread in `getpwnam` cannot be ended while the account directory (LDAP, SSSD)
+does not answer. Standard library only: it starts in 15 ms. Each GROUP was the account's by that
+directory before, and is believed to be the account's no more if it answers itself.
 """
 
 import grp
@@ -42,6 +43,17 @@ def account(name: str, groups_before: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def home_fault(home: str) -> str:
+    """Return why a home cannot be reached; "" if it is there, or closed to root as on NFS."""
+    try:
+        os.stat(home)  # noqa: PTH116
+    except PermissionError:
+        pass
+    except OSError as failed:
+        return failed.strerror or "it fails"
+    return ""
+
+
 def column(path: str, number: int) -> set[bytes] | None:
     """Return one column of a local file; None: it cannot be read."""
     try:
@@ -62,4 +74,7 @@ def answers(gid: int) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(account(sys.argv[1], [*map(int, sys.argv[2:])])))  # noqa: T201  its answer
+    found = account(sys.argv[1], [*map(int, sys.argv[2:])])
+    print(json.dumps(found), flush=True)  # noqa: T201  its answer
+    if "home" in found:
+        print(json.dumps({"home_fault": home_fault(found["home"])}))  # noqa: T201

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from runai.hub_service.processes.accounts.account_directory import (
     AccountDirectory,
 )
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
+from runai.hub_service.processes.accounts.lookup_program import home_fault
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from unix_accounts import UIDS, accounts
 
@@ -110,17 +112,13 @@ async def test_known_account_without_an_answer_is_away(
 async def test_time_of_an_outage_is_that_of_its_beginning(directory, unix, clock):
     await directory.account("ana")
     unix.answer("ana", {"local": None})
-    began = clock.at
+    began, sentences = time.strftime("%H:%M", time.localtime(clock.at)), set()
     for _ in range(2):
-        with pytest.raises(AccountAway):
+        with pytest.raises(AccountAway) as away:
             await directory.account("ana")
+        sentences.add(away.value.message)
         clock.at += 3600
-    assert directory.away_since("ana") == began
-
-    unix.answer("ana", unix.entry("ana"))
-    await directory.account("ana")
-
-    assert directory.away_since("ana") is None
+    assert sentences == {f"The account directory does not answer for ana since {began}."}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +141,42 @@ async def test_shorter_list_of_groups_is_believed_if_the_group_answers(
             await directory.account("ana")
     else:
         assert (await directory.account("ana")).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        pytest.param({"home_fault": "Stale file handle"}, "Stale file handle", id="fault"),
+        pytest.param({}, "it does not answer", id="no second line"),
+    ],
+)
+async def test_home_that_cannot_be_reached_is_away_but_the_person_is_known(
+    directory, unix, second, reason
+):
+    entry = unix.entry("ana")
+    del entry["home_fault"]
+    unix.answer("ana", entry | second)
+
+    with pytest.raises(AccountAway, match=f"ana, the home of ana, .*: {reason}") as away:
+        await directory.account("ana")
+
+    assert away.value.code == "home_away"
+    assert directory.known.get("ana").uid == ANA
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        pytest.param(lambda path: path.mkdir(), "", id="there"),
+        pytest.param(lambda _: None, "No such file or directory", id="missing"),
+        pytest.param(lambda path: path.symlink_to(path), "Too many levels", id="loop"),
+    ],
+)
+def test_home_is_looked_at_by_the_program(make, fault, tmp_path):
+    make(tmp_path / "ana")
+
+    assert home_fault(str(tmp_path / "ana")).startswith(fault)
+    assert bool(home_fault(str(tmp_path / "ana"))) == bool(fault)
 
 
 class TestAnotherUid:
@@ -222,7 +256,7 @@ async def test_all_who_ask_share_a_lookup_and_one_that_is_cancelled_ends_it_for_
 
 
 async def test_files_that_cannot_be_written_refuse_with_the_reason(unix, tmp_path):
-    (tmp_path / "known_accounts").touch()  # instead of a folder
+    (tmp_path / "secrets").touch()  # instead of a folder
 
     with pytest.raises(Unavailable, match="cannot be read or written: Not a directory"):
         await unix.directory(tmp_path).account("ana")
@@ -241,14 +275,17 @@ def test_second_process_that_meets_a_name_keeps_the_first_ones_uid(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make an account")
 def test_real_account_is_found_with_its_groups(tmp_path):
     name = f"u{uuid4().hex[:12]}"
-    subprocess.run(["useradd", "-M", "-U", "-G", "users", "-s", "/bin/dash", name], check=True)
+    subprocess.run(
+        ["useradd", "-M", "-d", f"{tmp_path}", "-U", "-G", "users", "-s", "/bin/dash", name],
+        check=True,
+    )
     try:
         found = asyncio.run(AccountDirectory(KnownAccounts(tmp_path)).account(name))
         known = KnownAccounts(tmp_path).get(name)
     finally:
         subprocess.run(["userdel", name], check=True)
 
-    assert (found.shell, found.home.name, found.gid in found.groups) == ("/bin/dash", name, True)
+    assert (found.shell, found.home, found.gid in found.groups) == ("/bin/dash", tmp_path, True)
     assert len(found.groups) == 2
     assert known is not None
     assert (known.local, known.directory_groups) == (True, ())

@@ -102,6 +102,17 @@ class TestAway:
 
         await eventually_async(is_alone)
 
+    async def test_job_whose_home_cannot_be_reached_waits_for_it(self, lab, unix):
+        workload = await queued(lab)
+        unix.answer("ana", unix.entry("ana", home_fault="Stale file handle"))
+        await begin(lab, workload)
+
+        record = await lab.until(workload, "retrying")
+        assert record.reason.code == "home_away"
+
+        unix.answer("ana", unix.entry("ana"))
+        await lab.until(workload, "queued")
+
     async def test_job_that_waits_can_be_suspended_and_deleted(self, lab, unix):
         workload = await queued(lab)
         unix.answer("ana", AWAY)

@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from runai.hub_service.model.cluster import LONGEST_LINE_BYTES, LineCutter, LogChunk
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.program_schemas import MissingOutput
 
 BLOCK_BYTES = 256 * 1024
@@ -225,3 +227,14 @@ def _block(path: Path, offset: int, size: int | None) -> bytes | None:
             return file.read(max(0, most))
     except FileNotFoundError:
         return None
+
+
+def chosen_workers(record: WorkloadRecord, worker: int | None) -> Sequence[int]:
+    """Return the index of one worker, or all indices; raise NotFound if there is no such worker."""
+    every = range(len(record.workers))
+    if worker is None or worker in every:
+        return every if worker is None else [worker]
+    raise NotFound(
+        f"{record.id} has no worker {worker}.",
+        hint=f"Its workers are numbered from 0 to {len(every) - 1}.",
+    )

@@ -222,8 +222,11 @@ class Attempt:
         stopped = bool(told["told"])
         killed = stopped and told.get("killed") is True  # else over a limit, or as leftovers
         left = str(told.get("left", ""))  # missing if an older supervisor wrote it
+        away = told.get("is_home_away") is True
         code, text = told["exit_code"], told["text"]
-        return ExitStatus(code, told=stopped, killed=killed, left=left, text=text)
+        return ExitStatus(
+            code, told=stopped, killed=killed, left=left, text=text, is_home_away=away
+        )
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name

@@ -193,6 +193,8 @@ class Supervisor:
         self.tasks_seen = 0
         self.marked = 0
         """Time of the worker's start at its checkpoint directory; 0: not known."""
+        self.is_home_away = False
+        """True if the start failed because the account's home cannot be reached."""
         self.verdict = ""
         """Why the supervisor killed the worker itself."""
 
@@ -221,6 +223,7 @@ class Supervisor:
             "ended": time.time(),
             "left": self.left,
             "text": text or self.verdict,
+            "is_home_away": self.is_home_away,
         }
         self.notes.enqueue("exit.json", ending)
         self.notes.until_written()
@@ -257,6 +260,7 @@ class Supervisor:
             started = worker_start.start(spec, environment, output_write)
         os.close(output_write)
         self.worker, self.alone, self.marked = started.pid, not started.pid, started.marked
+        self.is_home_away = started.is_home_away
         if started.why:
             log.write(f"{started.why}\n".encode())
         else:

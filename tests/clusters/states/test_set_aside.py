@@ -1,0 +1,102 @@
+"""Jobs that wait for something outside of them: no failure, no GPU, no time of a retry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runai.hub_service.clusters.states import lifecycle, user_actions
+from runai.hub_service.clusters.states.set_aside import (
+    given_up,
+    is_set_aside,
+    set_aside,
+    taken_up,
+)
+from runai.hub_service.clusters.states.state import ExitStatus, Grant
+from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
+
+WHY = StateReason("account_away", "The account directory does not answer for ana since 14:02.")
+AWAY = ExitStatus(127, text="cannot start: /home/ana is not there", is_home_away=True)
+
+
+def row_of(workers=1, kind="job", **options):
+    spec = WorkloadSpec(
+        *("vision", "exp", "ana", kind), ("train",), workers=workers, min_workers=1, **options
+    )
+    return user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
+
+
+def starting(workers=1, **options):
+    grants = [Grant(index, "n1", ()) for index in range(workers)]
+    return lifecycle.started(row_of(workers, **options), grants, now=1).row
+
+
+def running(workers=1, **options):
+    row = starting(workers, **options)
+    for index in range(workers):
+        row = lifecycle.running(row, index, Process(100 + index, 1), now=2).row
+    return row
+
+
+TOLD = ExitStatus(None, told=True)
+
+
+def ended(row, ending=TOLD):
+    """End all workers that are active."""
+    for worker in row.active:
+        row = lifecycle.exited(row, worker.index, ending, now=3).row
+    return row
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        pytest.param(row_of(), "retrying", id="queued"),
+        pytest.param(starting(), "stopping", id="starting"),
+        pytest.param(starting(2), "stopping", id="starting gang"),
+        pytest.param(running(2), "stopping", id="gang of which one cannot start"),
+        pytest.param(running(elastic=True), None, id="elastic that another was to join"),
+        pytest.param(row_of(kind="session"), None, id="session"),
+        pytest.param(replace(row_of(), intent="delete"), None, id="being deleted"),
+        pytest.param(ended(running(), ExitStatus(0)), None, id="finished"),
+    ],
+)
+def test_job_that_cannot_start_is_set_aside(row, state):
+    step = set_aside(row, WHY, now=2)
+
+    assert (step and step.row.record.state) == state
+    if step is None:
+        return
+    after = ended(step.row)
+    assert is_set_aside(after)
+    assert (after.record.reason, after.record.failures, after.record.pauses) == (WHY, 0, ())
+    assert set_aside(after, WHY, now=4) is None
+    assert lifecycle.next_due(after) is None
+
+
+def test_suspension_that_came_meanwhile_wins():
+    stopping = set_aside(starting(), WHY, now=2).row
+
+    suspended = user_actions.suspended(stopping, by="ana", now=3).row
+
+    assert ended(suspended).record.state == "suspended"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_start_that_finds_the_home_away_is_no_failure(workers):
+    row = lifecycle.exited(starting(workers), 0, AWAY, now=2).row
+
+    after = ended(row)
+
+    assert is_set_aside(after)
+    assert (after.record.failures, after.record.reason.code) == (0, "home_away")
+
+
+def test_job_that_is_taken_up_is_queued_and_one_that_is_given_up_can_be_resumed():
+    aside = set_aside(row_of(), WHY, now=2).row
+
+    assert taken_up(aside).row.record.state == "queued"
+    suspended = given_up(aside, WHY).row
+    assert (suspended.record.state, suspended.record.reason) == ("suspended", WHY)
+    assert user_actions.resumed(suspended, by="ana").row.record.state == "queued"
