@@ -141,7 +141,10 @@ class Today:
     @property
     def nodes(self) -> list[Node]:
         """The nodes; broken devices and cordoned nodes are assumed to have worked."""
-        return [replace(node, schedulable=True, broken_devices=()) for node in self.snapshot.nodes]
+        return [
+            replace(node, schedulable=True, broken_devices=(), returning_devices=())
+            for node in self.snapshot.nodes
+        ]
 
     @property
     def policy(self) -> Policy:

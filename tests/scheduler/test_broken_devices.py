@@ -20,6 +20,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     Snapshot,
     Start,
     Stop,
+    Unreserve,
     Wait,
     WorkerState,
 )
@@ -49,13 +50,17 @@ def with_broken(draw: st.DrawFn, worlds: st.SearchStrategy[Snapshot]) -> Snapsho
     nodes = []
     for node in world.nodes:
         numbers = st.sets(st.integers(0, node.devices - 1)) if node.devices else st.just(set())
-        nodes.append(replace(node, broken_devices=tuple(sorted(draw(numbers)))))
+        out = tuple(sorted(draw(numbers)))
+        back = tuple(device for device in out if draw(st.booleans()))
+        nodes.append(replace(node, broken_devices=out, returning_devices=back))
     return replace(world, nodes=tuple(nodes))
 
 
 @given(with_broken(snapshots() | impossible()))
 def test_nothing_new_is_placed_on_a_broken_device(world: Snapshot) -> None:
     out = {(node.name, device) for node in world.nodes for device in node.broken_devices}
+    back = {(node.name, device) for node in world.nodes for device in node.returning_devices}
+    gives_up = {d.worker for d in decide(world).decisions if isinstance(d, Unreserve | Start)}
     there = {
         (worker.name, worker.node, worker.devices)
         for workload in world.workloads
@@ -69,6 +74,10 @@ def test_nothing_new_is_placed_on_a_broken_device(world: Snapshot) -> None:
             devices = tuple(s.device for s in decision.devices)
             kept = (decision.worker, decision.node, devices) in there
             assert kept or not {(decision.node, d) for d in devices} & out
+    for workload in world.workloads:
+        for worker in workload.workers:
+            if worker.state is WorkerState.RESERVED and worker.name not in gives_up:
+                assert not {(worker.node, device) for device in worker.devices} & (out - back)
 
 
 @given(snapshots(), st.data())
@@ -140,6 +149,54 @@ def test_claim_stops_nothing_on_a_node_whose_devices_are_all_broken(claim, polic
     plan = decide(replace(world, policy=policy))
 
     assert {d.kind for d in plan.decisions} == {"wait"}
+
+
+RESERVED = {
+    "a job": job("claim", 1, "b", on="n1:0", state="reserved"),
+    "a job of two GPUs": job("claim", 2, "b", on="n1:0,1", state="reserved"),
+    "a part of a GPU": job("claim", 0.5, "b", on="n1:1", state="reserved"),
+    "some memory": job("claim", 0, "b", gpu_memory_mib=100, on="n1:1", state="reserved"),
+    "a gang": job("claim", 1, "b", workers=2, on="n1:0 n1:1", state="reserved"),
+    "a notebook": session("claim", 1, "b", on="n1:0", state="reserved"),
+}
+
+
+@pytest.mark.parametrize("claim", RESERVED.values(), ids=RESERVED)
+@pytest.mark.parametrize(
+    ("returning", "stops"),
+    [pytest.param((0, 1), False, id="for a moment"), pytest.param((), True, id="for good")],
+)
+def test_claim_stops_a_second_job_only_if_its_device_broke_for_good(claim, returning, stops):
+    lost, other = cluster("2x2", memory_mib=1_000)
+    lost = replace(lost, broken_devices=(0, 1), returning_devices=returning)
+    there = [job("old", 1, on="n2:0"), job("new", 1, on="n2:1")]
+    projects = [project("a", 0), project("b", 2)]
+
+    decisions = decide(snapshot([lost, other], projects, [*there, claim])).decisions
+
+    assert any(isinstance(d, Stop) for d in decisions) is stops
+    if not stops:
+        (wait,) = decisions
+        assert isinstance(wait, Wait)
+        assert wait.reason.text == "its place on n1 is reserved; waiting for its GPUs to work again"
+
+
+def test_no_other_workload_gets_a_device_that_may_return() -> None:
+    nodes = [replace(node, returning_devices=(0, 1)) for node in broken("1x2", 0, 1)]
+    claim = job("claim", 1, "b", on="n1:0", state="reserved")
+
+    plan = decide(snapshot(nodes, [project("a", 2), project("b", 2)], [claim, job("late", 1)]))
+
+    assert {(d.kind, d.workload) for d in plan.decisions} == {("wait", "claim"), ("wait", "late")}
+
+
+def test_two_reservations_of_a_device_that_may_return_do_not_both_stand() -> None:
+    nodes = [replace(node, returning_devices=(0,)) for node in broken("1x1", 0)]
+    claims = [job(name, 1, "b", on="n1:0", state="reserved") for name in ("one", "two")]
+
+    plan = decide(snapshot(nodes, [project("b", 2)], claims))
+
+    assert [d.workload for d in plan.decisions if isinstance(d, Unreserve)] == ["two"]
 
 
 def test_a_node_of_which_a_device_is_broken_is_too_small_for_a_job_of_all() -> None:

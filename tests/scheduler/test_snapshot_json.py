@@ -161,7 +161,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"nodes": [{"name": "n", "gpus": 2, "x": 1}]},
         (
             "node n: unknown fields gpus, x (known are name, devices, device_memory_mib, gpu_type,"
-            " cpu_milli, memory_mib, labels, schedulable, broken_devices, loss)"
+            " cpu_milli, memory_mib, labels, schedulable, broken_devices, returning_devices, loss)"
         ),
     ),
     "missing name": ({"nodes": [{}]}, "node: name is missing"),

@@ -198,13 +198,15 @@ class Reasons:
     def _of_reserved(self, reserved: list[PlannedWorker]) -> Reason:
         going = self._census.waited_for(reserved)
         leaving = dict.fromkeys(self._name(member.item, reserved[0].item) for member in going)
-        node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
+        booking = reserved[0].booking
+        node = self._state.nodes[booking.node] if booking else None
         who = _names(leaving, str)
-        text = f"its place on {node} is reserved; " + (
-            f"waiting for {who} to stop{self._grace_left(going)}"
-            if who
-            else "it starts in the next cycle"
-        )
+        next_step = "it starts in the next cycle"
+        if who:
+            next_step = f"waiting for {who} to stop{self._grace_left(going)}"
+        elif booking and node and not set(booking.devices).isdisjoint(node.returning_devices):
+            next_step = node.loss or "waiting for its GPUs to work again"
+        text = f"its place on {node.name if node else ''} is reserved; {next_step}"
         return Reason(code="stopping", rule="R7", text=text)
 
     def _grace_left(self, going: Sequence[PlannedWorker]) -> str:

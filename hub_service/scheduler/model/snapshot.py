@@ -116,6 +116,8 @@ class Node:
     schedulable: bool = True
     broken_devices: tuple[Count, ...] = ()
     """Devices closed for new workers; workers already there continue (P5)."""
+    returning_devices: tuple[Count, ...] = ()
+    """Broken devices that may work again in a moment: reservations of them stand (R7)."""
     loss: str = ""
     """Why it offers fewer devices than it has, as a clause for reasons; "" if it offers all."""
 

@@ -128,6 +128,8 @@ def _node_mistakes(nodes: Iterable[Node]) -> Iterator[str]:
             yield f"node {node.name}: a device stands twice in broken_devices"
         if missing := [device for device in broken if device >= node.devices]:
             yield f"node {node.name}: it has no device {missing[0]} that could be broken"
+        if working := sorted(set(node.returning_devices).difference(broken)):
+            yield f"node {node.name}: device {working[0]} can only return if it is broken"
 
 
 def _worker_mistakes(snapshot: Snapshot) -> Iterator[str]:

@@ -121,6 +121,15 @@ class Room:
             device
         ] >= memory_of_fraction(kind.milli, full)
 
+    def fits_returned(self, node: int, device: int, kind: RequestShape) -> bool:
+        """Return True if a broken device that may return would then fit a request."""
+        full = self.device_mib[node]
+        return (
+            device in self.nodes[node].returning_devices
+            and self.milli[node][device] + WHOLE_GPU >= kind.milli
+            and self.mib[node][device] + full >= kind.mib_on(full)
+        )
+
     def devices_on(
         self, node: int, kind: RequestShape, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:

@@ -38,6 +38,7 @@ class RequestShape:
         "nodes",
         "order",
         "quota",
+        "returning",
     )
 
     def __init__(
@@ -52,6 +53,8 @@ class RequestShape:
         self.nodes: frozenset[int] = frozenset()
         self.lossy: tuple[int, ...] = ()
         """Nodes that it may use and that offer fewer devices than they have."""
+        self.returning: frozenset[int] = frozenset()
+        """Nodes that it may use and that have devices which may return."""
         self.quota = devices * milli
         """Amount that it counts for in quotas while it is pending (P3)."""
         self.least = self.quota
@@ -134,6 +137,7 @@ class Kinds:
         kind.nodes = frozenset(index for index, node in allowed if _fits_empty(node, kind))
         if devices:
             kind.lossy = tuple(index for index, node in allowed if node.loss)
+            kind.returning = frozenset(i for i, node in allowed if node.returning_devices)
         if memory:
             # A pending worker counts by the smallest device that it may use (P3). Where that is too
             # much for a quota, it is tried on larger ones alone, and counts by those.

@@ -63,8 +63,8 @@ class AllocateStep:
     def honour_reservations(self, *, start: bool) -> None:
         """Keep the reservations of the previous plan that are still valid. Start what is free now.
 
-        A reservation ends if it breaks a cap, if its devices are gone, or if its gang has lost
-        other workers since and is below its minimum (P4).
+        A reservation ends if it breaks a cap, if its devices are gone for longer than a moment, or
+        if its gang has lost other workers since and is below its minimum (P4).
         """
         for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
@@ -82,7 +82,7 @@ class AllocateStep:
             booking = member.origin
             if (
                 booking is None
-                or not is_place_free(self._state.later, member, booking)
+                or not is_place_free(self._state.later, member, booking, returns=True)
                 or cap_on(item, booking.quota, is_guaranteed=bool(item.guaranteed))
             ):
                 self._state.roll_back(mark)
@@ -301,12 +301,21 @@ def _request_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 
-def is_place_free(room: Room, member: PlannedWorker, booking: Booking) -> bool:
-    """Return True if a worker's earlier place is free, and still meets its request."""
-    kind = member.kind
+def is_place_free(
+    room: Room, member: PlannedWorker, booking: Booking, *, returns: bool = False
+) -> bool:
+    """Return True if a worker's earlier place is free, and still meets its request.
+
+    With `returns`, also if it will be once its broken devices return.
+    """
+    kind, node = member.kind, booking.node
     return (
-        booking.node in kind.nodes
+        (node in kind.nodes or (returns and node in kind.returning))
         and len(booking.devices) == kind.devices
-        and room.has_base(booking.node, kind)
-        and all(room.fits_device(booking.node, device, kind) for device in booking.devices)
+        and room.has_base(node, kind)
+        and all(
+            room.fits_device(node, device, kind)
+            or (returns and room.fits_returned(node, device, kind))
+            for device in booking.devices
+        )
     )
