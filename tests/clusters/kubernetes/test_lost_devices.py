@@ -8,22 +8,32 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import read_part
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.lost_devices import LostDevices
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
+    NominatedPlacement,
     SnapshotBuilder,
     SnapshotInput,
 )
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.scheduler.model.snapshot import SHIPPED, Plan, Project, Snapshot, Wait
+from runai.hub_service.scheduler.model.snapshot import (
+    SHIPPED,
+    Plan,
+    Project,
+    Reserve,
+    Snapshot,
+    Start,
+    Wait,
+)
 
 LENDS, OWNS = Project(name="b", quota=MilliGpu(0)), Project(name="a", quota=MilliGpu(4000))
 
@@ -32,16 +42,23 @@ def gpu_node(offered: int, *, has: int = 4, name: str = "gpu-1", **fields: Any) 
     return a_machine(name, offered, gpu_capacity=has, **fields)
 
 
+TWO_NODES = gpu_node(4), gpu_node(4, name="gpu-2")
+
+
 class Played:
     """Cycles of a cluster in which each stop and each start happens at once."""
 
-    def __init__(self, running: int, *, node: str = "gpu-1") -> None:
-        self.jobs = [a_job(f"b{i}", created=float(i)) for i in range(running)]
-        self.pods: list[Pod] = [
-            a_pod(f"b{i}-0", of=job, project="b", node=node, bound=10.0 + i)
-            for i, job in enumerate(self.jobs)
-        ]
-        self.names: dict[str, str] = {}
+    def __init__(self, running: int, *, on_second: int = 0) -> None:
+        self.jobs: list[Job] = []
+        self.pods: list[Pod] = []
+        for name, node, count in (("e", "gpu-2", on_second), ("b", "gpu-1", running)):
+            for i in range(count):
+                at = float(len(self.jobs))
+                job = a_job(f"{name}{i}", created=at)
+                self.jobs.append(job)
+                self.pods.append(a_pod(f"{name}{i}-0", of=job, project="b", node=node, bound=at))
+        self.seated: dict[str, Pod] = {}
+        self.promises: dict[str, NominatedPlacement] = {}
         self.stopped: list[str] = []
         self.now = 50_000.0
         self._builder, self._ids = SnapshotBuilder(), DeviceIds()
@@ -53,13 +70,14 @@ class Played:
 
     def observe(self, *machines: KubeNode, **fields: Any) -> Snapshot:
         found = Grouping().groups(self.pods, {j.uid: j for j in self.jobs}, {}, "default")
-        self.names = {pod.uid: pod.called for group in found for pod in group.pods}
+        self.seated = {pod.uid: pod for group in found for pod in group.pods}
         world = SnapshotInput(
             machines=machines,
             pods=self.pods,
             groups=found,
             projects=[OWNS, LENDS],
             devices=self._ids.numbers(self.pods),
+            promises=self.promises,
             **fields,
         )
         return replace(self._builder.snapshot(self.now, world), policy=SHIPPED)
@@ -69,13 +87,20 @@ class Played:
         self.now += 10
         gone = {d.worker for d in plan.decisions if d.kind in ("stop", "move")}
         self.stopped += sorted(gone)
-        self.pods = [pod for pod in self.pods if self.names[pod.uid] not in gone]
-        starts = {d.worker: d for d in plan.decisions if d.kind == "start"}
+        self.pods = [pod for pod in self.pods if self.seated[pod.uid].called not in gone]
+        news = {d.worker: d for d in plan.decisions if d.kind in ("start", "reserve", "unreserve")}
         for index, pod in enumerate(self.pods):
-            if (start := starts.get(self.names[pod.uid])) is not None:
-                self.pods[index] = replace(pod, node=start.node, bound=self.now)
-                numbers = tuple(share.device for share in start.devices)
-                self._ids.assign(pod.uid, start.node, numbers)
+            place = self.seated[pod.uid].place
+            if (new := news.get(self.seated[pod.uid].called)) is None:
+                continue
+            self.promises.pop(place, None)
+            if isinstance(new, Reserve):
+                numbers = tuple(share.device for share in new.devices)
+                self.promises[place] = NominatedPlacement(new.node, numbers)
+            elif isinstance(new, Start):
+                self.pods[index] = replace(pod, node=new.node, bound=self.now)
+                numbers = tuple(share.device for share in new.devices)
+                self._ids.assign(pod.uid, new.node, numbers)
         return plan
 
     def bound(self, name: str = "claim") -> bool:
@@ -116,18 +141,12 @@ def test_claim_on_a_node_with_lost_devices_stops_one_job(offered):
 
 
 def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
-    world = Played(running=4)
-    for index in range(4):
-        world.jobs.append(a_job(f"e{index}", created=500.0 + index))
-        world.pods.append(
-            a_pod(f"e{index}-0", of=world.jobs[-1], project="b", node="gpu-2", bound=600.0)
-        )
-    both = gpu_node(4), gpu_node(4, name="gpu-2")
-    world.cycle(*both)
+    world = Played(running=4, on_second=4)
+    world.cycle(*TWO_NODES)
     world.claim()
 
     for _ in range(3):
-        world.cycle(gpu_node(0), both[1])
+        world.cycle(gpu_node(0), TWO_NODES[1])
 
     assert [name.partition(".")[2][0] for name in world.stopped] == ["e"]
     assert world.bound()
@@ -218,21 +237,105 @@ def test_sentence_names_the_time_at_which_the_loss_began(later, since):
     assert found.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
 
 
+def with_a_reservation() -> Played:
+    """Return two full nodes of which one has stopped a job for a claim."""
+    world = Played(running=4, on_second=4)
+    world.cycle(*TWO_NODES)
+    world.claim()
+    world.cycle(*TWO_NODES)
+    assert [p.node for p in world.promises.values()] == ["gpu-1"]
+    assert len(world.stopped) == 1
+    return world
+
+
+MOMENTS = {
+    "the plugin restarts": (gpu_node(0), {}),
+    "the kubelet forgets its plugin": (gpu_node(0, has=0), {}),
+    "the node rejects pods": (gpu_node(4), {"closed": {"gpu-1"}}),
+}
+
+
+@pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
+def test_reservation_outlives_a_moment_without_its_device(node, fields):
+    world = with_a_reservation()
+
+    plans = [world.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]
+    before = len(world.stopped), world.bound()
+    world.cycle(*TWO_NODES)
+
+    assert before == (1, False)
+    (text,) = waits(plans[-1]).values()
+    assert text.startswith("its place on gpu-1 is reserved; ")
+    assert node.gpus or "node gpu-1 offers 0 of " in text
+    assert (len(world.stopped), world.bound()) == (1, True)
+
+
+@pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
+def test_claim_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fields):
+    world = with_a_reservation()
+
+    for _ in range(8):
+        world.cycle(node, TWO_NODES[1], **fields)
+
+    assert [name.partition(".")[2][0] for name in world.stopped] == ["b", "e"]
+    assert world.bound()
+
+
+def test_claim_whose_device_is_known_to_be_broken_stops_a_second_job_at_once():
+    world = with_a_reservation()
+    ((number,),) = [promise.devices for promise in world.promises.values()]
+
+    for _ in range(2):
+        world.cycle(gpu_node(3), TWO_NODES[1], broken={"gpu-1": [number]})
+
+    assert (len(world.stopped), world.bound()) == (2, True)
+
+
+def test_claim_that_is_rejected_on_its_reserved_device_stops_a_second_job():
+    """The device that was freed for it is the lost one after all: this stop is needed."""
+    world = Played(running=4)
+    world.cycle(gpu_node(4))
+    world.claim()
+    for node in (gpu_node(4), gpu_node(3)):
+        world.cycle(node)
+    assert (len(world.stopped), world.bound()) == (1, True)
+    world.pods[-1] = replace(world.pods[-1], uid="uid-again", node="", bound=None)
+
+    world.cycle(gpu_node(3), closed={"gpu-1"})
+    before = len(world.stopped)
+    for _ in range(3):
+        world.cycle(gpu_node(3))
+
+    assert before == 1
+    assert (len(world.stopped), world.bound()) == (2, True)
+
+
+def test_claim_takes_a_free_device_while_its_own_is_lost():
+    world = with_a_reservation()
+    world.pods = [pod for pod in world.pods if pod.name != "e0-0"]  # it ends by itself
+
+    world.cycle(gpu_node(0), TWO_NODES[1])
+
+    assert (len(world.stopped), world.bound()) == (1, True)
+
+
 numbers = st.sets(st.integers(0, 5))
-seen = st.tuples(st.integers(0, 5), st.integers(0, 5), numbers, numbers, st.booleans())
+seen = st.tuples(st.integers(0, 5), st.integers(0, 5), numbers, numbers, numbers, st.booleans())
 
 
 @given(st.lists(seen, max_size=6))
 def test_no_more_devices_are_usable_than_are_offered(history):
     lost = LostDevices()
-    for at, (has, offered, held, faulty, rejects) in enumerate(history):
-        found = lost.on(gpu_node(offered, has=has), held, faulty, float(at), rejects=rejects)
+    for at, (has, offered, held, reserved, faulty, rejects) in enumerate(history):
+        node, now, in_use = gpu_node(offered, has=has), 20.0 * at, held | reserved
+        found = lost.on(node, held, faulty, now, reserved=reserved, rejects=rejects)
 
-        assert found.lost | held <= set(range(found.total))
-        assert found.total - len(found.lost) <= offered
+        assert found.lost | in_use <= set(range(found.total))
+        assert found.total - len(found.lost) <= (0 if rejects else offered)
         assert offered < max(has, 1) or not found.loss
-        if offered >= max(has, len(held)):
-            assert not found.lost & held
+        assert found.returning <= (found.lost & reserved) - faulty
+        if offered >= max(has, len(in_use)) and not rejects:
+            assert not found.lost & in_use
 
 
 @given(
@@ -241,6 +344,7 @@ def test_no_more_devices_are_usable_than_are_offered(history):
     healthy=st.integers(1, 4),
     offers=st.lists(st.sampled_from(["none", "healthy", "all"]), min_size=1, max_size=6),
 )
+@example(running=4, claims=1, healthy=1, offers=["all", "healthy"])
 def test_no_more_jobs_stop_than_claims_come(
     running: int, claims: int, healthy: int, offers: Sequence[str]
 ):
@@ -255,5 +359,34 @@ def test_no_more_jobs_stop_than_claims_come(
         before = len(world.stopped)
         world.cycle(gpu_node(offered))
         assert offered or len(world.stopped) == before
+
+    assert len(world.stopped) <= claims
+
+
+offer = st.sampled_from(["none", "healthy", "all"])
+
+
+@given(
+    running=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    claims=st.integers(0, 3),
+    healthy=st.integers(1, 4),
+    offers=st.lists(st.tuples(offer, offer, st.booleans()), min_size=1, max_size=6),
+)
+def test_no_more_jobs_stop_on_two_nodes_than_claims_come(
+    running: tuple[int, int],
+    claims: int,
+    healthy: int,
+    offers: Sequence[tuple[str, str, bool]],
+):
+    """However often plugins restart and the first node rejects pods, within a minute."""
+    world = Played(running=running[0], on_second=running[1])
+    world.cycle(*TWO_NODES)
+    for index in range(claims):
+        world.claim(f"claim{index}")
+
+    offered = {"none": 0, "healthy": healthy, "all": 4}
+    for first, second, rejects in offers:
+        nodes = gpu_node(offered[first]), gpu_node(offered[second], name="gpu-2")
+        world.cycle(*nodes, closed={"gpu-1"} if rejects else ())
 
     assert len(world.stopped) <= claims

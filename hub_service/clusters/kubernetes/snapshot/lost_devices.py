@@ -5,17 +5,22 @@ driver, and by one when a device breaks. The pods there go on, and to stop one g
 many devices in use count as broken as are lacking. The kubelet does not name them; the choice stays
 the same, also after the pods end, so that each plan agrees with the previous one. If it was wrong,
 a kubelet then rejects the next pod, and from then on the free devices are the lost ones.
+
+A job was stopped for each reserved device: it counts as in use, and is the last to count as lost.
+If it is lost too, or its node rejects pods, the reservation stands for a minute.
 """
 
 import time
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode
 
 DAY_S: Final = 86_400
+RETURNS_WITHIN_S: Final = 60.0
+"""Seconds without its device, as at a restart, after which a reservation ends."""
 
 
 class NodeDevices(NamedTuple):
@@ -23,6 +28,8 @@ class NodeDevices(NamedTuple):
 
     total: int
     lost: AbstractSet[int]
+    returning: AbstractSet[int]
+    """Reserved devices that have been lost for less than RETURNS_WITHIN_S."""
     loss: str
 
 
@@ -35,7 +42,9 @@ class _Loss:
     since: float | None = None
     """Time at which it was first seen to offer fewer; None: it offers all."""
     in_use: frozenset[int] = frozenset()
-    """Lost devices that pods held when the node ceased to offer them."""
+    """Lost devices that were in use or reserved when the node ceased to offer them."""
+    lost_since: dict[int, float] = field(default_factory=dict)
+    """Time at which each reserved device was first seen to be lost."""
 
 
 class LostDevices:
@@ -56,20 +65,23 @@ class LostDevices:
         faulty: Collection[int],
         now: float,
         *,
+        reserved: AbstractSet[int] = frozenset(),
         rejects: bool,
     ) -> NodeDevices:
-        """Return a node's devices; `held` are those in use, `faulty` those known to be broken.
+        """Return a node's devices; `held` are in use, `faulty` are known to be broken.
 
-        A node that `rejects` pods has shown that the guess was wrong.
+        `reserved` wait for their claims. A node that `rejects` pods has shown that the guess was
+        wrong, and has no usable device.
         """
+        held = held | reserved
         loss, offered = self._nodes.setdefault(machine.name, _Loss()), machine.gpus
         # Some minutes after its device plugin has gone, a kubelet reports a capacity of 0.
         loss.total = machine.most_gpus or loss.total or len(held)
         count = max(loss.total, 1 + max(held, default=-1))
         lacking = max(0, len(held) - offered)
 
-        def rank(number: int) -> tuple[bool, bool, int]:
-            return number not in held, number not in faulty, number
+        def rank(number: int) -> tuple[bool, bool, bool, int]:
+            return number not in held, number not in faulty, number in reserved, number
 
         before = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
         known = before[: max(lacking, loss.total - offered)]
@@ -78,11 +90,16 @@ class LostDevices:
         free = [n for n in range(count) if n not in held and n not in loss.in_use]
         rest = count - offered - len(loss.in_use)
         lost = loss.in_use.union(free[len(free) - rest :] if rest > 0 else ())
+        if rejects:
+            lost = frozenset(range(count))
+        may_return = (lost & reserved).difference(faulty)
+        loss.lost_since = {n: loss.lost_since.get(n, now) for n in may_return}
         if offered >= loss.total:
             loss.since = None
         elif loss.since is None:
             loss.since = now
-        return NodeDevices(count, lost, _sentence(machine.name, offered, loss, now))
+        returning = {n for n in may_return if now < loss.lost_since[n] + RETURNS_WITHIN_S}
+        return NodeDevices(count, lost, returning, _sentence(machine.name, offered, loss, now))
 
 
 def _sentence(node: str, offered: int, loss: _Loss, now: float) -> str:

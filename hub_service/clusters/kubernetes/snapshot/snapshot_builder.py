@@ -231,12 +231,14 @@ def _nodes(now: float, world: SnapshotInput, lost: LostDevices) -> Iterable[Node
         if pod.scheduler != SCHEDULER or pod.is_reservation:
             cpu[pod.node] += pod.cpu_milli
             memory[pod.node] += pod.memory_mib
+    reserved: dict[str, set[int]] = defaultdict(set)
+    for promise in world.promises.values():
+        reserved[promise.node].update(promise.devices)
     lost.retain({machine.name for machine in world.machines})
     for machine in sorted(world.machines, key=lambda m: m.name):
         name = machine.name
         is_closed, faulty = name in world.closed, world.broken.get(name, ())
-        here = lost.on(machine, held[name], faulty, now, rejects=is_closed)
-        out = range(here.total) if is_closed else here.lost
+        here = lost.on(machine, held[name], faulty, now, reserved=reserved[name], rejects=is_closed)
         yield Node(
             name=name,
             devices=here.total,
@@ -246,7 +248,8 @@ def _nodes(now: float, world: SnapshotInput, lost: LostDevices) -> Iterable[Node
             memory_mib=Mib(max(0, machine.memory_mib - memory[name])),
             labels=machine.labels,
             schedulable=machine.is_open,
-            broken_devices=tuple(sorted(foreign[name].union(out, faulty))),
+            broken_devices=tuple(sorted(foreign[name].union(here.lost, faulty))),
+            returning_devices=tuple(sorted(here.returning - foreign[name])),
             loss=here.loss,
         )
 
