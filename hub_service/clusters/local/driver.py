@@ -310,7 +310,8 @@ class LocalCluster(RecordedCluster):
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue, unless its user is another person now."""
         if self._directory is not None:
-            await self._directory.compare(self._row(workload).spec.user)
+            for user in {self._rows[part].spec.user for part in self._rows.parts(workload)}:
+                await self._directory.compare(user)
         return await super().resume(workload, by=by, uid=uid)
 
     def free_port(self) -> int:

@@ -33,15 +33,15 @@ NO_ACCOUNT: Final = "no_account"
 class AccountAway(Unavailable):
     """Error: a known account cannot be looked up now, or its home cannot be reached."""
 
-    def __init__(self, message: str, *, is_gone: bool = False, code: str = AWAY) -> None:
-        """Store the sentence; `is_gone`: /etc/passwd had the account, and lacks it."""
+    def __init__(self, message: str, *, gone_since: float | None = None, code: str = AWAY) -> None:
+        """Store the sentence; `gone_since`: /etc/passwd had the account, and lacks it since."""
         super().__init__(
             message,
             hint="Jobs that wait for the account start by themselves when it is back.",
             code=code,
             retry_after=10.0,
         )
-        self.is_gone = is_gone
+        self.gone_since = gone_since
 
 
 class AccountDirectory:
@@ -142,7 +142,8 @@ class AccountDirectory:
             return _no_account(f"User {name} has no account on this machine.")
         since = self._since(name)
         if known is not None and known.local and told is not None and told["local"] is False:
-            return AccountAway(f"The account {name} is gone since {since}.", is_gone=True)
+            gone = self._away_since[name]
+            return AccountAway(f"The account {name} is gone since {since}.", gone_since=gone)
         what = f"the groups of {name}" if told is not None and "uid" in told else name
         return AccountAway(f"The account directory does not answer for {what} since {since}.")
 

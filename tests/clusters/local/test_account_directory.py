@@ -105,7 +105,7 @@ async def test_known_account_without_an_answer_is_away(
     with pytest.raises(AccountAway, match=sentence) as away:
         await directory.account("ana")
 
-    assert (away.value.is_gone, away.value.code) == (is_gone, "account_away")
+    assert (away.value.gone_since is not None, away.value.code) == (is_gone, "account_away")
     assert directory.known.get("ana").uid == ANA
 
 

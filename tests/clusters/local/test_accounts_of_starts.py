@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labs import local_lab, plan, start
+from labs import Clock, local_lab, plan, start
 from runai.hub_service.clusters.local.processes import start_accounts
 from runai.hub_service.wire.errors import Forbidden, Unavailable
 from unix_accounts import UIDS, accounts
@@ -31,7 +31,9 @@ def unix():
 @pytest.fixture
 async def lab(unix, tmp_path, monkeypatch):
     monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
-    async with local_lab(tmp_path, accounts=unix.directory(tmp_path / "data")) as lab:
+    clock = Clock()
+    directory = unix.directory(tmp_path / "data", clock=clock)
+    async with local_lab(tmp_path, clock, accounts=directory) as lab:
         yield lab
 
 
@@ -123,6 +125,17 @@ class TestAway:
         await lab.cluster.delete(workload, by="ana")
         await lab.until_gone(workload)
 
+    async def test_array_of_which_all_elements_have_begun_can_be_resumed(self, lab):
+        array = await queued(lab, "many", array=1, command=("sleep", "1000"))
+        await begin(lab, f"{array}-0")
+        await lab.until(f"{array}-0", "running")
+        await lab.cluster.suspend(array, by="ana")
+        await lab.until(f"{array}-0", "suspended")
+
+        await lab.cluster.resume(array, by="ana")
+
+        assert (await lab.cluster.workload(f"{array}-0")).state == "paused"
+
     async def test_submission_is_refused_and_stores_no_path_that_was_made_up(self, lab, unix):
         await queued(lab)
         unix.answer("ana", AWAY)
@@ -131,6 +144,28 @@ class TestAway:
             await queued(lab, "next")
 
         assert [record.spec.name for record in await lab.cluster.workloads()] == ["exp"]
+
+
+async def test_start_that_cannot_be_put_aside_on_a_full_disk_is_tried_again(lab, unix, monkeypatch):
+    monkeypatch.setattr(lab.cluster, "set_aside", Full(lab.cluster.set_aside))
+    workload = await queued(lab)
+    unix.answer("ana", AWAY)
+    await begin(lab, workload)
+
+    await lab.until(workload, "retrying")
+
+
+class Full:
+    """A change that finds the disk full at the first time."""
+
+    def __init__(self, change):
+        self._change, self._is_full = change, True
+
+    def __call__(self, *told):
+        if self._is_full:
+            self._is_full = False
+            raise Unavailable("The disk is full.")
+        self._change(*told)
 
 
 async def test_job_that_waits_is_taken_up_by_the_next_service(unix, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ The accounts of such jobs are looked up again and again, so that the jobs start 
 """
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, Protocol
@@ -18,6 +20,8 @@ from runai.hub_service.processes.accounts.account_directory import (
 )
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unavailable
+
+LOG = logging.getLogger("runai.service")
 
 AGAIN_S: Final = 10.0
 GONE_FOR_S: Final = 600.0
@@ -58,8 +62,8 @@ class StartAccounts:
         self._found: dict[WorkloadId, tuple[int, UnixAccount]] = {}
         """The account of each workload's last start, with its attempt."""
         self._asking: dict[tuple[WorkloadId, int], asyncio.Task[None]] = {}
-        self._waiting: dict[str, float] = {}
-        """Users with jobs that were set aside, and since when."""
+        self._waiting: set[str] = set()
+        """Users with jobs that were set aside."""
 
     def of_start(self, row: StoredWorkload, attempt: int) -> UnixAccount | None:
         """Return the account that was looked up for a start.
@@ -82,14 +86,13 @@ class StartAccounts:
 
     def wait_for(self, users: Iterable[str]) -> None:
         """Look these users' accounts up until they answer: they have jobs that were set aside."""
-        for user in users:
-            self._waiting.setdefault(user, self._clock())
+        self._waiting.update(users)
 
     async def run(self) -> NoReturn:
         """Look up the accounts that jobs wait for, every 10 s, until cancelled."""
         while True:
             await asyncio.sleep(AGAIN_S)
-            await asyncio.gather(*map(self._try_again, list(self._waiting)))
+            await asyncio.gather(*map(self._try_again, sorted(self._waiting)))
 
     async def _look_up(self, row: StoredWorkload, attempt: int) -> None:
         user = row.spec.user
@@ -99,33 +102,41 @@ class StartAccounts:
             if uid is not None and known is not None and not known.is_of(uid):
                 raise other_person(user, known.uid, uid)
         except NotFound as refused:
-            self._cluster.end_start(row.id, attempt, ExitStatus(None, text=refused.message))
-        except (Forbidden, Unavailable) as away:
-            self._set_aside(user, away)
-            # A worker that was to join an elastic job: the others go on without it.
-            self._cluster.end_start(row.id, attempt, ExitStatus(None, told=True))
+            ending, away = ExitStatus(None, text=refused.message), None
+        except (Forbidden, Unavailable) as refused:
+            # A worker that was to join an elastic job ends so: the others go on without it.
+            ending, away = ExitStatus(None, told=True), refused
         else:
             self._found[row.id] = attempt, account
             self._enqueue(row.id)
-
-    def _set_aside(self, user: str, away: RunaiError) -> None:
-        self.wait_for([user])
-        self._cluster.set_aside(user, StateReason(away.code, away.message))
+            return
+        try:
+            if away is not None:
+                self.wait_for([user])
+                self._cluster.set_aside(user, StateReason(away.code, away.message))
+            self._cluster.end_start(row.id, attempt, ending)
+        except Unavailable as full:  # the row cannot be stored: a new lookup follows
+            LOG.warning("%s is started later: %s", row.id, full.message)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._enqueue, row.id)
 
     async def _try_again(self, user: str) -> None:
+        why: RunaiError | None = None
         try:
             await self._directory.account(user)
-        except AccountAway as away:
-            if away.is_gone and self._clock() - self._waiting[user] >= GONE_FOR_S:
-                self._cluster.give_up(user, StateReason(away.code, away.message))
-                self._waiting.pop(user, None)
-        except (Forbidden, Unavailable) as other:
-            self._cluster.set_aside(user, StateReason(other.code, other.message))
-        except NotFound:  # it was forgotten, or never known: a start says so
-            self._take_up(user)
-        else:
-            self._take_up(user)
+        except NotFound:
+            pass  # forgotten, or never known: a start says so
+        except (Forbidden, Unavailable) as refused:
+            why = refused
+        with contextlib.suppress(Unavailable):  # the rows cannot be stored: the next round tries
+            if why is None:
+                self._cluster.take_up(user)
+            elif self._is_gone_for_good(why):
+                self._cluster.give_up(user, StateReason(why.code, why.message))
+            else:
+                self._cluster.set_aside(user, StateReason(why.code, why.message))
+                return
+            self._waiting.discard(user)
 
-    def _take_up(self, user: str) -> None:
-        self._waiting.pop(user, None)
-        self._cluster.take_up(user)
+    def _is_gone_for_good(self, why: RunaiError) -> bool:
+        since = why.gone_since if isinstance(why, AccountAway) else None
+        return since is not None and self._clock() - since >= GONE_FOR_S
