@@ -28,6 +28,7 @@ from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
+from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
@@ -52,7 +53,6 @@ from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 from runai.spawner.without_settings import STARTED_WITHOUT, SettingsFolder
 
-USUAL_UMASK = 0o022  # the hub's own is stricter
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 """Shells that take -l together with -c."""
 LOOK_EVERY_S = 0.25
@@ -98,6 +98,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = ""
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
+        self._session_umask = ""
         self._session_id = ""
         self._start_env: dict[str, str] = {}
         self._tmp_fds = ExitStack()
@@ -209,7 +210,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         super().clear_state()
         self._created = 0.0
         self.workload = ""
-        self._session_env = {}
+        self._session_env, self._session_umask = {}, ""
         self._session_id = ""
 
     # -- environment -----------------------------------------------------------------------------
@@ -262,7 +263,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         account = self._account
         home, output = self._home, StartOutput(self._home, self._output, self._uid)
         self._start_output = output
-        settings = self._settings
+        settings, umask = self._settings, int(self._umask, 8)
         self.popen_kwargs |= {"pass_fds": self._held_tmp_dir()}
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
@@ -278,7 +279,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             output.redirect()
             if settings is not None:
                 settings.make()
-            os.umask(USUAL_UMASK)
+            os.umask(umask)  # the hub's own is stricter
 
         return before_exec
 
@@ -315,6 +316,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def _uid(self) -> int:
         uid = self._account.uid
         return os.geteuid() if uid is None else uid
+
+    @property
+    def _umask(self) -> str:
+        """Return the session's umask; of one without a project the account's own."""
+        return self._session_umask or self._account.umask or USUAL
 
     @property
     def _output(self) -> str:
@@ -472,7 +478,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request, workdir=str(self._home))
         detail = await admission.admit(submission, within_s=self.queue_timeout)
-        self.workload = detail.id
+        self.workload, self._session_umask = detail.id, detail.umask
         self._session_env = await admission.environment()
 
     async def _undo(self, admission: Admission) -> None:
@@ -483,7 +489,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if admission.workload and not await admission.release():
             self._not_released(admission.workload)
         self.workload = ""
-        self._session_env = {}
+        self._session_env, self._session_umask = {}, ""
 
     async def _release(self, workload: str, session: SessionProcesses | None) -> None:
         """Release the allocation; the service ends what the server has left, or we do.
@@ -491,7 +497,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         An unreachable service detects the ended process itself.
         """
         self.workload = ""
-        self._session_env = {}
+        self._session_env, self._session_umask = {}, ""
         if self._settings is not None:
             await asyncio.to_thread(self._settings.remove)
         if workload:

@@ -48,6 +48,7 @@ class RunningService:
     leaves_jobs: bool
     """Whether jobs go on when the service ends, as in production."""
     url: str = ""
+    platform: Platform | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
 
@@ -159,7 +160,7 @@ async def _serve(
                 tasks.create_task(ledger.run()),
             ]
             serving = tasks.create_task(server.serve(sockets=[listening]))
-            service.url = url
+            service.url, service.platform = url, platform
             service.ready.set()
             await stop.wait()
             if not service.leaves_jobs:

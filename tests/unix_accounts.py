@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
@@ -56,13 +57,14 @@ class Accounts:
             "directory_groups": [],
             "silent_groups": [],
             "home_fault": "",
+            "umask": "022",
             **changed,
         }
 
     def account(self, user: str) -> UnixAccount:
         """Return the account of a user."""
         uid = UIDS[user]
-        return UnixAccount(user, self.folder / user, uid, uid, "/bin/sh", (uid,))
+        return UnixAccount(user, self.folder / user, uid, uid, "/bin/sh", (uid,), "022")
 
     def directory(self, data_dir: Path, **options: Any) -> AccountDirectory:
         """Return the directory as the platform of a data directory sees it."""
@@ -92,6 +94,27 @@ def accounts() -> Iterator[Accounts]:
                 os.chown(home, uid, uid)
             there.answer(user, there.entry(user))
         yield there
+
+
+@contextmanager
+def real_accounts(**gecos: str) -> Iterator[tuple[Path, list[str], str]]:
+    """Make a Unix account for each user, with its GECOS field, and a group that they share.
+
+    Yield their homes' folder, their names, which end in a random part, and the group's.
+    """
+    group = f"g{uuid4().hex[:12]}"
+    names = {user: f"{user}-{uuid4().hex[:12]}" for user in gecos}
+    with open_folder() as folder:
+        subprocess.run(["groupadd", group], check=True)
+        try:
+            for user, name in names.items():
+                options = ["-m", "-d", str(folder / user), "-U", "-G", group, "-c", gecos[user]]
+                subprocess.run(["useradd", *options, "-s", "/bin/sh", name], check=True)
+            yield folder, list(names.values()), group
+        finally:
+            for name in names.values():
+                subprocess.run(["userdel", name], check=False)
+            subprocess.run(["groupdel", group], check=False)
 
 
 def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.processes.user_account import expanded, removed_folder
 from runai.hub_service.wire.errors import InvalidRequest
@@ -102,6 +103,7 @@ def submit_request(
     }
     if plain.get("image") is None:  # an image has programs of its own
         fields["code"] = read_code(str(fields["workdir"]), named_files(command))
+        fields["umask"] = umask_note()
     try:
         return SubmitRequest.model_validate(fields)
     except ValidationError as wrong:

@@ -239,6 +239,8 @@ class WorkloadSpec:
     """Container image, on clusters with images; "" is the notebook's."""
     code: Code | None = None
     """The code that was submitted, as its user's client says; None: unknown."""
+    umask: str = ""
+    """Three octal digits; "": the usual one, or not known."""
     key: str = ""
     """Idempotency key of the submission: a repeat stores nothing."""
 
@@ -290,6 +292,7 @@ class WorkerEnvironment:
 
     variables: Mapping[str, str] = field(repr=False)
     workdir: str = ""
+    umask: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +475,8 @@ class ProjectSpec:
     time_session: TimeRules = NO_TIME_LIMIT
     time_job: TimeRules = NO_TIME_LIMIT
     quota_by_type: Mapping[str, MilliGpu | None] | None = None
+    umask: str = ""
+    """Of workloads that run as their users' Unix accounts; "": none is set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ class UnixAccount:
     shell: str = "/bin/sh"
     groups: tuple[int, ...] = ()
     """All groups, as numbers; () for the platform's own account."""
+    umask: str = ""
+    """The umask of its login, in three octal digits; "": not known."""
 
     def environment(self) -> dict[str, str]:
         """Return the initial environment of every program of this user."""

@@ -229,6 +229,7 @@ async def serve_here(config: Config) -> None:
             version=version("jupyter-runai"),
             proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
+            accounts=accounts,
             present=AgentReports(sharing),
             callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),

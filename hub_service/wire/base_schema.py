@@ -83,6 +83,21 @@ ImageName = Annotated[
 ]
 """A container image reference: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
 
+
+def _octal(value: object) -> object:
+    """Return a umask in three octal digits; none takes away a right of the owner."""
+    if not isinstance(value, str) or re.fullmatch("0?0[0-7]{2}", value) is None:
+        raise ValueError('give three octal digits from "000" to "077", in a file in quotes')
+    return value[-3:]
+
+
+Umask = Annotated[
+    str,
+    BeforeValidator(_octal),
+    WithJsonSchema({"type": "string", "pattern": "^0?0[0-7]{2}$"}, mode="validation"),
+]
+"""Rights that new files lack."""
+
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 

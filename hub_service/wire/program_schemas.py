@@ -43,6 +43,15 @@ class CodeNote(Wire):
     """Commit of the git repository around its working directory; "" without one."""
 
 
+class UmaskNote(Wire):
+    """The umask of a client's process, with its account and machine."""
+
+    umask: Annotated[str, StringConstraints(pattern=r"^[0-7]{3,4}$")]
+    uid: Annotated[int, Field(ge=0, le=2**32 - 1), NUMBER]
+    machine: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """Digest of the machine's id and its boot's."""
+
+
 class CodeView(CodeNote):
     """Code of a job, with a text."""
 
@@ -70,6 +79,8 @@ class EnvironmentView(Wire):
 
     environment: dict[str, str]
     workdir: str = ""
+    umask: str = ""
+    """Three octal digits; "": not known."""
 
 
 class MissingOutput(Wire):

@@ -39,12 +39,13 @@ from runai.hub_service.wire.base_schema import (
     Path,
     PositiveInt,
     ProjectName,
+    Umask,
     UserName,
     Wire,
     WorkloadName,
 )
 from runai.hub_service.wire.device_schemas import LimitView, NodeView, ProcessView
-from runai.hub_service.wire.program_schemas import CodeNote, CodeView
+from runai.hub_service.wire.program_schemas import CodeNote, CodeView, UmaskNote
 
 
 class ExpectedStartView(Wire):
@@ -233,6 +234,8 @@ class SubmitRequest(Wire):
     image: ImageName | None = None
     code: CodeNote | None = None
     """The code as its user has it now; None: unknown."""
+    umask: UmaskNote | None = None
+    """The umask with which its user submits; None: unknown."""
     owner: UserName | None = None
     server: Line = ""
 
@@ -431,6 +434,8 @@ class WorkloadDetail(WorkloadView):
     """The code that was submitted; None: unknown."""
     code_started: CodeView | None = None
     """The code of its last start; None: unknown, or on Kubernetes."""
+    umask: str = ""
+    """Three octal digits; "" unless it runs as its user's Unix account."""
     reported: MetricsView | None = None
     """All metrics and parameters it reported (`runai.reporter`)."""
     checkpoint_dir: str = ""
@@ -515,6 +520,7 @@ class ProjectPut(Wire):
     time_session: TimePut | None = None
     time_job: TimePut | None = None
     """Limits of running time; omitted fields stay unchanged, null is the default: no limit."""
+    umask: Umask | None = None
 
 
 class ProjectView(Wire):
@@ -549,6 +555,7 @@ class ProjectView(Wire):
     idle_job: IdlePut = IdlePut(notify_s=None)
     time_session: TimePut = TimePut()
     time_job: TimePut = TimePut()
+    umask: str = ""
     may_admin: bool = False
     may_submit: bool = False
     notes: list[str] = []

@@ -191,6 +191,17 @@ def test_time_limits_of_a_project_bind_its_jobs(admin, bob):
     assert described(admin, "vision")["time_job"]["most_s"] is None
 
 
+def test_umask_of_a_project_is_three_octal_digits(admin):
+    set_ = admin("project", "set", "vision", "--umask", "0002")
+    after = described(admin, "vision")["umask"]
+    refused = admin("project", "set", "vision", "--umask", "400")
+    admin("project", "set", "vision", "--umask", "none")
+
+    assert (set_.exit_code, after) == (0, "002")
+    assert (refused.exit_code, "three octal digits" in refused.stderr) == (1, True)
+    assert described(admin, "vision")["umask"] == ""
+
+
 def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
     made = admin("project", "create", "lab", "--group", "lab", "--admin-group", "heads")
     set_ = admin(

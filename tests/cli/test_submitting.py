@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +17,10 @@ import pytest
 
 import overviews
 from runai.hub_service.cli.commands.submit import _dry_run_outcome
+from runai.hub_service.processes.user_account import UnixAccount
 
 PYTHON = sys.executable
+COMMAND = (PYTHON, "-m", "runai.hub_service.cli")
 
 
 def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
@@ -125,6 +130,62 @@ def test_code_is_noted_at_submission_and_at_the_start(bob, tmp_path, eventually)
     assert told["code"]["commit"] == "c" * 40
     digest = hashlib.sha256((tmp_path / "train.py").read_bytes()).hexdigest()
     assert told["code"]["files"] == {"train.py": digest}
+
+
+class AccountsOfThisProcess:
+    """An account directory in which every user has the uid of this process."""
+
+    async def account(self, user):
+        return UnixAccount(user, Path("/"), os.geteuid())
+
+
+@pytest.fixture
+def bobs_umask(service):
+    """The umask 027 of bob, whose account this process has, where users have accounts."""
+    service.platform.accounts = AccountsOfThisProcess()
+    before = os.umask(0o027)
+    yield "027"
+    os.umask(before)
+
+
+def test_job_and_exec_have_the_umask_of_the_submission(bob, bobs_umask, eventually):
+    bob("submit", "exp1", "--", "sh", "-c", "umask; sleep 1000")
+    eventually(lambda: bob("logs", "exp1").stdout == f"0{bobs_umask}\n")
+    os.umask(0o022)
+
+    done = subprocess.run(
+        [*COMMAND, "exec", "exp1", "--", "sh", "-c", "umask"],
+        env=os.environ | bob.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == f"0{bobs_umask}\n"
+    assert re.search(rf"^Umask: +{bobs_umask}$", bob("describe", "exp1").stdout, re.MULTILINE)
+
+
+def test_submission_with_a_umask_that_takes_the_owners_rights_is_refused(bob, bobs_umask):
+    os.umask(0o277)
+    try:
+        refused = bob("submit", "exp1", "--", "true")
+    finally:
+        os.umask(0o022)
+
+    assert refused.exit_code == 1
+    assert "Your umask is 0277" in refused.stderr
+    assert "umask 022" in refused.stderr
+
+
+def test_umask_of_a_submission_means_nothing_where_users_have_no_accounts(
+    bob, bobs_umask, service, eventually
+):
+    service.platform.accounts = None
+
+    bob("submit", "exp1", "--wait", "--", "sh", "-c", "umask")
+
+    assert bob("logs", "exp1").stdout == "0022\n"
+    assert bob.described("exp1")["umask"] == ""
 
 
 def test_an_array_is_several_jobs(bob, eventually):

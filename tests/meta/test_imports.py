@@ -54,6 +54,7 @@ CLIENT_SIDE = {
     "runai.hub_service.processes.shell_environment",
     "runai.hub_service.processes.requirements",
     "runai.hub_service.processes.tmp_dirs",
+    "runai.hub_service.processes.accounts.umask",
     "runai.hub_service.processes.user_account",
     "runai.hub_service.processes.user_environment",
     "runai.hub_service.wire.amounts",

@@ -6,16 +6,26 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from cli_service import running_service
+from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner.admission import Admission, SessionRefused
+from runai.spawner.amount import parse_amount
+from runai.spawner.local import RunaiLocalSpawner
+from runai.spawner.session import SessionRequest
+from unix_accounts import accounts
 
 Submission = Callable[..., SubmitRequest]
 LONG_S = 60.0
@@ -211,3 +221,27 @@ def test_last_lines_of_a_server_are_told_to_the_user_as_text_and_not_to_logs():
     assert "(exit &lt;1&gt;)." in refused.jupyterhub_html_message
     assert "&lt;b&gt;why&lt;/b&gt;\n100 %s</pre>" in refused.jupyterhub_html_message
     assert refused.status_code < 500
+
+
+@pytest.mark.parametrize(("setting", "mask"), [("", "007"), ("027", "027")])
+async def test_server_has_the_umask_of_its_account_unless_its_project_has_one(
+    tmp_path: Path, setting: str, mask: str
+):
+    vision = ProjectSpec("vision", quota=MilliGpu(1000), members=("ana",), umask=setting)
+    actors = [Actor("hub", kind="hub"), Actor("ana")]
+    place = tmp_path / "service"
+    spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
+    with accounts() as unix, running_service(place, actors, [vision], gpus=1) as service:
+        unix.answer("ana", unix.entry("ana", umask="007"))
+        spawner._looked_up = await unix.directory(place).account("ana")
+        assert service.platform is not None
+        service.platform.accounts = unix.directory(place)
+        assert spawner._umask == "007"  # of one without a project
+        async with AsyncClient(service.url, service.tokens["hub"], patience_s=1) as client:
+            admission = Admission(client, lambda _sentence: None)
+            await spawner._admit(admission, SessionRequest("vision", parse_amount("0.5")))
+            assert (await client.workload(spawner.workload)).umask == mask
+            assert spawner._umask == mask
+            await admission.release()
+    spawner.clear_state()
+    assert spawner._umask == "007"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from contextlib import suppress
 from decimal import Decimal
@@ -331,6 +332,17 @@ def test_code_is_noted_unless_it_is_an_images(folder, image):
     digest = hashlib.sha256(b"pass").hexdigest()
     files = {"noted.py": digest, "missing.yaml": "gone"}
     assert (made.code and made.code.files) == (None if image else files)
+
+
+def test_umask_of_the_kernel_is_noted(folder):
+    before = os.umask(0o027)
+    try:
+        made = request.submit_request(["true"])
+    finally:
+        os.umask(before)
+
+    assert made.umask is not None
+    assert (made.umask.umask, made.umask.uid) == ("0027", os.geteuid())
 
 
 def test_options_arrive_as_they_were_given(folder, monkeypatch):

@@ -206,7 +206,9 @@ async def environment(
             code="no_allocation",
         )
     handed = await on.cluster.environment(record.id, worker, uid=record.uid)
-    return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
+    return EnvironmentView(
+        environment=dict(handed.variables), workdir=handed.workdir, umask=handed.umask
+    )
 
 
 _LINES = {"application/x-ndjson": {"schema": LogLine.model_json_schema()}}

@@ -37,6 +37,7 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster, Programs, WorkerMessages
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ProjectSpec, WorkloadId, WorkloadRecord
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.wire.errors import NotFound
 
 
@@ -58,6 +59,8 @@ class Platform:
     """Return True if jobs can start in a directory, or only their user could check."""
     proxy: str = ""
     """The proxy in front of the hub, in words; "": unknown."""
+    accounts: AccountDirectory | None = None
+    """Unix accounts as which workloads run; None: they run as none of their users'."""
     images: bool = False
     """True if jobs run in container images that their users may choose."""
     workers: WorkerMessages | None = None

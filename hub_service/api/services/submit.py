@@ -18,6 +18,8 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.model.workload_spec import Site, choose_project, workload_spec
+from runai.hub_service.processes.accounts.umask import USUAL, umask_of_submission
+from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.scheduler.model.snapshot import Plan, Stop, Wait
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
@@ -55,6 +57,9 @@ async def submit(
         platform.jobs.check(owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name))
         taken = await platform.cluster.names()
         spec = _spec(platform, viewer, owner, request, taken, key)
+        if platform.accounts is not None:
+            account = await platform.accounts.account(owner.name)
+            spec = _with_umask(viewer, request, spec, account)
         if dry_run:
             return await _dry_run_reply(platform, viewer, spec)
         try:
@@ -125,6 +130,15 @@ def _spec(
     if request.name is not None:
         _check_names(spec, taken)
     return spec
+
+
+def _with_umask(
+    viewer: Viewer, request: SubmitRequest, spec: WorkloadSpec, account: UnixAccount
+) -> WorkloadSpec:
+    is_server = spec.command is None
+    umask = "" if is_server else umask_of_submission(request.umask, account.uid or 0)
+    setting = viewer.world.projects[spec.project].spec.umask
+    return replace(spec, umask=umask or setting or (account.umask if is_server else "") or USUAL)
 
 
 def _check_workdir(platform: Platform, workdir: str) -> None:

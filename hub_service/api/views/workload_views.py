@@ -166,6 +166,7 @@ class Viewer:
             image=spec.image,
             code=_code(spec.code),
             code_started=_code(record.code),
+            umask=spec.umask,
             reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
@@ -328,6 +329,7 @@ class Viewer:
             idle_job=idle_rules(spec.idle_job),
             time_session=_time_rules(spec.time_session),
             time_job=_time_rules(spec.time_job),
+            umask=spec.umask,
             may_admin=actor.admin or is_project_admin(actor, spec),
             may_submit=may(actor, Action.SUBMIT, spec),
             notes=[

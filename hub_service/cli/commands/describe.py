@@ -97,6 +97,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Image", w.image),
         ("GPU type", w.gpu_type_text()),
         ("Directory", w.workdir),
+        ("Umask", w.umask),
         ("Checkpoints", w.checkpoint_dir),
         ("Logs", w.log_dir),
     ]

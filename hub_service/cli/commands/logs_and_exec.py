@@ -151,6 +151,8 @@ def exec_(
         _enter(Path(handed.workdir), workload)
     given = {n: v for n, v in handed.environment.items() if n not in RENDEZVOUS}
     environment = without_cpus(os.environ) | given
+    if handed.umask:
+        os.umask(int(handed.umask, 8))
     try:
         os.execvpe(program[0], program, environment)  # noqa: S606 - what the user typed
     except OSError as failed:

@@ -128,6 +128,11 @@ def _field_options(command: F) -> F:
             for name, (_, _, what) in _WARN.items()
         ),
         click.option(
+            "--umask",
+            metavar="OCTAL",
+            help="Set the umask of its workloads with --system-users (002; none: their own).",
+        ),
+        click.option(
             "--parent",
             type=PROJECT_NAME,
             help="Make it a part of this project (none: no parent).",
@@ -294,6 +299,7 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
         "priority",
         "never_lent",
         "min_runtime",
+        "umask",
     ):
         value: Decimal | int | str | dict[str, Decimal | None] | None = options[field]
         if value is not None:

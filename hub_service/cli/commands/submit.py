@@ -31,6 +31,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 
@@ -247,10 +248,11 @@ def submit(
     if name is not None and original_name is not None:
         raise click.UsageError(f"NAME and --name are both given: {name} and {original_name}.")
     folder = absolute_workdir(workdir)
-    code = None
+    code = umask = None
     if image is None:  # an image has programs of its own
         check_program(program, folder, dict(env).get("PATH"))
         code = read_code(str(folder), named_files(program))
+        umask = umask_note()
     request = submit_request(
         name=name or original_name,
         project=project,
@@ -277,6 +279,7 @@ def submit(
         max_runtime=max_runtime,
         image=image,
         code=code,
+        umask=umask,
     )
     with Client.discover() as client:
         reply = client.submit(request, dry_run=dry_run)

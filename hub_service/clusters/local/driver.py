@@ -82,6 +82,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
@@ -467,6 +468,7 @@ class LocalCluster(RecordedCluster):
             groups=account.groups,
             user=account.user,
             home=str(account.home),
+            umask=int(spec.umask or USUAL, 8),
             directories=directories,
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),

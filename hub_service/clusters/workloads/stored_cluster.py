@@ -314,7 +314,7 @@ class RecordedCluster:
                 hint="Wait until it is started.",
                 code="no_allocation",
             )
-        return WorkerEnvironment(self.variables(row, held), row.spec.workdir)
+        return WorkerEnvironment(self.variables(row, held), row.spec.workdir, row.spec.umask)
 
     def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""

@@ -124,6 +124,7 @@ class AccountDirectory:
             tuple(told["groups"]),
             tuple(told["directory_groups"]),
             bool(told["local"]),
+            umask=told["umask"],
         )
         met = self.known.meet(now)
         if met.uid != now.uid:

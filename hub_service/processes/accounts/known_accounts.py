@@ -36,10 +36,13 @@ class KnownAccount:
     """True if /etc/passwd had the account at the last lookup."""
     former_uids: tuple[int, ...] = ()
     """Uids that an admin said to be the same person."""
+    umask: str = ""
+    """The umask of its login, in three octal digits; "": not known."""
 
     def account(self) -> UnixAccount:
         """Return the account for processes."""
-        return UnixAccount(self.name, Path(self.home), self.uid, self.gid, self.shell, self.groups)
+        home = Path(self.home)
+        return UnixAccount(self.name, home, self.uid, self.gid, self.shell, self.groups, self.umask)
 
     def is_of(self, uid: int) -> bool:
         """Return True if a uid is, or was, this person's."""

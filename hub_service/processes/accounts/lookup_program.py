@@ -10,12 +10,16 @@ import grp
 import json
 import os
 import pwd
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 ACCOUNTS = "/etc/passwd"
 GROUPS = "/etc/group"
+ETC = "/etc"
+PAM = ("login", "common-session", "system-login", "postlogin")
+"""Files of /etc/pam.d that a login reads, in Linux distributions."""
 
 
 def account(name: str, groups_before: Sequence[int]) -> dict[str, Any]:
@@ -40,6 +44,7 @@ def account(name: str, groups_before: Sequence[int]) -> dict[str, Any]:
         "groups": groups,
         "directory_groups": [gid for gid in groups if b"%d" % gid not in here],
         "silent_groups": [gid for gid in groups_before if gid not in groups and not answers(gid)],
+        "umask": login_umask(entry),
     }
 
 
@@ -62,6 +67,69 @@ def column(path: str, number: int) -> set[bytes] | None:
             return {row[number] for row in rows if len(row) > number}
     except OSError:
         return None
+
+
+def login_umask(entry: pwd.struct_passwd) -> str:
+    """Return the umask of an account's login, in three octal digits, as pam_umask finds it.
+
+    The order is: GECOS field, options of pam_umask, login.defs, default/login. The owner keeps all
+    rights.
+    """
+    if own := umask_option(entry.pw_gecos.split(",")):
+        return own
+    options = pam_options()
+    mask = umask_option(options) or defined("login.defs") or defined("default/login") or "022"
+    if "usergroups" in options and entry.pw_uid and has_group_of_its_own(entry):
+        return f"00{mask[-1]}"  # the group's rights become the owner's
+    return mask
+
+
+def has_group_of_its_own(entry: pwd.struct_passwd) -> bool:
+    """Return True if an account's first group has its name."""
+    try:
+        return grp.getgrgid(entry.pw_gid).gr_name == entry.pw_name
+    except KeyError:
+        return False
+
+
+def pam_options() -> list[str]:
+    """Return the options of pam_umask in a login's sessions."""
+    line = re.compile(r"^-?session\s.*\bpam_umask\.so\b(.*)$", re.MULTILINE)
+    for name in PAM:
+        if found := line.search(text(f"pam.d/{name}")):
+            return found[1].lower().split()
+    return []
+
+
+def umask_option(options: Sequence[str]) -> str:
+    """Return the mask of an option such as umask=002; "" without one."""
+    pairs = (option.strip().lower().partition("=") for option in options)
+    return next((mask for key, _, value in pairs if key == "umask" and (mask := octal(value))), "")
+
+
+def defined(file: str) -> str:
+    """Return the umask that a file of /etc defines; "" if it defines none."""
+    found = re.search(r"^\s*UMASK[\s=]+(\S+)", text(file), re.MULTILINE | re.IGNORECASE)
+    return octal(found[1]) if found else ""
+
+
+def octal(value: str) -> str:
+    """Return the rights of group and others in three octal digits; "" for other text.
+
+    >>> octal("0027"), octal("777"), octal("none")
+    ('027', '077', '')
+    """
+    found = re.match(r"[0-7]{1,4}", value)
+    return f"{int(found[0], 8) & 0o077:03o}" if found else ""
+
+
+def text(file: str) -> str:
+    """Return a file of /etc; "" if it cannot be read."""
+    try:
+        with open(f"{ETC}/{file}", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+            return stream.read()
+    except OSError:
+        return ""
 
 
 def answers(gid: int) -> bool:

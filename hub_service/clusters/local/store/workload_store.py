@@ -50,7 +50,7 @@ LATEST = "0101"
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-ROWS = 9
+ROWS = 10
 """Version of the JSON of rows and projects, which needs no revision.
 
 Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
