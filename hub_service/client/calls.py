@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runai.hub_service.wire import agent_reports, explanation_schemas, schemas
 from runai.hub_service.wire.device_schemas import NodeView
-from runai.hub_service.wire.errors import RunaiError, TooMany, Unavailable
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError, TooMany, Unavailable
 from runai.hub_service.wire.program_schemas import (
     EnvironmentView,
     ExecPiece,
@@ -350,6 +350,22 @@ def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[sch
         # The service recognises retries by this key, so that a lost reply can be requested again.
         headers={"Idempotency-Key": secrets.token_hex(16)},
     )
+
+
+NOTES = {"code", "umask"}
+"""Fields of a submission without which an older service does as well."""
+
+
+def without_notes(request: schemas.SubmitRequest, refused: InvalidRequest) -> schemas.SubmitRequest:
+    """Return a request for a service that does not know one of its fields.
+
+    Raises:
+        InvalidRequest: it was refused for something else.
+    """
+    given = request.model_fields_set
+    if refused.code != "unknown_field" or not given & NOTES:
+        raise refused
+    return request.model_construct(**{name: getattr(request, name) for name in given - NOTES})
 
 
 def suspend(workload: Named) -> Call[schemas.WorkloadDetail]:

@@ -13,7 +13,7 @@ from runai.hub_service.client import calls
 from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, WorkloadFilter
 from runai.hub_service.client.connection import Source, find_connection
 from runai.hub_service.client.transport import AsyncTransport, Transport
-from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadView
 
 P = ParamSpec("P")
@@ -162,6 +162,12 @@ class Client(_BaseClient):
     def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
         """Submit a job or a session; with `dry_run` only predict the decision."""
         try:
+            return self._submit(request, dry_run=dry_run)
+        except InvalidRequest as refused:
+            return self._submit(calls.without_notes(request, refused), dry_run=dry_run)
+
+    def _submit(self, request: SubmitRequest, *, dry_run: bool) -> SubmitReply:
+        try:
             return self.transport.send(self._submission(request, dry_run=dry_run))
         except NotFound:
             if self._names_its_project(request):
@@ -206,6 +212,12 @@ class AsyncClient(_BaseClient):
 
     async def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
         """Submit a job or a session; with `dry_run` only predict the decision."""
+        try:
+            return await self._submit(request, dry_run=dry_run)
+        except InvalidRequest as refused:
+            return await self._submit(calls.without_notes(request, refused), dry_run=dry_run)
+
+    async def _submit(self, request: SubmitRequest, *, dry_run: bool) -> SubmitReply:
         try:
             return await self.transport.send(self._submission(request, dry_run=dry_run))
         except NotFound:

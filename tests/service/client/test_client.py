@@ -192,6 +192,40 @@ def test_the_default_project_is_named_when_the_request_names_none(scripted):
     assert [body["project"] for _, _, body, _ in script.asked] == ["vision", "nlp"]
 
 
+UNKNOWN = (400, {"title": "", "status": 400, "detail": "", "code": "unknown_field"})
+NOTED = {
+    "code": {"commit": "c" * 40},
+    "umask": {"umask": "0002", "uid": 1000, "machine": "0" * 64},
+}
+
+
+def test_older_service_gets_a_submission_without_what_its_client_notes(scripted):
+    script = scripted(UNKNOWN, (201, {"workloads": []}))
+    with Client(script.url, "t") as client:
+        client.submit(SubmitRequest(command=["true"], gpus="0.5", **NOTED))
+
+    bodies = [body for _, _, body, _ in script.asked]
+    assert bodies == [{"command": ["true"], "gpus": "0.5", **NOTED},
+                      {"command": ["true"], "gpus": "0.5"}]  # fmt: skip
+
+
+async def test_awaited_submission_does_the_same(scripted):
+    script = scripted(UNKNOWN, (201, {"workloads": []}))
+    async with AsyncClient(script.url, "t") as client:
+        await client.submit(SubmitRequest(command=["true"], **NOTED))
+
+    assert script.asked[-1][2] == {"command": ["true"]}
+
+
+@pytest.mark.parametrize("noted", [NOTED, {}], ids=["noted", "nothing noted"])
+def test_submission_with_another_unknown_field_is_refused(scripted, noted):
+    script = scripted(UNKNOWN)
+    with Client(script.url, "t") as client, pytest.raises(InvalidRequest):
+        client.submit(SubmitRequest(command=["true"], saves=True, **noted))
+
+    assert len(script.asked) == (2 if noted else 1)
+
+
 def test_fields_of_a_newer_service_are_not_minded(scripted):
     script = scripted((200, {**WHO, "shoe_size": 43}))
     with Client(script.url, "t") as client:
