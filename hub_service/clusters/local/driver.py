@@ -312,7 +312,8 @@ class LocalCluster(RecordedCluster):
         """Put a suspended job back into the queue, unless its user is another person now."""
         if self._directory is not None:
             for user in {self._rows[part].spec.user for part in self._rows.parts(workload)}:
-                await self._directory.compare(user)
+                with contextlib.suppress(NotFound, Unavailable):  # it waits in the queue
+                    await self._directory.account(user)
         return await super().resume(workload, by=by, uid=uid)
 
     def free_port(self) -> int:
