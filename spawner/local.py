@@ -27,6 +27,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.processes.accounts import account_limits
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
 from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.folder_lock import locked
@@ -89,6 +90,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     ).tag(config=True)
 
     of_machine = True
+    pam_service = account_limits.SERVICE
     pid: int
     popen_kwargs: Any
     workload: str
@@ -103,6 +105,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._start_env: dict[str, str] = {}
         self._tmp_fds = ExitStack()
         self._python = Prepared(usable=True)
+        self._limits = account_limits.AccountLimits()
         self._settings: SettingsFolder | None = None
         self._progress = StartProgress()
         self._looked_up: UnixAccount | None = None
@@ -140,6 +143,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 await asyncio.to_thread(self._prepare_home)
             await asyncio.to_thread(self._check_account)
             self._python = await asyncio.to_thread(self._prepare_python)
+            self._limits = await asyncio.to_thread(self._account_limits)
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._log_request(wanted) if request.is_workload else ""
             async with self._client(asked) as client:
@@ -266,11 +270,13 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         settings, umask = self._settings, int(self._umask, 8)
         self.popen_kwargs |= {"pass_fds": self._held_tmp_dir()}
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        limits = self._limits
 
         def before_exec() -> None:
             os.umask(0o077)
             if open_files:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
+            limits.apply()
             if account.uid is not None:
                 os.setgroups(account.groups)
                 os.setgid(account.gid)
@@ -422,6 +428,17 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             return Prepared(usable=False, note=STARTED_WITHOUT)
         account = self._account
         return self._user_environment.prepare_as(account.uid, account.gid, account.groups)
+
+    def _account_limits(self) -> account_limits.AccountLimits:
+        """Return the limits that a PAM session gives the server's account; none if it is ours."""
+        if self._account.uid is None:
+            return account_limits.AccountLimits()
+        try:
+            return account_limits.of_account(self.user.name, self.open_files, self.pam_service)
+        except account_limits.NoSession as failed:
+            raise SessionRefused(
+                f"{failed}. Ask an admin of this machine.", reason="no_pam_session"
+            ) from failed
 
     async def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""

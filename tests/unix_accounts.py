@@ -1,9 +1,10 @@
-"""Unix accounts for tests that run as root: numbers, processes and files are real, not names."""
+"""Unix accounts for tests that run as root: most are numbers, with real processes and files."""
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -126,3 +127,28 @@ def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*change, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=False
     )
+
+
+@contextmanager
+def new_account() -> Iterator[pwd.struct_passwd]:
+    """Make an account of the machine, with a home."""
+    name = f"runai-{uuid4().hex[:12]}"
+    with open_folder() as folder:
+        options = ["--create-home", "--shell", "/bin/sh", "--base-dir", str(folder)]
+        subprocess.run(["useradd", *options, name], check=True)
+        try:
+            yield pwd.getpwnam(name)
+        finally:
+            subprocess.run(["userdel", name], check=True)
+
+
+@contextmanager
+def pam_service(*lines: str) -> Iterator[str]:
+    """Write a service of PAM with these lines; return its name."""
+    name = f"runai-test-{uuid4().hex}"
+    file = Path("/etc/pam.d", name)
+    try:
+        file.write_text("".join(f"{line}\n" for line in lines))
+        yield name
+    finally:
+        file.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ import httpx
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.cli.doctor.gpu_checks import check_driver, check_mps, check_mps_daemons
 from runai.hub_service.cli.doctor.platform_checks import (
+    check_account_limits,
     check_accounts,
     check_command,
     check_command_lines,
@@ -343,6 +344,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         return
     if directory.is_of_system_users:
         yield check_command_lines()
+        yield check_account_limits()
     yield from check_accounts(root)
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)

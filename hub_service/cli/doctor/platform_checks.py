@@ -12,6 +12,7 @@ from typing import Final
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
+from runai.hub_service.processes.accounts import account_limits
 from runai.hub_service.processes.shell_environment import (
     HAS_PASSWORD,
     UNUSABLE,
@@ -170,6 +171,14 @@ def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
     text = "every account sees the arguments of everybody's jobs (`ps`): no place for secrets"
     mend = "mount -o remount,hidepid=2 /proc, and in /etc/fstab: proc /proc proc hidepid=2 0 0"
     return Finding("note", subject, text, mend)
+
+
+def check_account_limits(service: str = account_limits.SERVICE) -> Finding:
+    """Report whose limits jobs and sessions have where each user has an account."""
+    text = f"jobs and sessions have the limits of `runai up`: there is no /etc/pam.d/{service}"
+    if account_limits.has_service(service):
+        text = f"jobs and sessions have the limits of limits.conf, by /etc/pam.d/{service}"
+    return Finding("ok", "account limits", text)
 
 
 def check_descriptors(could_have: int) -> Finding:

@@ -81,6 +81,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
+from runai.hub_service.processes.accounts import account_limits
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.ports import later_port
@@ -478,6 +479,7 @@ class LocalCluster(RecordedCluster):
             expected=[name for name in expected_files(row) if name in named],
             most_files=self._job_files,
             open_files=self._open_files,
+            pam_service=account_limits.SERVICE if account.uid is not None else "",
             tmp_dir=str(tmp_dir or ""),
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
             python={

@@ -1,1 +1,1 @@
-"""Unix accounts of `--system-users`: lookups, and who is known by which uid."""
+"""Unix accounts of `--system-users`: lookups, limits, and who is known by which uid."""

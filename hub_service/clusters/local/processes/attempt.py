@@ -88,6 +88,8 @@ class Instructions:
     """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
     """Soft limit of open descriptors; 0: the service's."""
+    pam_service: str = ""
+    """Service of PAM by whose session the account has its limits; "": the service's limits."""
     tmp_dir: str = ""
     """Folder that the supervisor locks while it lives; "": none."""
     group: str = ""

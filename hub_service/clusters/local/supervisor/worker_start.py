@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING or __package__:
     from runai.hub_service.processes import path_faults
+    from runai.hub_service.processes.accounts import account_limits
 else:  # in the subreaper's program, which extends sys.path
     import path_faults
+    from accounts import account_limits
 
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
@@ -109,6 +111,7 @@ def become_worker(
         os.dup2(output, 2)
         join_group(spec)
         limit_open_files(spec)
+        limit_account(spec)
         change_account(spec)
         die_with(parent)
         make_private_files(spec)
@@ -122,6 +125,8 @@ def become_worker(
     except OSError as wrong:
         why, is_home_away = reason(spec, wrong, is_prepared=is_prepared)
         os.write(failed, f"{wrong.errno or 0} {is_home_away:d} {why}".encode(errors="replace"))
+    except account_limits.NoSession as wrong:
+        os.write(failed, f"0 0 cannot start: {wrong}".encode())
     except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
         os.write(failed, f"0 0 cannot start: {type(wrong).__name__}: {wrong}".encode())
     finally:
@@ -159,6 +164,18 @@ def limit_open_files(spec: dict[str, Any]) -> None:
     if open_files := spec.get("open_files", 0):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
+
+
+def limit_account(spec: dict[str, Any]) -> None:
+    """Set the limits that a PAM session gives the worker's account (in a fork).
+
+    Raises:
+        account_limits.NoSession: PAM refuses one.
+    """
+    # Missing if an older service wrote the instructions.
+    if service := spec.get("pam_service", ""):
+        limits = account_limits.of_account(spec["user"], spec.get("open_files", 0), service)
+        limits.apply()
 
 
 def join_group(spec: dict[str, Any]) -> None:

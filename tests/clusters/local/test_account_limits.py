@@ -1,0 +1,202 @@
+"""Jobs and servers have the limits that PAM sets for a real account, and nothing else of PAM."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from labs import local_lab, plan, start
+from runai.hub_service.cli.doctor.platform_checks import check_account_limits
+from runai.hub_service.clusters.states.state import ExitStatus
+from runai.hub_service.processes.accounts import account_limits
+from runai.hub_service.processes.user_account import UnixAccount
+from runai.spawner.admission import SessionRefused
+from runai.spawner.local import RunaiLocalSpawner
+from starts import Start, one_start
+from unix_accounts import accounts, new_account, pam_service
+
+MODULES = [*Path("/").glob("usr/lib*/security"), *Path("/").glob("usr/lib/*/security")]
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0
+    or not shutil.which("useradd")
+    or not any((folder / "pam_limits.so").exists() for folder in MODULES),
+    reason="needs root, to make an account, and PAM's module for limits",
+)
+
+LINES = ["hard nofile 3000", "hard nproc 150", "- as 4000000", "- core 7", "- priority 10"]
+LIMITED = {
+    "open files": 3000,
+    "processes": 150,
+    "address space": 4_096_000_000,
+    "core file size": 7168,
+    "priority": 10,
+    "umask": 22,
+}
+PRINT = """
+echo priority $(nice)
+echo umask $(umask)
+while read -r line; do echo "$line"; done </proc/self/limits
+"""
+
+
+def hard(output: str) -> dict[str, int]:
+    """Return the hard limits that the script has printed, those of the test alone."""
+    found = dict(re.findall(r"^(priority|umask) (\d+)$", output, re.MULTILINE))
+    found |= dict(
+        re.findall(r"^Max (.+?) +\w+ +(\w+) +(?:files|processes|bytes)", output, re.MULTILINE)
+    )
+    return {name: int(found[name]) for name in LIMITED}
+
+
+def soft(output: str) -> int:
+    """Return the soft limit of descriptors that the script has printed."""
+    (found,) = re.findall(r"^Max open files +(\d+)", output, re.MULTILINE)
+    return int(found)
+
+
+@pytest.fixture(scope="module")
+def account() -> Iterator[pwd.struct_passwd]:
+    with new_account() as account:
+        yield account
+
+
+@pytest.fixture
+def limited(account, tmp_path) -> Iterator[str]:
+    """Return a service of PAM that sets the limits and an umask, and notes its calls."""
+    conf, noted = tmp_path / "limits.conf", tmp_path / "noted"
+    conf.write_text("".join(f"{account.pw_name} {line}\n" for line in LINES))
+    note = tmp_path / "note"
+    note.write_text(f'#!/bin/sh\necho "$PAM_TYPE of $PAM_USER" >>{noted}\n')
+    note.chmod(0o755)
+    with pam_service(
+        f"session required pam_limits.so conf={conf}",
+        "session optional pam_umask.so umask=077",
+        f"session required pam_exec.so {note}",
+    ) as service:
+        yield service
+
+
+@pytest.fixture
+def run_job(account, tmp_path):
+    """Start a worker as the account, by a service of PAM; return the start."""
+
+    def run_job(service: str, open_files: int = 1024) -> Start:
+        whose = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+        return started("sh", "-c", PRINT, pam_service=service, open_files=open_files, **whose)
+
+    with one_start(tmp_path / "attempt") as started:
+        yield run_job
+
+
+@pytest.fixture
+def spawner(account) -> RunaiLocalSpawner:
+    user = SimpleNamespace(name=account.pw_name)
+    spawner = RunaiLocalSpawner(user=user, system_users=True, open_files=1024)
+    spawner._looked_up = UnixAccount(
+        account.pw_name, Path(account.pw_dir), account.pw_uid, account.pw_gid
+    )
+    return spawner
+
+
+def serve(spawner: RunaiLocalSpawner, service: str) -> str:
+    """Run the script as a server; return its output."""
+    (output := spawner._home / spawner._output).unlink(missing_ok=True)
+    spawner.pam_service = service
+    spawner._limits = spawner._account_limits()
+    subprocess.run(
+        ["sh", "-c", PRINT], preexec_fn=spawner.make_preexec_fn(spawner.user.name), check=True
+    )
+    return output.read_text()
+
+
+@pytest.mark.parametrize("open_files", [1024, 5000], ids=["below the hard limit", "above it"])
+def test_job_has_the_limits_of_its_account(run_job, limited, open_files):
+    run = run_job(limited, open_files=open_files)
+
+    assert run.ending() == ExitStatus(0)
+    assert hard(run.output()) == LIMITED
+    assert soft(run.output()) <= LIMITED["open files"]
+
+
+def test_server_has_the_limits_of_its_account(spawner, limited):
+    output = serve(spawner, limited)
+
+    assert hard(output) == LIMITED
+    assert soft(output) <= LIMITED["open files"]
+
+
+def test_session_of_pam_is_closed_when_the_limits_are_known(run_job, limited, account, tmp_path):
+    run_job(limited).ending()
+
+    noted = (tmp_path / "noted").read_text().splitlines()
+    assert noted == [f"{kind}_session of {account.pw_name}" for kind in ("open", "close")]
+
+
+def test_without_the_service_the_limits_are_the_platforms(run_job, spawner):
+    run = run_job("runai-test-none")
+    run.ending()
+
+    ours = f"{1024:<20} {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:<20}"
+    for output in (run.output(), serve(spawner, "runai-test-none")):
+        assert ours in output
+        assert "priority 0\n" in output
+
+
+def test_refused_session_of_pam_stops_the_start_and_says_so(run_job, spawner, account):
+    with pam_service("session required pam_deny.so") as service:
+        why = f"PAM (service {service}) opens no session for {account.pw_name}: "
+        ending = run_job(service).ending()
+        with pytest.raises(SessionRefused) as refused:
+            serve(spawner, service)
+
+    assert (ending.exit_code, ending.text.startswith(f"cannot start: {why}")) == (127, True)
+    assert refused.value.jupyterhub_message.startswith(why)
+
+
+def test_doctor_tells_whose_limits_apply():
+    with pam_service() as service:
+        there = check_account_limits(service).text
+    missing = check_account_limits(service).text
+
+    assert there.endswith(f"the limits of limits.conf, by /etc/pam.d/{service}")
+    assert missing.endswith(f"the limits of `runai up`: there is no /etc/pam.d/{service}")
+
+
+def test_module_that_hangs_ends_the_start_alone(account, tmp_path, monkeypatch):
+    monkeypatch.setattr(account_limits, "WITHIN_S", 1)
+    os.mkfifo(tmp_path / "never")
+    cat = shutil.which("cat")
+    with pam_service(f"session required pam_exec.so {cat} {tmp_path}/never") as service:
+        with pytest.raises(account_limits.NoSession, match=r"no answer within 1 s$"):
+            account_limits.of_account(account.pw_name, 0, service)
+        with suppress(OSError):  # the module's program reads it
+            os.close(os.open(tmp_path / "never", os.O_WRONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize(
+    ("has_account", "service"),
+    [pytest.param(True, "runai", id="its user's"), pytest.param(False, "", id="the platform's")],
+)
+async def test_worker_is_told_the_service_of_pam_by_its_account(has_account, service):
+    with accounts() as unix:
+        data = unix.folder / "data"
+        directory = unix.directory(data) if has_account else None
+        async with local_lab(unix.folder, accounts=directory) as lab:
+            spec = lab.job(command=("true",))
+            await lab.cluster.submit([spec])
+            assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+            await lab.until(spec.id, "succeeded")
+            (told,) = data.glob("**/spec.json")
+
+            assert json.loads(told.read_text())["pam_service"] == service
