@@ -99,7 +99,7 @@ LOOKS = """
 import os, pathlib, sys
 own, beside, program = map(pathlib.Path, sys.argv[1:])
 sys.path.append(str(program.parent))
-import file_count
+import subreaper, file_count  # subreaper completes the path
 file_count.LOOK_EVERY_S = file_count.REST = 0
 count = file_count.FileCount({"uid": None, "own_directory": str(own), "most_files": 100})
 
@@ -156,7 +156,7 @@ LOOKS_ONCE = """
 import pathlib, sys
 own, uid, gid, user, program = sys.argv[1:]
 sys.path.append(str(pathlib.Path(program).parent))
-import file_count
+import subreaper, file_count  # subreaper completes the path
 file_count.LOOK_EVERY_S = 0
 who = {"uid": int(uid), "gid": int(gid), "user": user}
 count = file_count.FileCount({**who, "own_directory": own, "most_files": 2})
