@@ -208,7 +208,7 @@ async def serve_here(config: Config) -> None:
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
         past = UsageHistory(cluster, ledger)
-        authenticator = SharedTokens(config.hub_token, {node: agent_token}, users)
+        authenticator = SharedTokens(config.hub_token, {node: agent_token}, users, accounts)
         members = FormerMembers(cluster, authenticator.person)
         platform = Platform(
             cluster=cluster,

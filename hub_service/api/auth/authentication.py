@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.wire.errors import Forbidden, Unauthenticated
 
 XSRF_COOKIE = "_xsrf"
@@ -52,13 +53,21 @@ class SharedTokens:
     """Authenticate the platform's own processes by token; delegate users to a next one."""
 
     def __init__(
-        self, hub_token: str, node_tokens: Mapping[str, str], users: Authenticator | None
+        self,
+        hub_token: str,
+        node_tokens: Mapping[str, str],
+        users: Authenticator | None,
+        accounts: AccountDirectory | None = None,
     ) -> None:
-        """Accept the hub's token, and one token per node for its agent."""
+        """Accept the hub's token, and one token per node for its agent.
+
+        With Unix `accounts`, a user's name with another uid than the known one is refused.
+        """
         self._tokens = [(hub_token.encode(), Actor("hub", "hub"))] + [
             (token.encode(), Actor(node, "agent")) for node, token in node_tokens.items()
         ]
         self._users = users
+        self._accounts = accounts
 
     async def actor(self, request: Request) -> Actor:
         """Return the hub, a node's agent, or the user that the next authenticator finds."""
@@ -69,7 +78,10 @@ class SharedTokens:
         if self._users is None:
             what = "The token is not known." if token else "Nobody is logged in."
             raise Unauthenticated(what, hint="Send a token; `runai login` gets one.")
-        return await self._users.actor(request)
+        user = await self._users.actor(request)
+        if self._accounts is not None:
+            await self._accounts.compare(user.name)
+        return user
 
     async def person(self, name: str) -> Actor:
         """Return a user by name; without a JupyterHub, the hub's token vouches for any name."""

@@ -98,7 +98,7 @@ class AccountDirectory:
                 pass
             self._compared[name] = self._clock(), refused
         if refused is not None:
-            raise refused
+            raise refused.with_traceback(None)  # not that of the last request
 
     def _close(self, name: str, done: asyncio.Task[UnixAccount]) -> None:
         self._open.pop(name, None)
@@ -195,9 +195,13 @@ class AccountDirectory:
         return told or None
 
 
-@cache
 def directory_of(data_dir: Path | str) -> AccountDirectory:
     """Return this process's account directory with what a data directory knows; "": nothing."""
+    return _directory_of(str(data_dir))
+
+
+@cache
+def _directory_of(data_dir: str) -> AccountDirectory:
     return AccountDirectory(KnownAccounts(Path(data_dir) if data_dir else None))
 
 

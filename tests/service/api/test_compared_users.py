@@ -1,0 +1,84 @@
+"""The service answers users with Unix accounts while their names have the known uids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+
+from runai.hub_service.api.auth.authentication import Authenticator, SharedTokens
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.processes.accounts.account_directory import OTHER_PERSON, READ_FOR_S
+from runai.hub_service.wire.errors import Forbidden
+from unix_accounts import UIDS, accounts
+
+HUB_TOKEN, NODE_TOKEN = "of the hub", "of the node"
+
+
+class Named(Authenticator):
+    """Users whose token is their name."""
+
+    async def actor(self, request: Request) -> Actor:
+        return Actor(request.headers["Authorization"].removeprefix("token "))
+
+    async def person(self, name: str) -> Actor:
+        return Actor(name)
+
+
+def sent_with(token: str) -> Request:
+    return Request({"type": "http", "headers": [(b"authorization", f"token {token}".encode())]})
+
+
+@pytest.mark.parametrize(
+    ("uid", "refused"),
+    [
+        pytest.param(UIDS["ana"], False, id="same uid"),
+        pytest.param(60_001, True, id="other uid"),
+        pytest.param(None, False, id="gone"),
+        pytest.param("silence", False, id="away"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [False, True], ids=["read before", "not read before"])
+async def test_a_user_with_another_uid_is_refused_within_a_minute(
+    tmp_path: Path, is_first: bool, uid: int | str | None, refused: bool
+):
+    now = [1000.0]
+    with accounts() as there:
+        directory = there.directory(tmp_path / "data", clock=lambda: now[0], within_s=2)
+        tokens = SharedTokens(HUB_TOKEN, {}, Named(), directory)
+        await directory.account("ana")
+        if not is_first:
+            await tokens.actor(sent_with("ana"))
+        told = {"local": False} if uid is None else there.entry("ana", uid=uid)
+        there.answer("ana", "silence" if uid == "silence" else told)
+        now[0] += READ_FOR_S
+
+        if refused:
+            with pytest.raises(Forbidden, match=f"uid {uid} now, it was {UIDS['ana']}") as other:
+                await tokens.actor(sent_with("ana"))
+            assert other.value.code == OTHER_PERSON
+        else:
+            assert (await tokens.actor(sent_with("ana"))).name == "ana"
+
+
+@pytest.mark.parametrize("name", ["sue", "root@example.org"])
+async def test_a_user_without_an_account_is_admitted(tmp_path: Path, name: str):
+    with accounts() as there:
+        tokens = SharedTokens(HUB_TOKEN, {}, Named(), there.directory(tmp_path / "data"))
+
+        assert (await tokens.actor(sent_with(name))).name == name
+
+
+@pytest.mark.parametrize(
+    ("token", "kind"),
+    [pytest.param(HUB_TOKEN, "hub", id="hub"), pytest.param(NODE_TOKEN, "agent", id="agent")],
+)
+async def test_the_platforms_own_processes_have_no_account(tmp_path: Path, token: str, kind: str):
+    with accounts() as there:
+        directory = there.directory(tmp_path / "data")
+        await directory.account("ana")
+        there.answer("ana", there.entry("ana", uid=60_001))
+        tokens = SharedTokens(HUB_TOKEN, {"ana": NODE_TOKEN}, Named(), directory)
+
+        assert (await tokens.actor(sent_with(token))).kind == kind
