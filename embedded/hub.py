@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
-from jupyterhub import app
+from jupyterhub import app, orm
 from jupyterhub.apihandlers.users import SelfAPIHandler
 from jupyterhub.handlers.base import BaseHandler
 from jupyterhub.services.service import Service
@@ -36,6 +36,7 @@ from traitlets.config import Config
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
+from runai.embedded.accounts.compared_callers import compared, record_uids
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.accounts.unix_authenticator import with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
@@ -49,6 +50,7 @@ from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
 from runai.hub_service.processes.log_lines import bound_shortage_lines
 from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
@@ -112,6 +114,12 @@ class EmbeddedHub(app.JupyterHub):
     def settings_of_up(self) -> Settings:
         """Return the settings of `runai up`."""
         return Settings.from_environment(os.environ)
+
+    @property
+    def _unix_accounts(self) -> AccountDirectory | None:
+        """Return the machine's account directory; None if all share one account."""
+        settings = self.settings_of_up
+        return directory_of(settings.data_dir) if settings.system_users else None
 
     def init_logging(self) -> None:
         """Bound the lines about requests without a login."""
@@ -183,13 +191,18 @@ class EmbeddedHub(app.JupyterHub):
         return str(self.authenticator.note_for_admins()) if ours and is_admin else ""
 
     def init_handlers(self) -> None:
-        """Add our handlers: the identity endpoint, and redirects to services' hosts."""
+        """Add our handlers: the identity endpoint, and redirects to services' hosts.
+
+        With Unix accounts, all handlers compare their callers.
+        """
         super().init_handlers()
         ours = [(r"/api/user", WhoseToken)]
         self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
         if self.subdomain_host:
             services = rf"{self.base_url}services/([^/]+)/.*"
             self.handlers.insert(0, (services, ToItsHost, {"services": self._service_map}))
+        if self._unix_accounts is not None:
+            self.handlers[:] = compared(self.handlers, self._unix_accounts)
 
     async def start(self) -> None:
         """Start proxy, hub and probes; print the address."""
@@ -206,6 +219,9 @@ class EmbeddedHub(app.JupyterHub):
         if ours is not None and ours.managed and within:
             self._probe_task = asyncio.ensure_future(probe_liveness(ours, within, self.log))
         self._start_removals()
+        if self._unix_accounts is not None:
+            names = [name for (name,) in self.db.query(orm.User.name)]
+            self._recording = asyncio.ensure_future(record_uids(names, self._unix_accounts))
         self._print_address()
         if without_gpu := self._without_gpu():
             _print_to_terminal(without_gpu)

@@ -28,7 +28,11 @@ from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.processes.accounts import account_limits
-from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
+from runai.hub_service.processes.accounts.account_directory import (
+    READ_FOR_S,
+    AccountDirectory,
+    directory_of,
+)
 from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
@@ -259,6 +263,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         path = self._user_environment.path(usable=self._python.usable)
         if terminal := terminal_command(self.user_env({}).get("SHELL", ""), path):
             args = [*args, f"--ServerApp.terminado_settings=shell_command={shlex.join(terminal)}"]
+        if self.system_users:  # a name may be another person's a minute later
+            args = [*args, f"--HubOAuth.cache_max_age={READ_FOR_S:.0f}"]
         return [*args, "--allow-root"] if self._uid == 0 else args
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,8 @@ class HubPlatform:
     port: int
     shell: Mapping[str, str] = field(default_factory=dict)
     """Environment variables in addition to our own."""
+    options: Sequence[str] = ()
+    """Further options of `runai up`."""
     process: subprocess.Popen[bytes] | None = None
     http: httpx.Client = field(init=False)
 
@@ -94,6 +96,7 @@ class HubPlatform:
             *(sys.executable, "-m", "runai.embedded"),
             *("--port", str(self.port), "--data-dir", str(self.data_dir), "--simulate", "1"),
             *("--projects", str(self.data_dir / "projects.yaml")),
+            *self.options,
         ]
         with (self.data_dir / "up.log").open("ab") as log:
             begin = log.tell()

@@ -110,6 +110,8 @@ def _error_without_details(status: int) -> RunaiError:
 
 
 HEADER = "X-Request-ID"
+CODE_HEADER = "X-Runai-Code"
+"""Header of the hub's refusals that have a code of the platform."""
 
 current: ContextVar[str] = ContextVar("runai_request_id", default="")
 """Id of the current request; "" outside of requests."""

@@ -1,6 +1,6 @@
 """Authenticate JupyterHub's users: programs by token, browsers by OAuth and a signed cookie.
 
-The hub's library (HubOAuth) resolves tokens to users; the service's own token reads their groups.
+The hub's library (HubOAuth) checks their scopes; the service's own token reads their groups.
 Answers are cached for half a minute, so a revoked token works no longer than that. The library is
 heavy and imported on first use; `warm` imports it ahead of time.
 """
@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -186,16 +187,15 @@ class HubAuthenticator:
         return user
 
     async def _fetch_token_user(self, token: str) -> dict[str, Any] | None:
-        library = await self._ready()
-        try:
-            # The library's own cache sends one request per concurrent caller.
-            user = await library.oauth.user_for_token(token, use_cache=False, sync=False)
-        except library.http_error as away:
-            raise _hub_unavailable() from away
-        if user is None:
+        if not (token.isascii() and token.isprintable()):
+            return None  # not sent in a header
+        reply = await self._reply("user", {"Authorization": f"token {token}"})
+        if reply.status_code == httpx.codes.FORBIDDEN:
+            if code := reply.headers.get(problems.CODE_HEADER):
+                raise Forbidden(reply.json()["message"], code=code)
             await self._check_own_token()
             return None
-        return dict(user)
+        return dict(_json(reply))
 
     async def _check_own_token(self) -> None:
         """Raise Unavailable unless the hub accepts the service's own token.
@@ -313,19 +313,16 @@ class HubAuthenticator:
                 return found
 
     async def _get(self, path: str) -> Any:  # noqa: ANN401  JSON
+        reply = await self._reply(path)
+        return None if reply.status_code == httpx.codes.NOT_FOUND else _json(reply)
+
+    async def _reply(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
         try:
-            reply = await self._http.get(path)
+            reply = await self._http.get(path, headers=headers)
         except httpx.TransportError as away:
             raise _hub_unavailable() from away
         reply.stream = httpx.ByteStream(b"")  # read already; drops a reference cycle per reply
-        if reply.status_code == httpx.codes.NOT_FOUND:
-            return None
-        if not reply.is_success:
-            raise _hub_unavailable()
-        try:
-            return reply.json()
-        except ValueError as odd:  # such as a proxy's page
-            raise _hub_unavailable() from odd
+        return reply
 
     async def _ready(self) -> _Library:
         async with self._importing:
@@ -352,6 +349,20 @@ class HubAuthenticator:
 
 def _now() -> float:
     return time.monotonic()
+
+
+def _json(reply: httpx.Response) -> Any:  # noqa: ANN401
+    """Return the content of an answer.
+
+    Raises:
+        Unavailable: the hub failed, or another program answers in its place.
+    """
+    if not reply.is_success:
+        raise _hub_unavailable()
+    try:
+        return reply.json()
+    except ValueError as odd:  # such as a proxy's page
+        raise _hub_unavailable() from odd
 
 
 def _hub_unavailable() -> Unavailable:
