@@ -12,16 +12,20 @@ import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+from jupyterhub.services.auth import HubOAuth
 from tornado.web import create_signed_value
+from traitlets.config import Application
 
 from hub_platform import OWN_CONFIG, PASSWORD, HubPlatform
 from ports import free_port
 from runai.embedded.accounts.compared_callers import record_uids
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
+from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import accounts
 from waiting import eventually
 
@@ -212,3 +216,13 @@ async def test_recording_uids_passes_over_accounts_that_do_not_answer(tmp_path: 
         await record_uids(["sue", "pat", "ana"], directory)
 
         assert [known.name for known in directory.known.all()] == ["ana"]
+
+
+def test_a_notebook_server_of_a_unix_account_asks_the_hub_again_after_a_minute():
+    with accounts() as there:
+        spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
+        spawner._looked_up = there.account("ana")
+        server = Application()
+        server.parse_command_line(spawner.get_args())
+
+    assert HubOAuth(parent=server, api_token="unused").cache_max_age == 60
