@@ -27,7 +27,8 @@ def set_aside(row: StoredWorkload, reason: StateReason, *, now: float) -> Transi
     if row.spec.kind != "job" or row.intent != "run" or row.record.state.finished:
         return None
     if row.active:
-        if row.halt or (any(w.state == "running" for w in row.active) and row.spec.elastic):
+        states = {worker.state for worker in row.active}
+        if row.halt or states == {"running"} or ("running" in states and row.spec.elastic):
             return None
         return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
     if row.record.state not in _IDLE or (is_set_aside(row) and row.record.reason == reason):

@@ -39,6 +39,10 @@ def running(workers=1, **options):
     return row
 
 
+def half_begun():
+    return lifecycle.running(starting(2), 0, Process(100, 1), now=2).row
+
+
 TOLD = ExitStatus(None, told=True)
 
 
@@ -55,7 +59,9 @@ def ended(row, ending=TOLD):
         pytest.param(row_of(), "retrying", id="queued"),
         pytest.param(starting(), "stopping", id="starting"),
         pytest.param(starting(2), "stopping", id="starting gang"),
-        pytest.param(running(2), "stopping", id="gang of which one cannot start"),
+        pytest.param(half_begun(), "stopping", id="gang of which one cannot start"),
+        pytest.param(running(), None, id="running"),
+        pytest.param(running(2), None, id="running gang"),
         pytest.param(running(elastic=True), None, id="elastic that another was to join"),
         pytest.param(row_of(kind="session"), None, id="session"),
         pytest.param(replace(row_of(), intent="delete"), None, id="being deleted"),
