@@ -18,6 +18,7 @@ from traitlets.config import Config
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import REMOVAL_SCOPES
+from runai.embedded.accounts.unix_authenticator import pam_service
 from runai.embedded.directory import DataDirectory
 from runai.embedded.proxy.caddy_config import LIMITS
 from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
@@ -102,13 +103,15 @@ def at_address(address: PublicAddress, chosen: Config) -> Config:
         c.JupyterHub.public_url = address.url
     passed = passed_on(os.environ, urlsplit(address.url).hostname or "")
     c.RunaiLocalSpawner.shell_environment = passed
+    pam = c.RunaiLocalSpawner.login_service = pam_service(chosen)
     services = [dict(service) for service in chosen.JupyterHub.get("services", [])]
     for service in services:
         if service.get("name") == SERVICE and service.get("url"):
             url = f"{service['url']}{address.base_url}services/{SERVICE}/"
             c.RunaiLocalSpawner.service_url = url
-            proxy = {"RUNAI_PROXY": _proxy_in_words(chosen.JupyterHub.get("proxy_class", ""))}
-            service["environment"] = beneath(passed, service.get("environment", {})) | proxy
+            proxy = _proxy_in_words(chosen.JupyterHub.get("proxy_class", ""))
+            derived = {"RUNAI_PROXY": proxy, "RUNAI_PAM_SERVICE": pam}
+            service["environment"] = beneath(passed, service.get("environment", {})) | derived
     c.JupyterHub.services = services
     made: Config = c
     return made

@@ -38,7 +38,7 @@ from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.compared_callers import compared, record_uids
 from runai.embedded.accounts.removal import AccountRemoval
-from runai.embedded.accounts.unix_authenticator import with_checked_accounts
+from runai.embedded.accounts.unix_authenticator import pam_service, with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory, write_private
 from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
@@ -149,7 +149,11 @@ class EmbeddedHub(app.JupyterHub):
             )
             self.update_config(done.config)
             self._added = done.added
-            self._report(added=[*done.added], without_gpu=self._without_gpu())
+            self._report(
+                added=[*done.added],
+                without_gpu=self._without_gpu(),
+                pam_service=pam_service(self.config),
+            )
             self.address = public_address(settings, self.config.JupyterHub)
         except RunaiError as refused:
             self._refuse(refused)

@@ -75,6 +75,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     system_users = Bool(
         False, help="Run servers as the Unix accounts of their users (the hub must be root)."
     ).tag(config=True)
+    login_service = Unicode(
+        help="PAM's service of logins, which says whether an account has expired; empty: none does."
+    ).tag(config=True)
     users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
     data_directory = Unicode(
         help="Directory of the platform, which finds servers' temporary folders; empty: none."
@@ -314,7 +317,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     @property
     def _directory(self) -> AccountDirectory:
-        return directory_of(self.data_directory)
+        return directory_of(self.data_directory, self.login_service)
 
     @property
     def _home(self) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.account_states import AccountStates
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.user_account import UnixAccount
 
@@ -28,6 +29,12 @@ time.sleep(600 if answer == "silence" else 0)
 print(json.dumps(answer))
 """
 """Stands in for the program that asks the account directory: same arguments, same output."""
+STATES = """
+import json, sys
+states = {name: [0, "", ""] for name in sys.argv[3:]} | json.load(open(sys.argv[1]))
+print(json.dumps(states))
+"""
+"""Stands in for the program that asks PAM."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,19 @@ class Accounts:
         new = path.with_suffix(".new")
         new.write_text(json.dumps(answers | {user: told}))
         new.replace(path)
+
+    def state(self, user: str, code: int, text: str = "", nologin: str = "") -> None:
+        """Let PAM answer this from now on."""
+        new = self.folder / "states.new"
+        new.write_text(json.dumps({user: (code, text, nologin)}))
+        new.replace(self.folder / "states.json")
+
+    def states(self, **options: Any) -> AccountStates:
+        """Return the states of accounts, of which all are well at first."""
+        path = self.folder / "states.json"
+        path.write_text("{}")
+        command = (sys.executable, "-I", "-S", "-c", STATES, str(path))
+        return AccountStates("login", command=command, **options)
 
     def entry(self, user: str, **changed: Any) -> dict[str, Any]:
         """Return the answer for an account, with changes."""

@@ -13,6 +13,7 @@ from typing import Any
 from jupyterhub.auth import Authenticator, PAMAuthenticator
 from jupyterhub.utils import maybe_future
 from tornado import web
+from traitlets.config import Config
 
 from runai.embedded.accounts.login_attempts import MAX_NAME_LENGTH
 from runai.hub_service.wire.printable import printable
@@ -75,6 +76,22 @@ def with_checked_accounts(chosen: type[Authenticator]) -> type[Authenticator]:
         return chosen
     named = {"__module__": chosen.__module__}  # the hub's log has it, with its package's version
     return type(f"Checked{chosen.__name__}", (CheckedAccounts, chosen), named)
+
+
+def pam_service(config: Config) -> str:
+    """Return the service of PAM that says whether accounts have expired; "": none is asked.
+
+    It is the login's, also with an authenticator that does not ask PAM.
+    """
+    chosen = config.JupyterHub.get("authenticator_class")
+    of_pam = isinstance(chosen, type) and issubclass(chosen, PAMAuthenticator)
+    kind = chosen if of_pam else PAMAuthenticator
+    settings: dict[str, Any] = {}
+    for section in kind.section_names():
+        settings |= config.get(section, {})
+    if not settings.get("check_account", kind.check_account.default_value):
+        return ""
+    return str(settings.get("service", kind.service.default_value))
 
 
 def _refusal(sentence: str) -> web.HTTPError:

@@ -186,7 +186,7 @@ async def serve_here(config: Config) -> None:
     api_url = config.api_url or url_of(config, listening)
     check_place(config.data_dir)  # before MPS daemons are stopped, which a copy shares
     sharing = sharing_of(config, devices)
-    accounts = directory_of(config.data_dir) if config.system_users else None
+    accounts = directory_of(config.data_dir, config.pam_service) if config.system_users else None
     opened = LocalCluster.open(
         config.data_dir,
         devices,

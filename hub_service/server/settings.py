@@ -114,6 +114,8 @@ class Config:
     """Rate limits of each user."""
     proxy: str = ""
     """Description of the proxy in front of the hub; "": unknown."""
+    pam_service: str = ""
+    """Service of PAM that says whether a Unix account has expired; "": none does."""
     hub_pid: int | None = None
     """PID of JupyterHub if it is the parent: the service ends with it."""
 
@@ -163,6 +165,7 @@ class Config:
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),
             proxy=environ.get("RUNAI_PROXY", ""),
+            pam_service=environ.get("RUNAI_PAM_SERVICE", ""),
             hub_pid=_count_or(None, "RUNAI_HUB_PID", environ, MOST_PID),
         )
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 from contextlib import ExitStack, closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -23,6 +24,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
 )
 from runai.hub_service.clusters.local.store.cluster_lock import claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from service_process import Service
 
 
@@ -278,6 +280,36 @@ def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_pat
     directory.prepare(system_users=system_users)
 
     assert ("command lines" in findings("--data-dir", str(directory.root))) == system_users
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/etc/pam.d/login").exists(), reason="needs root and PAM"
+)
+@pytest.mark.parametrize(
+    ("expired", "start", "is_listed"),
+    [
+        pytest.param(True, "{}", True, id="expired"),
+        pytest.param(False, "{}", False, id="well"),
+        pytest.param(True, '{"pam_service": ""}', False, id="none is asked"),
+    ],
+)
+def test_accounts_that_have_expired_are_listed(findings, tmp_path, expired, start, is_listed):
+    directory = DataDirectory(tmp_path / "platform")
+    directory.prepare(system_users=True)
+    directory.last_start.write_text(start)
+    name = f"u{uuid4().hex[:12]}"
+    subprocess.run(["useradd", "-M", *(("-e", "1") if expired else ()), name], check=True)
+    try:
+        KnownAccounts(directory.root).meet(KnownAccount(name, 1, 1, "/home/x"))
+        found = findings("--data-dir", str(directory.root))
+    finally:
+        subprocess.run(["userdel", name], check=True)
+
+    assert ("expired" in found) is is_listed
+    if is_listed:
+        assert found["expired"]["text"] == (
+            f"The account {name} has expired: nothing new starts, what runs goes on"
+        )
 
 
 @pytest.mark.parametrize(("could_have", "verdict"), [(1024, "failure"), (4096, "ok")])

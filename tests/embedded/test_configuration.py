@@ -215,3 +215,10 @@ def test_jupyterlab_does_not_ask_about_news(made: Any):
     defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
 
     assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+
+
+def test_service_and_servers_ask_the_same_service_of_pam(directory: DataDirectory):
+    made = complete(Settings(directory.root, system_users=True), directory)
+
+    assert service_of(made)["environment"]["RUNAI_PAM_SERVICE"] == "login"
+    assert made.RunaiLocalSpawner.login_service == "login"

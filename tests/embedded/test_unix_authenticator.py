@@ -10,11 +10,16 @@ from typing import Any
 
 import pamela
 import pytest
-from jupyterhub.auth import PAMAuthenticator
+from jupyterhub.auth import DummyAuthenticator, PAMAuthenticator
 from tornado import web
+from traitlets import Unicode
 from traitlets.config import Config
 
-from runai.embedded.accounts.unix_authenticator import CheckedAccounts, with_checked_accounts
+from runai.embedded.accounts.unix_authenticator import (
+    CheckedAccounts,
+    pam_service,
+    with_checked_accounts,
+)
 from runai.embedded.directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
 from runai.embedded.settings import Settings
@@ -205,3 +210,32 @@ def test_hub_checks_accounts_where_logins_are_pams(
     hub.load_config_file("jupyterhub_config", str(tmp_path))
 
     assert issubclass(hub.authenticator_class, CheckedAccounts) == checks
+
+
+class Sshd(PAMAuthenticator):  # type: ignore[misc]
+    """An authenticator with another service of PAM."""
+
+    service = Unicode("sshd", config=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "service"),
+    [
+        pytest.param(PAMAuthenticator, {}, "login", id="default"),
+        pytest.param(PAMAuthenticator, {"PAMAuthenticator.service": "gpu"}, "gpu", id="chosen"),
+        pytest.param(Own, {"Own.service": "own"}, "own", id="chosen for a subclass"),
+        pytest.param(Sshd, {}, "sshd", id="of a subclass"),
+        pytest.param(DummyAuthenticator, {}, "login", id="single sign-on"),
+        pytest.param("dummy", {"PAMAuthenticator.service": "gpu"}, "gpu", id="a name"),
+        pytest.param(Own, {"PAMAuthenticator.check_account": False}, "", id="none is asked"),
+    ],
+)
+def test_expiry_is_asked_of_the_logins_service(
+    kind: object, settings: Mapping[str, object], service: str
+):
+    config = Config({"JupyterHub": {"authenticator_class": kind}})
+    for name, value in settings.items():
+        section, option = name.split(".")
+        config[section][option] = value
+
+    assert pam_service(config) == service

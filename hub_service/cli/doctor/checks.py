@@ -21,6 +21,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_command,
     check_command_lines,
     check_descriptors,
+    check_expired,
     check_groups,
     check_hub_version,
     check_ownership,
@@ -345,6 +346,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     if directory.is_of_system_users:
         yield check_command_lines()
         yield check_account_limits()
+        yield from check_expired(root)
     yield from check_accounts(root)
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)

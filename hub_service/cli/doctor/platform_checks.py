@@ -1,10 +1,12 @@
 """Checks of a platform on this machine: programs, files and kernel; they change nothing."""
 
+import asyncio
 import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Final
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
 from runai.hub_service.processes.accounts import account_limits
+from runai.hub_service.processes.accounts.account_states import SERVICE, hindrances
+from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.shell_environment import (
     HAS_PASSWORD,
     UNUSABLE,
@@ -325,6 +329,23 @@ def check_settings(root: Path) -> Iterator[Finding]:
     if without_gpu := found.get("without_gpu"):
         mend = "Leave the setting out, or name a subclass of RunaiLocalSpawner."
         yield Finding("note", "sessions", without_gpu.rstrip("."), mend)
+
+
+def check_expired(root: Path) -> Iterator[Finding]:
+    """Report the known Unix accounts that start nothing: PAM does not admit them."""
+    # Needs the hub extra, which a client lacks.
+    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+
+    service = SERVICE
+    with suppress(OSError, ValueError):
+        written = json.loads(DataDirectory(root).last_start.read_bytes())
+        service = written.get("pam_service", SERVICE)
+    if not service:
+        return
+    names = [known.name for known in KnownAccounts(root).all()]
+    for each in asyncio.run(hindrances(service, names)):
+        text = f"{each.message.rstrip('.')}: nothing new starts, what runs goes on"
+        yield Finding("note", "expired", text, each.hint)
 
 
 _SUBJECT: Final = "cluster"

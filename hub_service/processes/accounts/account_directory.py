@@ -5,26 +5,23 @@ meanwhile, so that one silent account holds up no other.
 """
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from runai.hub_service.processes.accounts import lookup_program
+from runai.hub_service.processes.accounts.account_states import AWAY, AccountStates
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
+from runai.hub_service.processes.accounts.programs import WITHIN_S, ask
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unavailable
 
-WITHIN_S: Final = 5.0
-ENDS_WITHIN_S: Final = 1.0
 READ_FOR_S: Final = 60.0
 """Seconds for which a comparison counts for reading."""
 LOOKUP: Final = (sys.executable, "-I", "-S", lookup_program.__file__)
-AWAY: Final = "account_away"
 HOME_AWAY: Final = "home_away"
 OTHER_PERSON: Final = "other_person"
 NO_ACCOUNT: Final = "no_account"
@@ -54,13 +51,18 @@ class AccountDirectory:
         command: Sequence[str] = LOOKUP,
         within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.time,
+        states: AccountStates | None = None,
     ) -> None:
-        """Look up by this command, which prints what `lookup_program` does."""
+        """Look up by this command, which prints what `lookup_program` does.
+
+        `states`: those that start nothing; None: no account expires.
+        """
         self.known = known
+        self._states = states
         self._command = command
         self._within_s = within_s
         self._clock = clock
-        self._open: dict[str, asyncio.Task[UnixAccount]] = {}
+        self._open: dict[tuple[str, bool], asyncio.Task[UnixAccount]] = {}
         self._compared: dict[str, tuple[float, RunaiError | None]] = {}
         """Time and outcome of each name's last comparison."""
         self._away_since: dict[str, float] = {}
@@ -70,19 +72,16 @@ class AccountDirectory:
 
         Raises:
             NotFound: the name never had an account here, and has none; or is root.
-            Forbidden: the name is another person's now.
+            Forbidden: the name is another person's now, or the account has expired.
             AccountAway: the account is known, and gives no answer, or its home does not.
+            Unavailable: PAM gives none.
         """
-        task = self._open.get(name)
-        if task is None:
-            task = self._open[name] = asyncio.create_task(self._account(name))
-            task.add_done_callback(lambda done: self._close(name, done))
-        return await asyncio.shield(task)
+        return await self._shared(name, to_start=True)
 
     async def compare(self, name: str) -> None:
         """Compare the uid of a name with the known one, at most once a minute, for reading.
 
-        Names without an account pass, and accounts that are gone or away.
+        Names without an account pass, and accounts that are gone, away or expired.
 
         Raises:
             Forbidden: the name is another person's now.
@@ -91,7 +90,7 @@ class AccountDirectory:
         if self._clock() - at >= READ_FOR_S or self._clock() < at:
             refused = None
             try:
-                await self.account(name)
+                await self._shared(name, to_start=False)
             except Forbidden as other:
                 refused = other
             except (NotFound, Unavailable):
@@ -100,12 +99,26 @@ class AccountDirectory:
         if refused is not None:
             raise refused.with_traceback(None)  # not that of the last request
 
-    def _close(self, name: str, done: asyncio.Task[UnixAccount]) -> None:
-        self._open.pop(name, None)
+    async def _shared(self, name: str, *, to_start: bool) -> UnixAccount:
+        key = (name, to_start)
+        task = self._open.get(key)
+        if task is None:
+            task = self._open[key] = asyncio.create_task(self._account(name, to_start=to_start))
+            task.add_done_callback(lambda done: self._close(key, done))
+        return await asyncio.shield(task)
+
+    def _close(self, key: tuple[str, bool], done: asyncio.Task[UnixAccount]) -> None:
+        self._open.pop(key, None)
         if not done.cancelled():
             done.exception()  # raised in the callers, unless all were cancelled
 
-    async def _account(self, name: str) -> UnixAccount:
+    async def _account(self, name: str, *, to_start: bool) -> UnixAccount:
+        account = await self._look_up(name)
+        if to_start and self._states is not None:
+            await self._states.check(name)
+        return account
+
+    async def _look_up(self, name: str) -> UnixAccount:
         known = self.known.get(name)
         told = await self._ask(name, () if known is None else known.directory_groups)
         if told is None or "uid" not in told or told["silent_groups"]:
@@ -160,49 +173,26 @@ class AccountDirectory:
             AccountAway: the machine has no process or descriptor left.
         """
         try:
-            program = await asyncio.create_subprocess_exec(
-                *self._command,
-                name,
-                *map(str, groups),
-                cwd="/",
-                env={},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
+            return await ask((*self._command, name, *map(str, groups)), self._within_s)
         except (OSError, ValueError) as failed:  # ValueError: a name with a null character
             if isinstance(failed, ValueError):
                 raise _no_account("A name with such a character has no account.") from failed
             why = f"{name} cannot be looked up now: {failed.strerror}."
             raise AccountAway(why) from failed
-        lines: list[bytes] = []
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._within_s):
-                    assert program.stdout is not None
-                    while line := await program.stdout.readline():
-                        lines.append(line)  # also those before a silence
-        finally:
-            if program.returncode is None:
-                with suppress(ProcessLookupError, TimeoutError):
-                    program.kill()
-                    async with asyncio.timeout(ENDS_WITHIN_S):  # not one that waits for a disk
-                        await program.wait()
-        told: dict[str, Any] = {}
-        for line in lines:
-            with suppress(ValueError):
-                told |= json.loads(line)
-        return told or None
 
 
-def directory_of(data_dir: Path | str) -> AccountDirectory:
-    """Return this process's account directory with what a data directory knows; "": nothing."""
-    return _directory_of(str(data_dir))
+def directory_of(data_dir: Path | str, pam_service: str = "") -> AccountDirectory:
+    """Return this process's account directory with what a data directory knows; "": nothing.
+
+    States of accounts are those of a service of PAM; "": none expires.
+    """
+    return _directory_of(str(data_dir), pam_service)
 
 
 @cache
-def _directory_of(data_dir: str) -> AccountDirectory:
-    return AccountDirectory(KnownAccounts(Path(data_dir) if data_dir else None))
+def _directory_of(data_dir: str, pam_service: str) -> AccountDirectory:
+    known = KnownAccounts(Path(data_dir) if data_dir else None)
+    return AccountDirectory(known, states=AccountStates(pam_service) if pam_service else None)
 
 
 def other_person(name: str, uid: int, earlier: int) -> Forbidden:
