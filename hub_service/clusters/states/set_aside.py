@@ -19,25 +19,31 @@ def is_set_aside(row: StoredWorkload) -> bool:
     return row.record.state is WorkloadState.RETRYING and row.record.not_before is None
 
 
-def set_aside(row: StoredWorkload, reason: StateReason, *, now: float) -> Transition | None:
-    """Take a job out of the queue that cannot start for now; one that was to start is stopped.
-
-    None: it runs, ends or rests anyway.
-    """
-    if row.spec.kind != "job" or row.intent != "run" or row.record.state.finished:
+def set_aside(row: StoredWorkload, reason: StateReason) -> Transition | None:
+    """Take a job out of the queue that cannot start for now; None: it is not in the queue."""
+    if row.spec.kind != "job" or row.active or row.record.state not in _IDLE:
         return None
-    if row.active:
-        states = {worker.state for worker in row.active}
-        if row.halt or states == {"running"} or ("running" in states and row.spec.elastic):
-            return None
-        return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
-    if row.record.state not in _IDLE or (is_set_aside(row) and row.record.reason == reason):
+    if is_set_aside(row) and row.record.reason == reason:
         return None
     row = free(row)
     record = replace(
         row.record, state=WorkloadState.RETRYING, reason=reason, position=None, not_before=None
     )
     return Transition(replace(row, record=record), (("waiting", reason.text),))
+
+
+def start_put_off(
+    row: StoredWorkload, attempt: int, reason: StateReason, *, now: float
+) -> Transition | None:
+    """Stop a job of which a start cannot go on, to be set aside.
+
+    None: the start has begun or ends, or is of a worker that was to join an elastic job.
+    """
+    waits = any(w.state == "starting" and w.attempt == attempt for w in row.active)
+    goes_on = row.spec.elastic and any(w.state == "running" for w in row.active)
+    if row.halt or row.intent != "run" or goes_on or not waits:
+        return None
+    return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
 
 
 def taken_up(row: StoredWorkload) -> Transition:

@@ -422,10 +422,18 @@ class RecordedCluster:
                 self.report_exit(workload, worker.index, ending)
 
     def set_aside(self, user: str, reason: StateReason) -> None:
-        """Set all jobs of a user aside that do not run, until `take_up`."""
-        now = self._clock()
-        steps = {row.id: set_aside.set_aside(row, reason, now=now) for row in self._jobs_of(user)}
+        """Set all jobs of a user aside that are in the queue, until `take_up`."""
+        steps = {row.id: set_aside.set_aside(row, reason) for row in self._jobs_of(user)}
         self._commit({name: step for name, step in steps.items() if step is not None})
+
+    def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
+        """Set a job aside of which a start cannot go on; an elastic one goes on without it."""
+        row, now = self._rows.row(workload), self._clock()
+        if row is None:
+            return
+        if (step := set_aside.start_put_off(row, attempt, reason, now=now)) is not None:
+            self._commit({workload: step})
+        self.end_start(workload, attempt, ExitStatus(None, told=True))
 
     def take_up(self, user: str) -> None:
         """Put a user's jobs that were set aside back into the queue."""

@@ -90,6 +90,17 @@ class TestAway:
         await lab.until(other, "queued")
         assert (await lab.cluster.workload(array)).states == {"queued": 3}
 
+    async def test_job_that_runs_is_left_alone_when_another_is_set_aside(self, lab, unix):
+        runs, workload = await queued(lab, "runs", command=("sleep", "1000")), await queued(lab)
+        await begin(lab, runs, 1)
+        await lab.until(runs, "running")
+        unix.answer("ana", AWAY)
+        await begin(lab, workload)
+
+        await lab.until(workload, "retrying")
+
+        assert (await lab.cluster.workload(runs)).state == "running"
+
     async def test_elastic_job_goes_on_without_the_worker_that_was_to_join(self, lab, unix):
         command = ("sh", "-c", "sleep 1000")
         workload = await queued(lab, command=command, elastic=True, workers=2, min_workers=1)

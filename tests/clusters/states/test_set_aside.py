@@ -11,6 +11,7 @@ from runai.hub_service.clusters.states.set_aside import (
     given_up,
     is_set_aside,
     set_aside,
+    start_put_off,
     taken_up,
 )
 from runai.hub_service.clusters.states.state import ExitStatus, Grant
@@ -39,8 +40,8 @@ def running(workers=1, **options):
     return row
 
 
-def half_begun():
-    return lifecycle.running(starting(2), 0, Process(100, 1), now=2).row
+def half_begun(**options):
+    return lifecycle.running(starting(2, **options), 0, Process(100, 1), now=2).row
 
 
 TOLD = ExitStatus(None, told=True)
@@ -54,35 +55,50 @@ def ended(row, ending=TOLD):
 
 
 @pytest.mark.parametrize(
-    ("row", "state"),
+    ("row", "is_set"),
     [
-        pytest.param(row_of(), "retrying", id="queued"),
-        pytest.param(starting(), "stopping", id="starting"),
-        pytest.param(starting(2), "stopping", id="starting gang"),
-        pytest.param(half_begun(), "stopping", id="gang of which one cannot start"),
-        pytest.param(running(), None, id="running"),
-        pytest.param(running(2), None, id="running gang"),
-        pytest.param(running(elastic=True), None, id="elastic that another was to join"),
-        pytest.param(row_of(kind="session"), None, id="session"),
-        pytest.param(replace(row_of(), intent="delete"), None, id="being deleted"),
-        pytest.param(ended(running(), ExitStatus(0)), None, id="finished"),
+        pytest.param(row_of(), True, id="queued"),
+        pytest.param(user_actions.suspended(row_of(), by="ana", now=1).row, False, id="suspended"),
+        pytest.param(starting(), False, id="starting by itself"),
+        pytest.param(running(), False, id="running"),
+        pytest.param(row_of(kind="session"), False, id="session"),
+        pytest.param(ended(running(), ExitStatus(0)), False, id="finished"),
     ],
 )
-def test_job_that_cannot_start_is_set_aside(row, state):
-    step = set_aside(row, WHY, now=2)
+def test_jobs_in_the_queue_alone_are_set_aside_with_another(row, is_set):
+    step = set_aside(row, WHY)
+
+    assert (step is not None) == is_set
+    if step is not None:
+        assert is_set_aside(step.row)
+        assert set_aside(step.row, WHY) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        pytest.param(starting(), "stopping", id="job"),
+        pytest.param(starting(2), "stopping", id="gang"),
+        pytest.param(half_begun(), "stopping", id="gang of which one has begun"),
+        pytest.param(half_begun(elastic=True), None, id="elastic that another was to join"),
+        pytest.param(running(), None, id="running"),
+        pytest.param(replace(starting(), intent="delete"), None, id="being deleted"),
+    ],
+)
+def test_job_of_which_a_start_cannot_go_on_is_stopped_and_set_aside(row, state):
+    step = start_put_off(row, 1, WHY, now=2)
 
     assert (step and step.row.record.state) == state
-    if step is None:
-        return
-    after = ended(step.row)
-    assert is_set_aside(after)
-    assert (after.record.reason, after.record.failures, after.record.pauses) == (WHY, 0, ())
-    assert set_aside(after, WHY, now=4) is None
-    assert lifecycle.next_due(after) is None
+    assert start_put_off(row, 2, WHY, now=2) is None  # another start than the current one
+    if step is not None:
+        after = ended(step.row)
+        assert is_set_aside(after)
+        assert (after.record.reason, after.record.failures, after.record.pauses) == (WHY, 0, ())
+        assert lifecycle.next_due(after) is None
 
 
 def test_suspension_that_came_meanwhile_wins():
-    stopping = set_aside(starting(), WHY, now=2).row
+    stopping = start_put_off(starting(), 1, WHY, now=2).row
 
     suspended = user_actions.suspended(stopping, by="ana", now=3).row
 
@@ -100,7 +116,7 @@ def test_start_that_finds_the_home_away_is_no_failure(workers):
 
 
 def test_job_that_is_taken_up_is_queued_and_one_that_is_given_up_can_be_resumed():
-    aside = set_aside(row_of(), WHY, now=2).row
+    aside = set_aside(row_of(), WHY).row
 
     assert taken_up(aside).row.record.state == "queued"
     suspended = given_up(aside, WHY).row

@@ -35,7 +35,10 @@ class AccountsCluster(Protocol):
         """Apply an exit to the workers of a start that have not begun."""
 
     def set_aside(self, user: str, reason: StateReason) -> None:
-        """Set all jobs of a user aside that do not run."""
+        """Set all jobs of a user aside that are in the queue."""
+
+    def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
+        """Set a job aside of which a start cannot go on."""
 
     def take_up(self, user: str) -> None:
         """Put a user's jobs that were set aside back into the queue."""
@@ -102,19 +105,20 @@ class StartAccounts:
             if uid is not None and known is not None and not known.is_of(uid):
                 raise other_person(user, known.uid, uid)
         except NotFound as refused:
-            ending, away = ExitStatus(None, text=refused.message), None
+            reason, fault = None, refused.message
         except (Forbidden, Unavailable) as refused:
-            # A worker that was to join an elastic job ends so: the others go on without it.
-            ending, away = ExitStatus(None, told=True), refused
+            reason, fault = StateReason(refused.code, refused.message), ""
         else:
             self._found[row.id] = attempt, account
             self._enqueue(row.id)
             return
         try:
-            if away is not None:
+            if reason is None:
+                self._cluster.end_start(row.id, attempt, ExitStatus(None, text=fault))
+            else:
                 self.wait_for([user])
-                self._cluster.set_aside(user, StateReason(away.code, away.message))
-            self._cluster.end_start(row.id, attempt, ending)
+                self._cluster.put_off(row.id, attempt, reason)
+                self._cluster.set_aside(user, reason)
         except Unavailable as full:  # the row cannot be stored: a new lookup follows
             LOG.warning("%s is started later: %s", row.id, full.message)
             asyncio.get_running_loop().call_later(AGAIN_S, self._enqueue, row.id)
