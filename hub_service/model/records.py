@@ -408,6 +408,11 @@ class WorkloadRecord:
         return self.spec.saves or (self.elastic is not None and self.elastic.saves)
 
     @property
+    def is_set_aside(self) -> bool:
+        """Return True if a job waits for something outside of it: no time of a retry is known."""
+        return self.state is WorkloadState.RETRYING and self.not_before is None
+
+    @property
     def size(self) -> int:
         """Return the number of workloads that it stands for."""
         return sum(end - begin for begin, end in self.left) if self.spec.is_array else 1

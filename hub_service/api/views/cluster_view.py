@@ -136,9 +136,10 @@ class ReadModel:
         return record.spec if record else None
 
     def start_of(self, record: WorkloadRecord) -> ExpectedStart | None:
-        """Return when a waiting workload is expected to start; None if it does not wait."""
+        """Return when a workload that waits for GPUs is expected to start; else None."""
         workload = element_id(record.id, record.left[0][0]) if record.left else record.id
-        return self.starts.get(workload) if record.state in WAITING else None
+        waits = record.state in WAITING and not record.is_set_aside
+        return self.starts.get(workload) if waits else None
 
     def view_inputs(self, record: WorkloadRecord) -> object:
         """Return a cache key: the view's inputs except record, start and measurements."""

@@ -16,7 +16,7 @@ _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 def is_set_aside(row: StoredWorkload) -> bool:
     """Return True if a job waits for something outside of it."""
-    return row.record.state is WorkloadState.RETRYING and row.record.not_before is None
+    return row.record.is_set_aside
 
 
 def set_aside(row: StoredWorkload, reason: StateReason) -> Transition | None:

@@ -140,7 +140,7 @@ class TestJobs:
         record = await lab.until(waits.id, "retrying")
         assert (record.reason.code, record.reason.text) == (
             "account_expired",
-            "The account ana has expired.",
+            "The account ana has expired",
         )
         assert (record.allocated, record.failures) == (0, 0)
         assert (await lab.cluster.workload(runs.id)).state == "running"

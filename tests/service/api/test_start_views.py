@@ -12,6 +12,7 @@ from runai.hub_service.api.views.start_views import REST, Ask, Forecasts
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.controller.decision_messages import Foreseen
 from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.model.records import StateReason
 from runai.hub_service.scheduler import Workload, decide
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.wire.errors import Unavailable
@@ -38,6 +39,9 @@ async def test_a_list_tells_when_each_that_waits_starts(simulated):
     assert running is None
     assert waiting.expected_start.at - waiting.submitted <= timedelta(seconds=601)
     assert waiting.expected_start.text.startswith("expected to start in")
+
+    simulated.cluster.set_aside("ana", StateReason("account_away", "ana does not answer"))
+    assert await start_in_list(ana, "second") is None  # it waits for no GPU
 
 
 def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:

@@ -107,7 +107,7 @@ class StartAccounts:
         except NotFound as refused:
             reason, fault = None, refused.message
         except (Forbidden, Unavailable) as refused:
-            reason, fault = StateReason(refused.code, refused.message), ""
+            reason, fault = _reason(refused), ""
         else:
             self._found[row.id] = attempt, account
             self._enqueue(row.id)
@@ -135,12 +135,16 @@ class StartAccounts:
             if why is None:
                 self._cluster.take_up(user)
             elif self._is_gone_for_good(why):
-                self._cluster.give_up(user, StateReason(why.code, why.message))
+                self._cluster.give_up(user, _reason(why))
             else:
-                self._cluster.set_aside(user, StateReason(why.code, why.message))
+                self._cluster.set_aside(user, _reason(why))
                 return
             self._waiting.discard(user)
 
     def _is_gone_for_good(self, why: RunaiError) -> bool:
         since = why.gone_since if isinstance(why, AccountAway) else None
         return since is not None and self._clock() - since >= GONE_FOR_S
+
+
+def _reason(why: RunaiError) -> StateReason:
+    return StateReason(why.code, why.message.removesuffix("."))  # lists go on behind it
