@@ -40,7 +40,7 @@ async def test_a_list_tells_when_each_that_waits_starts(simulated):
     assert waiting.expected_start.at - waiting.submitted <= timedelta(seconds=601)
     assert waiting.expected_start.text.startswith("expected to start in")
 
-    simulated.cluster.set_aside("ana", StateReason("account_away", "ana does not answer"))
+    simulated.platform.cluster.set_aside("ana", StateReason("account_away", "ana does not answer"))
     assert await start_in_list(ana, "second") is None  # it waits for no GPU
 
 
