@@ -77,6 +77,8 @@ GIVEN = {
     "user add": ["x", "--password-stdin"],
     "user passwd": ["x", "--password-stdin"],
     "user remove": ["x"],
+    "user same-person": ["x"],
+    "user forget": ["x"],
     "login": ["http://127.0.0.1:1/", "--token"],
     "schedule": ["--live"],
     "simulate": ["--trace", "jobs.csv", "--cluster", "1x2", "--projects", "projects.yaml"],

@@ -1,9 +1,11 @@
 """`runai user`: the accounts of a platform that `runai up` started on this machine.
 
 It edits the data directory and needs its owner's account; the login page reads the accounts again
-by itself. Other hubs manage accounts themselves.
+by itself. Other hubs manage accounts themselves. With `--system-users` an admin says here who has
+a name that is given again.
 """
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Final
@@ -15,8 +17,13 @@ from runai.embedded.directory import DataDirectory
 from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.framework.reporting import Group, output_option
 from runai.hub_service.cli.output import render
+from runai.hub_service.processes.accounts.account_directory import (
+    AccountDirectory,
+    being_forgotten,
+)
+from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.user_account import expanded
-from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
 _PASSWORD_STDIN: Final = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input."
@@ -149,6 +156,88 @@ def remove(data_dir: Path, name: str) -> None:
         f" `runai user add {name} --same-person` gives them back.",
         err=True,
     )
+
+
+@user.command()
+@click.argument("name")
+@click.pass_obj
+def same_person(data_dir: Path, name: str) -> None:
+    """Take the new uid of a Unix account (--system-users): it is the same person.
+
+    A name whose uid has changed starts nothing until an admin says who it is. With this, waiting
+    jobs go on under the new uid; running ones keep the old one until they end. Another person:
+    `runai user forget`.
+
+    \b
+    sudo runai user --data-dir /var/lib/runai same-person dora
+    """  # noqa: D301 - \b is click's mark of a block
+    known = _known_accounts(data_dir, f"user same-person {name}")
+    before = known.get(name)
+    if before is None:
+        raise NotFound(
+            f"No account {name} is known here: nothing has run as {name}.",
+            hint="A new name needs no command: it is known by its first start.",
+        )
+    if known.is_being_forgotten(name):
+        raise being_forgotten(name)
+    now, _ = asyncio.run(AccountDirectory(known).look_up(name))
+    if now.uid == before.uid:
+        raise Conflict(
+            f"{name} has uid {now.uid}, as before: nothing to do.",
+            hint=f"Is it another person all the same? `runai user forget {name}`.",
+        )
+    known.take_uid(name, now.uid)
+    known.meet(now)
+    click.echo(f"{name} has uid {now.uid} now, was {before.uid}: the same person")
+    click.echo(
+        f"Jobs that wait go on as uid {now.uid}; what runs keeps uid {before.uid} until it ends."
+        f" Files keep their owner: `chown -R -h --from={before.uid} {now.uid} {now.home}` gives"
+        " them to the new uid.",
+        err=True,
+    )
+
+
+@user.command()
+@click.argument("name")
+@click.pass_obj
+def forget(data_dir: Path, name: str) -> None:
+    """Forget the person of a Unix account (--system-users): another one may get the name.
+
+    The running platform revokes their tokens, ends and deletes their servers and jobs, and removes
+    their hub user with its roles, groups and memberships of projects; a stopped one does so at its
+    next start. Until then nothing starts under the name. Nothing in a home is touched. History and
+    usage stay under the name.
+
+    Forget a person before the name is given again: with the same uid the next one would be the same
+    person.
+
+    \b
+    sudo runai user --data-dir /var/lib/runai forget dora
+    """  # noqa: D301 - \b is click's mark of a block
+    known = _known_accounts(data_dir, f"user forget {name}")
+    if known.get(name) is None:
+        click.echo(f"No account {name} is known here: nothing has run as {name}.", err=True)
+    known.ask_to_forget(name)
+    click.echo(f"user {name} is being forgotten: nothing starts under this name")
+    click.echo(
+        f"Within some minutes the running platform revokes the tokens of {name}, ends and deletes"
+        " their servers and jobs, and removes their hub user with roles, groups and memberships of"
+        " projects; one that is not running does so at its next start. Then hub.log says that it"
+        f" is done, and which files still name {name}. Nothing in a home is touched; history and"
+        " usage stay under the name.",
+        err=True,
+    )
+
+
+def _known_accounts(data_dir: Path, command: str) -> KnownAccounts:
+    directory = DataDirectory(data_dir)
+    directory.check_is_ours(command)
+    if not directory.root.exists() or not directory.is_of_system_users:
+        raise NotFound(
+            f"{data_dir} is no data directory of `runai up --system-users`.",
+            hint="--data-dir names it. Without --system-users: `runai user remove`.",
+        )
+    return KnownAccounts(directory.root)
 
 
 def _accounts(data_dir: Path) -> Accounts:

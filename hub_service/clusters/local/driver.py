@@ -264,8 +264,9 @@ class LocalCluster(RecordedCluster):
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
-        leaving = DeletedWorkload(row.id, row.record.submitted, aged)
-        with self._leavings.going(leaving, self._at_home(row)):
+        at_home = self._at_home(row)
+        leaving = DeletedWorkload(row.id, row.record.submitted, aged, here=at_home is None)
+        with self._leavings.going(leaving, at_home):
             yield
         self._tmp_dirs.remove(_tmp_name(row))
         self._listening.drop(row.id)
@@ -274,9 +275,9 @@ class LocalCluster(RecordedCluster):
         self._timetable_changed.set()
 
     def _at_home(self, row: StoredWorkload) -> AtHome | None:
-        """Return its directory in the user's home; None if the service's account owns it."""
-        own, account = _own_dir(row), self._accounts.of(row)
-        if account.uid is None or own.is_relative_to(self._data_dir):
+        """Return its directory in the user's home for removal; None: there is none, or it stays."""
+        own, account = _own_dir(row), self._accounts.at_home(row)
+        if account is None or own.is_relative_to(self._data_dir):
             return None
         return AtHome(own, account)
 
@@ -295,6 +296,11 @@ class LocalCluster(RecordedCluster):
         """Return the Unix uid by which a user is known; None: workers run as the platform."""
         known = self._accounts.known(user)
         return None if known is None else known.uid
+
+    def is_of_another(self, row: StoredWorkload) -> bool:
+        """Return True if a workload has a uid that is no more the person's by whose name it is."""
+        known = self._accounts.known(row.spec.user)
+        return known is not None and self._accounts.person(row) is None
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads of a user whose account answers now.

@@ -46,10 +46,13 @@ def start_put_off(
     return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
 
 
-def taken_up(row: StoredWorkload) -> Transition:
-    """Put a job back into the queue at its original place."""
+def taken_up(row: StoredWorkload, account_uid: int | None = None) -> Transition:
+    """Put a job back into the queue at its original place; its history names a new uid."""
     record = replace(row.record, state=WorkloadState.QUEUED, reason=None)
-    return Transition(replace(row, record=record), (("queued", "tries again"),))
+    was, text = row.record.account_uid, "tries again"
+    if None not in (was, account_uid) and was != account_uid:
+        text += f" as uid {account_uid}: an admin says that it is the same person as uid {was}"
+    return Transition(replace(row, record=record), (("queued", text),))
 
 
 def given_up(row: StoredWorkload, reason: StateReason) -> Transition:

@@ -133,6 +133,11 @@ class RecordedCluster:
         del user
         return None
 
+    def is_of_another(self, row: StoredWorkload) -> bool:
+        """Return True if a workload is another person's than its user's account is now."""
+        del row
+        return False
+
     def free_port(self) -> int:
         """Return a port at which the workers of a gang can meet."""
         return 29500
@@ -437,11 +442,12 @@ class RecordedCluster:
 
     def take_up(self, user: str) -> None:
         """Put a user's jobs that were set aside back into the queue."""
+        uid = self.account_uid(user)
         self._commit(
             {
-                row.id: set_aside.taken_up(row)
+                row.id: set_aside.taken_up(row, uid)
                 for row in self._jobs_of(user)
-                if set_aside.is_set_aside(row)
+                if set_aside.is_set_aside(row) and not self.is_of_another(row)
             }
         )
 

@@ -24,6 +24,7 @@ READ_FOR_S: Final = 60.0
 LOOKUP: Final = (sys.executable, "-I", "-S", lookup_program.__file__)
 HOME_AWAY: Final = "home_away"
 OTHER_PERSON: Final = "other_person"
+BEING_FORGOTTEN: Final = "being_forgotten"
 NO_ACCOUNT: Final = "no_account"
 
 
@@ -72,7 +73,8 @@ class AccountDirectory:
 
         Raises:
             NotFound: the name never had an account here, and has none; or is root.
-            Forbidden: the name is another person's now, or the account has expired.
+            Forbidden: the name is another person's now, or is being forgotten, or the account has
+                expired.
             AccountAway: the account is known, and gives no answer, or its home does not.
             Unavailable: PAM gives none.
         """
@@ -113,12 +115,27 @@ class AccountDirectory:
             done.exception()  # raised in the callers, unless all were cancelled
 
     async def _account(self, name: str, *, to_start: bool) -> UnixAccount:
-        account = await self._look_up(name)
+        if self.known.is_being_forgotten(name):
+            raise being_forgotten(name)
+        now, fault = await self.look_up(name)
+        met = self.known.meet(now)
+        if met.uid != now.uid:
+            raise other_person(name, now.uid, met.uid)
+        if fault:
+            since = self._since(name)
+            sentence = f"{met.home}, the home of {name}, cannot be reached since {since}: {fault}."
+            raise AccountAway(sentence, code=HOME_AWAY)
         if to_start and self._states is not None:
             await self._states.check(name)
-        return account
+        return met.account()
 
-    async def _look_up(self, name: str) -> UnixAccount:
+    async def look_up(self, name: str) -> tuple[KnownAccount, str]:
+        """Return an account as the machine has it now, not compared, and the fault of its home.
+
+        Raises:
+            NotFound: the name never had an account here, and has none; or is root.
+            AccountAway: the account is known, and the directory gives no answer.
+        """
         known = self.known.get(name)
         told = await self._ask(name, () if known is None else known.directory_groups)
         if told is None or "uid" not in told or told["silent_groups"]:
@@ -139,14 +156,7 @@ class AccountDirectory:
             bool(told["local"]),
             umask=told["umask"],
         )
-        met = self.known.meet(now)
-        if met.uid != now.uid:
-            raise other_person(name, now.uid, met.uid)
-        if fault:
-            since = self._since(name)
-            sentence = f"{met.home}, the home of {name}, cannot be reached since {since}: {fault}."
-            raise AccountAway(sentence, code=HOME_AWAY)
-        return met.account()
+        return now, fault
 
     def _silence(
         self, name: str, known: KnownAccount | None, told: Mapping[str, Any] | None
@@ -202,6 +212,15 @@ def other_person(name: str, uid: int, earlier: int) -> Forbidden:
         " person.",
         hint=f"`runai user same-person {name}`, or `runai user forget {name}` for another person.",
         code=OTHER_PERSON,
+    )
+
+
+def being_forgotten(name: str) -> Forbidden:
+    """Return the refusal of a name whose former person has not ended yet."""
+    return Forbidden(
+        f"{name} is being forgotten: the name can be used when that is done.",
+        hint="An admin of the machine sees in hub.log what it waits for.",
+        code=BEING_FORGOTTEN,
     )
 
 

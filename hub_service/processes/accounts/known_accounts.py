@@ -1,23 +1,29 @@
 """File of each Unix account that the platform has met: the uid by which a name is known.
 
 The first uid of a name stays until an admin says that another uid is the same person. The rest of a
-file is the last answer of the account directory, for times without one. Hub and service write the
-files, both as root; each write replaces a file as a whole.
+file is the last answer of the account directory, for times without one. Hub, service and `runai
+user` write the files, all as root; each write replaces a file as a whole.
 """
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkstemp
+from typing import Any
 
 from runai.hub_service.processes.user_account import UnixAccount, home_name
 from runai.hub_service.wire.errors import Unavailable
 
+LOG = logging.getLogger("runai.service")
+
 KNOWN_ACCOUNTS = "secrets/known_accounts"
 """Folder in the data directory, which backups have."""
+FORGET = "forget"
+"""Folder therein: a file for each name that is to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,10 @@ class KnownAccounts:
             stamp = (status.st_mtime_ns, status.st_ino)
             read = self._read.get(name)
             if read is None or read[0] != stamp:
-                read = self._read[name] = stamp, _parsed(path.read_bytes())
+                now = _parsed(path.read_bytes())
+                if read is not None and (was := read[1].uid) != now.uid and now.is_of(was):
+                    LOG.info("%s has uid %d now, was %d: the same person.", name, now.uid, was)
+                read = self._read[name] = stamp, now
         return read[1]
 
     def all(self) -> Iterator[KnownAccount]:
@@ -108,23 +117,54 @@ class KnownAccounts:
             former = tuple(dict.fromkeys(u for u in (*known.former_uids, known.uid) if u != uid))
             self._write(replace(known, uid=uid, former_uids=former))
 
-    def forget(self, name: str) -> None:
-        """Remove a name's file: the next account of that name is a new person."""
-        if (path := self._path(name)) is not None:
-            path.unlink(missing_ok=True)
+    def ask_to_forget(self, name: str) -> None:
+        """Start nothing under a name any more, until the hub has ended what its person has.
 
-    def _path(self, name: str) -> Path | None:
-        return None if self._folder is None else self._folder / f"{home_name(name)}.json"
+        Raises:
+            Unavailable: nothing can be written.
+        """
+        if (path := self._path(name, FORGET)) is not None:
+            self._store(path, {"name": name})
+
+    def is_being_forgotten(self, name: str) -> bool:
+        """Return True from `ask_to_forget` to `forget`."""
+        path = self._path(name, FORGET)
+        return path is not None and path.exists()
+
+    def being_forgotten(self) -> list[str]:
+        """Return the names that are to be forgotten.
+
+        Raises:
+            Unavailable: a file cannot be read.
+        """
+        found: list[str] = []
+        folder = self._folder
+        for path in sorted((folder / FORGET).glob("*.json")) if folder is not None else ():
+            with self._readable(path), suppress(FileNotFoundError):
+                found.append(json.loads(path.read_bytes())["name"])
+        return found
+
+    def forget(self, name: str) -> None:
+        """Remove a name's files: the next account of that name is a new person."""
+        for path in (self._path(name), self._path(name, FORGET)):
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    def _path(self, name: str, folder: str = "") -> Path | None:
+        return None if self._folder is None else self._folder / folder / f"{home_name(name)}.json"
 
     def _write(self, known: KnownAccount, *, is_first: bool = False) -> None:
         path = self._path(known.name)
         assert path is not None
+        self._store(path, asdict(known), is_first=is_first)
+
+    def _store(self, path: Path, content: Mapping[str, Any], *, is_first: bool = False) -> None:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file, new = mkstemp(dir=path.parent, prefix=".")
             try:
                 with os.fdopen(file, "w", encoding="utf-8") as stream:
-                    json.dump(asdict(known), stream)
+                    json.dump(content, stream)
                 if is_first:
                     with suppress(FileExistsError):
                         os.link(new, path)

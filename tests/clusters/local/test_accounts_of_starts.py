@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from labs import Clock, local_lab, plan, start
+from runai.hub_service.clusters.local.files.job_dir_cleanup import DeletedWorkload
 from runai.hub_service.clusters.local.processes import start_accounts
+from runai.hub_service.clusters.states.state import Transition
 from runai.hub_service.wire.errors import Forbidden, Unavailable
 from unix_accounts import UIDS, accounts
 from waiting import eventually_async
@@ -231,6 +233,32 @@ class TestAnotherPerson:
 
         lab.cluster._directory.known.take_uid("ana", UIDS["pat"])
         await lab.until(workload, "queued")
+        os.chown(unix.folder / "ana", UIDS["pat"], -1)  # as the admin does
+        assert (await lab.cluster.history(workload))[-1].text == (
+            f"tries again as uid {UIDS['pat']}: an admin says that it is the same person as uid"
+            f" {UIDS['ana']}"
+        )
+        await begin(lab, workload)
+        await lab.until(workload, "succeeded")
+        assert await printed(lab, workload) == f"{UIDS['pat']}\n"
+
+    async def test_job_of_a_uid_that_is_nobodys_waits_for_its_deletion(self, lab, unix):
+        workload, waiting = await queued(lab), await queued(lab, "next")
+        known = lab.cluster._directory.known
+        known.forget("ana")
+        unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
+        await lab.cluster._directory.account("ana")
+        await begin(lab, workload)
+        for each in (workload, waiting):
+            await lab.until(each, "retrying")
+
+        mine = await queued(lab, "mine")
+        await begin(lab, mine)
+        await lab.until(mine, "succeeded")
+        assert [(await lab.cluster.workload(w)).state for w in (workload, waiting)] == [
+            "retrying",
+            "retrying",
+        ]
 
     @pytest.mark.parametrize("what", ["submit", "resume"])
     async def test_submission_and_resume_are_refused(self, lab, unix, what):
@@ -247,14 +275,63 @@ class TestAnotherPerson:
         workload = await queued(lab, command=("sh", "-c", 'touch "$RUNAI_CHECKPOINT_DIR/x"'))
         await begin(lab, workload)
         own = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
-        known = lab.cluster._directory.known
-        known.forget("ana")
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"]))
-        await lab.cluster._directory.account("ana")
 
-        row = lab.cluster._rows[workload]
-        assert lab.cluster._accounts.of(row).uid == UIDS["ana"]
+        assert lab.cluster._accounts.of(lab.cluster._rows[workload]).uid == UIDS["ana"]
         await lab.cluster.delete(workload, by="an admin")
         await lab.until_gone(workload)
 
         await eventually_async(lambda: is_gone(own))
+
+
+class TestForgotten:
+    """What a forgotten person has at home stays, however it is deleted here."""
+
+    @pytest.mark.parametrize("by", ["deletion", "age", "deletion when the name is another's"])
+    async def test_folder_at_home_stays_when_the_job_is_deleted(self, lab, unix, by):
+        own, others = [
+            Path((await self.ended(lab, *one)).checkpoint_dir).parent
+            for one in (("exp", "ana"), ("other", "pat"))
+        ]
+        known = lab.cluster._directory.known
+        known.ask_to_forget("ana")
+        if by == "deletion when the name is another's":
+            known.forget("ana")
+            unix.answer("ana", unix.entry("ana", uid=2003))
+            await lab.cluster._directory.account("ana")
+
+        for workload in ("vision/exp", "vision/other"):  # the last removal is the last to end
+            if by == "age":
+                lab.cluster._commit({workload: Transition(None, aged=True)})
+            else:
+                await lab.cluster.delete(workload, by="an admin")
+            await lab.until_gone(workload)
+        await eventually_async(lambda: is_gone(others / "source.py"))
+
+        assert [path.name for path in sorted(own.rglob("*"))] == ["checkpoints", "x", "source.py"]
+
+    async def ended(self, lab, name, user):
+        script = 'cd "$RUNAI_CHECKPOINT_DIR" && touch x ../source.py'
+        await begin(lab, await queued(lab, name, command=("sh", "-c", script), user=user))
+        return await lab.until(f"vision/{name}", "succeeded")
+
+    async def test_folder_stays_though_the_service_ends_before_the_removal(self, lab, tmp_path):
+        leaving = DeletedWorkload("vision/exp", 1.5, aged=False, here=True)
+
+        assert DeletedWorkload.of(leaving.folder()) == leaving
+
+    async def test_nothing_starts_under_the_name_until_it_is_forgotten(self, lab, unix):
+        workload = await queued(lab)
+        known = lab.cluster._directory.known
+        known.ask_to_forget("ana")
+        await begin(lab, workload)
+
+        assert (await lab.until(workload, "retrying")).reason.code == "being_forgotten"
+        with pytest.raises(Forbidden, match="ana is being forgotten"):
+            await queued(lab, "next")
+        await lab.cluster.delete(workload, by="the hub")
+        await lab.until_gone(workload)
+
+        known.forget("ana")
+        await begin(lab, await queued(lab, "mine"))
+        await lab.until("vision/mine", "succeeded")

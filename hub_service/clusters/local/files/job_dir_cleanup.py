@@ -34,11 +34,13 @@ class DeletedWorkload:
     submitted: float
     aged: bool
     """True if retention deletes it, not a user: then its checkpoints stay."""
+    here: bool = False
+    """True if nothing is removed in its user's home."""
 
     def folder(self) -> str:
         """Return a unique directory name that encodes all fields."""
         project, _, name = self.workload.partition("/")  # both DNS labels
-        why = "aged" if self.aged else "asked"
+        why = ("aged" if self.aged else "asked") + ("-here" if self.here else "")
         return f"{project}+{name}+{self.submitted!r}+{why}+{uuid4().hex}"
 
     @classmethod
@@ -46,7 +48,8 @@ class DeletedWorkload:
         """Parse such a name; None if it is another."""
         try:
             project, name, submitted, why, _ = folder.split("+")
-            return cls(f"{project}/{name}", float(submitted), why == "aged")
+            why, _, here = why.partition("-")
+            return cls(f"{project}/{name}", float(submitted), why == "aged", here == "here")
         except ValueError:
             return None
 
@@ -83,7 +86,8 @@ class JobDirCleanup:
         for path in await self._trashed_before():
             leaving = DeletedWorkload.of(path.name)
             aged = leaving is None or leaving.aged
-            self._remove(path, _home_of(path) if leaving is not None else None, aged=aged)
+            at_home = None if leaving is None or leaving.here else _home_of(path)
+            self._remove(path, at_home, aged=aged)
         while True:
             command, account = await self._wanted.get()
             removal = await _start_removal(command, account)

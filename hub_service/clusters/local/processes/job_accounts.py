@@ -37,12 +37,26 @@ class JobAccounts:
         user, uid = row.spec.user, row.record.account_uid
         if self._directory is None:
             return platform_account(user, self._data_dir)
-        known = self.known(user)
-        if known is not None and (uid is None or known.is_of(uid)):
-            return known.account()
-        return unknown_account(user, uid)
+        known = self.person(row)
+        return unknown_account(user, uid) if known is None else known.account()
+
+    def at_home(self, row: StoredWorkload) -> UnixAccount | None:
+        """Return the account that removes a row's files in its home; None: they stay.
+
+        Those of a forgotten person do.
+        """
+        known = self.person(row)
+        if known is None or self._directory is None:
+            return None
+        forgotten = self._directory.known.is_being_forgotten(known.name)
+        return None if forgotten else known.account()
 
     def of_processes(self, row: StoredWorkload) -> UnixAccount:
         """Return the account under which a row's processes run."""
         account, uid = self.of(row), row.record.account_uid
         return account if uid is None else replace(account, uid=uid)
+
+    def person(self, row: StoredWorkload) -> KnownAccount | None:
+        """Return what is known of a row's person; None: nothing, or the name is another's now."""
+        known, uid = self.known(row.spec.user), row.record.account_uid
+        return known if known is not None and (uid is None or known.is_of(uid)) else None
