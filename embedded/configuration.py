@@ -79,8 +79,7 @@ def configuration(settings: Settings, directory: DataDirectory, *, open_files: i
     _hub(c, settings, directory)
     _accounts(c, settings, directory)
     _service(c, settings, service_url, hub_token, open_files)
-    if not settings.system_users:
-        _removals(c, directory)
+    _removals(c, directory)
     _sessions(c, settings, directory)
     c.RunaiLocalSpawner.open_files = open_files
     c.RunaiLocalSpawner.service_token = hub_token

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,6 +38,7 @@ from traitlets.config import Config
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.compared_callers import compared, record_uids
+from runai.embedded.accounts.forgetting import Forgetting, Forgotten, files_naming
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.accounts.unix_authenticator import pam_service, with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
@@ -264,10 +266,10 @@ class EmbeddedHub(app.JupyterHub):
         sys.exit(1)
 
     def _start_removals(self) -> None:
-        """Start the removal task, if accounts are stored in the data directory."""
+        """Start the removal task, if accounts are the data directory's or the machine's."""
         ours, asking = self._service_map.get(SERVICE), self._service_map.get(REMOVALS)
-        accounts = getattr(self.authenticator, "accounts", None)
-        if ours is None or asking is None or not isinstance(accounts, Accounts):
+        accounts, settings = getattr(self.authenticator, "accounts", None), self.settings_of_up
+        if ours is None or asking is None:
             return
         hub = httpx.AsyncClient(
             base_url=self.hub.api_url,
@@ -275,9 +277,17 @@ class EmbeddedHub(app.JupyterHub):
             timeout=ANSWER_WITHIN_S,
             trust_env=False,
         )
-        token = DataDirectory(self.settings_of_up.data_dir).hub_token()
+        token = DataDirectory(settings.data_dir).hub_token()
         service = AsyncClient(f"{ours.url}{ours.prefix}", token)
-        removal = AccountRemoval(accounts, hub, service, self.log)
+        removal: AccountRemoval
+        if settings.system_users:
+            forgotten = Forgotten(directory_of(settings.data_dir).known)
+            removal = Forgetting(forgotten, hub, service, self.log)
+            removal.files_naming = partial(files_naming, hub=self, projects=settings.projects)
+        elif isinstance(accounts, Accounts):
+            removal = AccountRemoval(accounts, hub, service, self.log)
+        else:
+            return
         self._removal_task = asyncio.ensure_future(removal.run())
 
     async def shutdown_cancel_tasks(self, sig: signal.Signals | None = None) -> None:

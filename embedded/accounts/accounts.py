@@ -79,6 +79,10 @@ class Accounts:
         removed = self._stored().removed.items()
         return {name: removal for name, removal in removed if not removal.ended}
 
+    def is_back(self, name: str) -> bool:
+        """Return True if a removed name has an account again."""
+        return name in self.all()
+
     def check(self, name: str, password: str) -> Account | None:
         """Return the account if the password is right; unknown names take the same time."""
         account = self.all().get(name)

@@ -1,4 +1,4 @@
-"""Completion of `runai user remove` in the hub.
+"""Completion of `runai user remove` and `runai user forget` in the hub.
 
 Tokens are revoked first, then jobs are suspended, servers stopped and JupyterHub's user deleted,
 by the REST calls of its admin page. The next round retries a failure, also after a restart.
@@ -8,14 +8,14 @@ import asyncio
 import logging
 import time
 from asyncio import Task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
 import httpx
 
-from runai.embedded.accounts.accounts import Accounts, Removal
+from runai.embedded.accounts.accounts import Removal
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError
 
@@ -27,8 +27,21 @@ LATE_S = 60.0
 _AT_REST = frozenset({"suspended", "succeeded", "failed", "ended", "timed_out"})
 
 
-class _NotYet(Exception):
+class NotYet(Exception):
     """Error: the hub refuses a call, for example while a server is stopping."""
+
+
+class Removals(Protocol):
+    """Removals that admins ask for."""
+
+    def to_end(self) -> Mapping[str, Removal]:
+        """Return the incomplete removals by name."""
+
+    def ended(self, name: str, removal: Removal) -> None:
+        """Record that one is complete."""
+
+    def is_back(self, name: str) -> bool:
+        """Return True if the name is in use again."""
 
 
 class AccountRemoval:
@@ -36,7 +49,7 @@ class AccountRemoval:
 
     def __init__(
         self,
-        accounts: Accounts,
+        accounts: Removals,
         hub: httpx.AsyncClient,
         service: AsyncClient,
         log: logging.Logger | logging.LoggerAdapter[Any],
@@ -76,7 +89,7 @@ class AccountRemoval:
             await self._delete_user(user)
             await self._suspend_jobs(name)
             await asyncio.to_thread(self._accounts.ended, name, removal)
-        except (_NotYet, RunaiError, httpx.HTTPError, OSError) as wrong:
+        except (NotYet, RunaiError, httpx.HTTPError, OSError) as wrong:
             self._warn_once(
                 name, "What removed user %s has open cannot be ended yet: %s", name, wrong
             )
@@ -88,7 +101,7 @@ class AccountRemoval:
         until = self._clock() + LATE_S
         while self._clock() < until:
             with suppress(RunaiError):
-                if name in self._accounts.all():
+                if self._accounts.is_back(name):
                     return
                 await self._suspend_jobs(name)
             await self._sleep(EVERY_S)
@@ -104,7 +117,7 @@ class AccountRemoval:
             path = f"servers/{quote(server, safe='')}" if server else "server"
             status, _ = await self._request("DELETE", f"{user}/{path}")
             if status == httpx.codes.ACCEPTED:
-                raise _NotYet("a server is still stopping")
+                raise NotYet("a server is still stopping")
         await self._request("DELETE", user)
 
     async def _suspend_jobs(self, name: str) -> None:
@@ -125,13 +138,13 @@ class AccountRemoval:
         """Return status and JSON of the hub's answer; {} on 404.
 
         Raises:
-            _NotYet: the hub refuses.
+            NotYet: the hub refuses.
         """
         reply = await self._hub.request(method, path)
         if reply.status_code == httpx.codes.NOT_FOUND:
             return reply.status_code, {}
         if not reply.is_success:
-            raise _NotYet(f"{method} {path} is answered {reply.status_code}")
+            raise NotYet(f"{method} {path} is answered {reply.status_code}")
         return reply.status_code, reply.json() if reply.content else {}
 
     def _warn_once(self, about: str, text: str, *values: object) -> None:

@@ -91,6 +91,7 @@ def _api() -> APIRouter:
     )
     for part in (overview, projects, workloads, programs, elastic_workers, usage):
         api.include_router(part.router)
+    api.include_router(projects.members)
     return api
 
 

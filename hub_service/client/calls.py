@@ -294,6 +294,11 @@ def delete_project(name: str) -> Call[None]:
     return Call("DELETE", _project(name), type(None))
 
 
+def end_memberships(user: str) -> Call[None]:
+    """Remove a user from the members and admins of all projects; for the hub."""
+    return Call("DELETE", f"{API}/members/{quote(user, safe='')}", type(None))
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadFilter:
     """Filter for a list of workloads; None matches all."""

@@ -71,6 +71,7 @@ class _BaseClient:
     project = _CallMethod(calls.project)
     put_project = _CallMethod(calls.put_project)
     delete_project = _CallMethod(calls.delete_project)
+    end_memberships = _CallMethod(calls.end_memberships)
     workload_page = _CallMethod(calls.workload_page)
     workload = _CallMethod(calls.workload)
     wait = _CallMethod(calls.wait)

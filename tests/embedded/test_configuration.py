@@ -91,7 +91,7 @@ def test_on_unix_accounts_root_does_not_enter(directory: DataDirectory):
     assert made.JupyterHub.authenticator_class == "pam"
     assert made.Authenticator.blocked_users == {"root"}
     assert made.RunaiLocalSpawner.system_users
-    assert [service["name"] for service in made.JupyterHub.services] == ["runai"]
+    assert [s["name"] for s in made.JupyterHub.services] == ["runai", "runai-removals"]
 
 
 def test_members_submit_and_admins_set_quotas(made: Any):

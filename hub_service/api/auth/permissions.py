@@ -78,6 +78,7 @@ class Action(StrEnum):
     ATTACH = "attach a process to"
     SET_MEMBERS = "change the members of"
     SET_PROJECT = "create, delete or change the quota of a project"
+    END_MEMBERSHIPS = "end all memberships of a user"
     READ_PAST = "read what everybody has run"
     REPORT = "deliver samples"
     TRAIN = "hear who trains"
@@ -104,6 +105,7 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
     Action.ATTACH: frozenset({Role.HUB}),
     Action.SET_MEMBERS: frozenset(_IN_CHARGE),
     Action.SET_PROJECT: frozenset({Role.ADMIN}),
+    Action.END_MEMBERSHIPS: frozenset({Role.HUB}),
     Action.READ_PAST: frozenset({Role.ADMIN}),
     Action.REPORT: frozenset({Role.AGENT}),
     Action.TRAIN: frozenset({Role.WORKER}),

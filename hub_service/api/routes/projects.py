@@ -11,11 +11,12 @@ from runai.hub_service.api.services.platform import Caller, On, Platform
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.wire.base_schema import ProjectName
+from runai.hub_service.wire.base_schema import ProjectName, UserName
 from runai.hub_service.wire.errors import NotFound, Unavailable
 from runai.hub_service.wire.schemas import ProjectPut, ProjectView
 
 router = APIRouter(route_class=UniqueKeys, prefix="/projects", tags=["projects"])
+members = APIRouter(route_class=UniqueKeys, prefix="/members", tags=["projects"])
 
 MOST_LOOKED_UP = 20
 """New members of one change that are looked up at the hub."""
@@ -91,6 +92,27 @@ async def delete(name: ProjectName, on: On, caller: Caller) -> None:
     if name not in await on.project_specs():
         raise _no_such(name)
     await on.cluster.delete_project(name)
+
+
+@members.delete("/{name}", status_code=204)
+async def end_memberships(name: UserName, on: On, caller: Caller) -> None:
+    """Remove a forgotten user from the members and admins of all projects.
+
+    Those of the projects file are members again at the next start.
+    """
+    authorise(caller, Action.END_MEMBERSHIPS)
+
+    def left(known: ProjectSpec | None) -> ProjectSpec:
+        if known is None:
+            raise _no_such(project)  # deleted meanwhile
+        others = [tuple(n for n in names if n != name) for names in (known.members, known.admins)]
+        return replace(known, members=others[0], admins=others[1])
+
+    for project, spec in (await on.project_specs()).items():
+        if name in (*spec.members, *spec.admins):
+            await on.cluster.change_project(project, left)
+    if on.members is not None:
+        await on.members.changed()
 
 
 def _no_such(name: str) -> NotFound:
