@@ -436,6 +436,8 @@ class WorkloadDetail(WorkloadView):
     """The code of its last start; None: unknown, or on Kubernetes."""
     umask: str = ""
     """Three octal digits; "" unless it runs as its user's Unix account."""
+    account: str = ""
+    """Sentence on a uid that is not its user's any more; "" while it is."""
     reported: MetricsView | None = None
     """All metrics and parameters it reported (`runai.reporter`)."""
     checkpoint_dir: str = ""

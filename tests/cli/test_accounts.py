@@ -109,6 +109,8 @@ def test_a_directory_without_a_platform_is_named(runai, tmp_path):
         ["user", "add", "ana"],
         ["user", "passwd", "bob", "--generate"],
         ["user", "remove", "bob"],
+        ["user", "same-person", "bob"],
+        ["user", "forget", "bob"],
         ["backup"],
         ["restore", "a-backup"],
     ],

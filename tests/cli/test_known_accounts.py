@@ -127,20 +127,6 @@ def test_platform_with_accounts_of_its_own_compares_nothing(runai, tmp_path, com
     assert not (made.root / KNOWN_ACCOUNTS).exists()
 
 
-@pytest.mark.parametrize("command", ["same-person", "forget"])
-def test_other_accounts_than_the_platforms_are_refused(
-    directory, runai, known, monkeypatch, command
-):
-    owner = directory.secrets.stat().st_uid
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-
-    result = runai("user", "--data-dir", str(directory.root), command, "ana")
-
-    assert result.exit_code == 1
-    assert "belongs to" in result.stderr
-    assert known.being_forgotten() == []
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make an account")
 def test_real_account_with_another_uid_is_the_same_person_and_a_new_one_is_not(directory, runai):
     name, known = f"u{uuid4().hex[:12]}", KnownAccounts(directory.root)
@@ -151,14 +137,14 @@ def test_real_account_with_another_uid_is_the_same_person_and_a_new_one_is_not(d
     def run(*command):
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
-    run("useradd", "-M", "-U", name)
+    run("useradd", "-M", "-d", "/tmp", "-U", name)
     try:
         first = asyncio.run(meet())
         run("usermod", "-u", str(first + 1000), name)
         same = runai("user", "--data-dir", str(directory.root), "same-person", name)
         second = asyncio.run(meet())
         run("userdel", name)
-        run("useradd", "-M", "-U", "-u", str(first + 2000), name)
+        run("useradd", "-M", "-d", "/tmp", "-U", "-u", str(first + 2000), name)
         with pytest.raises(Forbidden, match="an admin says whether this is the same person"):
             asyncio.run(meet())
         known.forget(name)  # as the hub does

@@ -82,7 +82,9 @@ async def describe(
         await _wait_for_change(on, record, changed_from, timeout)
         # The caller's permission may be another now, and so may the workload of that name.
         record = await on.allowed(caller, Action.READ_WORKLOAD, record.id, uid)
-    return await _detail(on, caller, record)
+        return await _detail(on, caller, record)
+    account = await on.account_note(record)
+    return (await _detail(on, caller, record)).model_copy(update={"account": account})
 
 
 @router.get("/{project}/{name}/explanation")

@@ -38,7 +38,7 @@ from runai.hub_service.model.cluster import Cluster, Programs, WorkerMessages
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
-from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 
 
 @dataclass
@@ -107,6 +107,18 @@ class Platform:
     def holdings(self) -> AllocationCache:
         """Return the device holders that each node's agent receives."""
         return AllocationCache(self.cluster)
+
+    async def account_note(self, record: WorkloadRecord) -> str:
+        """Return a sentence if a workload's uid is not, or may not be, its user's any more."""
+        user, uid = record.spec.user, record.account_uid
+        if self.accounts is None or uid is None:
+            return ""
+        try:
+            await self.accounts.compare(user)
+            known = self.accounts.known.get(user)
+        except (Forbidden, Unavailable) as refused:
+            return refused.message
+        return "" if known is None or known.uid == uid else f"uid {uid}; {user} has {known.uid} now"
 
     async def world(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True

@@ -62,6 +62,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Moved", w.moved.removeprefix("moved ")),
         ("Warning", w.killed),
         ("Warning", w.unsaved),
+        ("Account", w.account),
         ("GPUs asked", render.total_request(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
         (

@@ -264,9 +264,9 @@ class LocalCluster(RecordedCluster):
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
-        at_home = self._at_home(row)
-        leaving = DeletedWorkload(row.id, row.record.submitted, aged, here=at_home is None)
-        with self._leavings.going(leaving, at_home):
+        home = self._at_home(row)
+        leaving = DeletedWorkload(row.id, row.record.submitted, aged, here=home is None)
+        with self._leavings.going(leaving, home):
             yield
         self._tmp_dirs.remove(_tmp_name(row))
         self._listening.drop(row.id)
@@ -277,9 +277,7 @@ class LocalCluster(RecordedCluster):
     def _at_home(self, row: StoredWorkload) -> AtHome | None:
         """Return its directory in the user's home for removal; None: there is none, or it stays."""
         own, account = _own_dir(row), self._accounts.at_home(row)
-        if account is None or own.is_relative_to(self._data_dir):
-            return None
-        return AtHome(own, account)
+        return AtHome(own, account) if account and not own.is_relative_to(self._data_dir) else None
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return the paths for a workload's checkpoints and logs.
@@ -299,8 +297,7 @@ class LocalCluster(RecordedCluster):
 
     def is_of_another(self, row: StoredWorkload) -> bool:
         """Return True if a workload has a uid that is no more the person's by whose name it is."""
-        known = self._accounts.known(row.spec.user)
-        return known is not None and self._accounts.person(row) is None
+        return self._accounts.is_of_another(row)
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads of a user whose account answers now.

@@ -56,7 +56,7 @@ class AccountDirectory:
     ) -> None:
         """Look up by this command, which prints what `lookup_program` does.
 
-        `states`: those that start nothing; None: no account expires.
+        `states`: checks of accounts that expire; None: no account does.
         """
         self.known = known
         self._states = states
@@ -219,7 +219,7 @@ def being_forgotten(name: str) -> Forbidden:
     """Return the refusal of a name whose former person has not ended yet."""
     return Forbidden(
         f"{name} is being forgotten: the name can be used when that is done.",
-        hint="An admin of the machine sees in hub.log what it waits for.",
+        hint="hub.log tells an admin of the machine the reason of the wait.",
         code=BEING_FORGOTTEN,
     )
 

@@ -215,6 +215,48 @@ class TestAnotherUid:
         assert (await directory.account("ana")).uid == ANA
 
 
+NOW, GONE = {"uid": 2003}, {"local": False}
+CHANGES = {
+    "removed and made again": (NOW, "other_person", "forget", 2003),
+    "removed and made again with the same uid": ({}, ANA, "nothing", ANA),
+    "uid changed": (NOW, "other_person", "same person", 2003),
+    "renamed": (GONE, "account_away", "forget", "no_account"),
+    "deleted with userdel alone": (GONE, "account_away", "nothing", "account_away"),
+    "deleted in the hub alone": ({}, ANA, "nothing", ANA),
+    "forgotten, and in use still": ({}, ANA, "ask to forget", "being_forgotten"),
+}
+
+
+@pytest.mark.parametrize(("change", "before", "command", "after"), CHANGES.values(), ids=CHANGES)
+async def test_account_counts_as_its_person_after(directory, unix, change, before, command, after):
+    async def found():
+        try:
+            return (await directory.account("ana")).uid
+        except (Forbidden, NotFound, Unavailable) as refused:
+            return refused.code
+
+    await directory.account("ana")
+    unix.answer("ana", change if change is GONE else unix.entry("ana", **change))
+    first = await found()
+    if command == "same person":
+        directory.known.take_uid("ana", 2003)
+    elif command != "nothing":
+        directory.known.ask_to_forget("ana")
+    if command == "forget":  # as the hub does when all has ended
+        directory.known.forget("ana")
+
+    assert (first, await found()) == (before, after)
+
+
+async def test_renamed_account_is_a_new_name_beside_the_former_one(directory, unix):
+    await directory.account("ana")
+    unix.answer("ana", GONE)
+    unix.answer("pat", unix.entry("pat", uid=ANA))
+
+    assert (await directory.account("pat")).uid == ANA
+    assert {known.name: known.uid for known in directory.known.all()} == {"ana": ANA, "pat": ANA}
+
+
 class TestReading:
     async def test_is_compared_once_a_minute(self, directory, unix, clock):
         await directory.account("ana")

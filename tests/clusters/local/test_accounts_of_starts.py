@@ -285,7 +285,7 @@ class TestAnotherPerson:
 
 
 class TestForgotten:
-    """What a forgotten person has at home stays, however it is deleted here."""
+    """Files in the home of a forgotten person stay, however their jobs are deleted."""
 
     @pytest.mark.parametrize("by", ["deletion", "age", "deletion when the name is another's"])
     async def test_folder_at_home_stays_when_the_job_is_deleted(self, lab, unix, by):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from starlette.requests import Request
 
 from runai.hub_service.api.auth.authentication import Authenticator, SharedTokens
 from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.processes.accounts.account_directory import OTHER_PERSON, READ_FOR_S
 from runai.hub_service.wire.errors import Forbidden
 from unix_accounts import UIDS, accounts
@@ -82,3 +85,33 @@ async def test_the_platforms_own_processes_have_no_account(tmp_path: Path, token
         tokens = SharedTokens(HUB_TOKEN, {"ana": NODE_TOKEN}, Named(), directory)
 
         assert (await tokens.actor(sent_with(token))).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("now", "taken", "submitted", "note"),
+    [
+        pytest.param(60_000, (), 60_000, "", id="same uid"),
+        pytest.param(60_001, (), 60_000, "ana has uid 60001 now, it was 60000", id="undecided"),
+        pytest.param(60_001, (60_001,), 60_000, "uid 60000; ana has 60001 now", id="same person"),
+        pytest.param(60_001, (60_001,), 60_001, "", id="submitted since"),
+        pytest.param(None, (), 60_000, "", id="gone"),
+        pytest.param(60_001, (), None, "", id="not as an account"),
+    ],
+)
+async def test_uid_of_a_workload_is_named_if_it_is_not_its_users_any_more(
+    tmp_path: Path, now: int | None, taken: tuple[int, ...], submitted: int | None, note: str
+):
+    with accounts() as there:
+        directory = there.directory(tmp_path)
+        there.answer("ana", there.entry("ana", uid=60_000))
+        await directory.account("ana")
+        for uid in taken:
+            directory.known.take_uid("ana", uid)
+        there.answer("ana", {"local": False} if now is None else there.entry("ana", uid=now))
+        record: Any = SimpleNamespace(spec=SimpleNamespace(user="ana"), account_uid=submitted)
+        platform: Any = SimpleNamespace(accounts=directory)
+
+        told = await Platform.account_note(platform, record)
+
+    assert told.startswith(note)
+    assert bool(told) is bool(note)

@@ -43,7 +43,7 @@ class JobAccounts:
     def at_home(self, row: StoredWorkload) -> UnixAccount | None:
         """Return the account that removes a row's files in its home; None: they stay.
 
-        Those of a forgotten person do.
+        A forgotten person's files stay.
         """
         known = self.person(row)
         if known is None or self._directory is None:
@@ -57,6 +57,10 @@ class JobAccounts:
         return account if uid is None else replace(account, uid=uid)
 
     def person(self, row: StoredWorkload) -> KnownAccount | None:
-        """Return what is known of a row's person; None: nothing, or the name is another's now."""
+        """Return the known account of a row's person; None: it is unknown, or another's now."""
         known, uid = self.known(row.spec.user), row.record.account_uid
         return known if known is not None and (uid is None or known.is_of(uid)) else None
+
+    def is_of_another(self, row: StoredWorkload) -> bool:
+        """Return True if a row's uid is no more the person's by whose name it is."""
+        return self.known(row.spec.user) is not None and self.person(row) is None
