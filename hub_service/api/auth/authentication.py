@@ -80,12 +80,17 @@ class SharedTokens:
             raise Unauthenticated(what, hint="Send a token; `runai login` gets one.")
         user = await self._users.actor(request)
         if self._accounts is not None:
-            await self._accounts.compare(user.name)
+            await self._accounts.compare(user.name, to_read=_only_reads(request))
         return user
 
     async def person(self, name: str) -> Actor:
         """Return a user by name; without a JupyterHub, the hub's token vouches for any name."""
         return Actor(name) if self._users is None else await self._users.person(name)
+
+
+def _only_reads(request: Request) -> bool:
+    """Return True if a request changes nothing and asks for no environment, which has secrets."""
+    return request.method in _SAFE and not request.url.path.endswith("/environment")
 
 
 def xsrf_token(secret: bytes, login: str) -> str:

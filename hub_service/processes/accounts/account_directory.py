@@ -80,8 +80,8 @@ class AccountDirectory:
         """
         return await self._shared(name, to_start=True)
 
-    async def compare(self, name: str) -> None:
-        """Compare the uid of a name with the known one, at most once a minute, for reading.
+    async def compare(self, name: str, *, to_read: bool = True) -> None:
+        """Compare the uid of a name with the known one; `to_read`: at most once a minute.
 
         Names without an account pass, and accounts that are gone, away or expired.
 
@@ -89,7 +89,7 @@ class AccountDirectory:
             Forbidden: the name is another person's now.
         """
         at, refused = self._compared.get(name, (-READ_FOR_S, None))
-        if self._clock() - at >= READ_FOR_S or self._clock() < at:
+        if not to_read or self._clock() - at >= READ_FOR_S or self._clock() < at:
             refused = None
             try:
                 await self._shared(name, to_start=False)

@@ -29,8 +29,35 @@ class Named(Authenticator):
         return Actor(name)
 
 
-def sent_with(token: str) -> Request:
-    return Request({"type": "http", "headers": [(b"authorization", f"token {token}".encode())]})
+def sent_with(token: str, method: str = "GET", path: str = "/") -> Request:
+    headers = [(b"authorization", f"token {token}".encode()), (b"host", b"hub")]
+    return Request({"type": "http", "method": method, "path": path, "headers": headers})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_answered"),
+    [
+        ("GET", "/api/v1/workloads", True),
+        ("GET", "/api/v1/workloads/vision/exp/environment", False),
+        ("POST", "/api/v1/workloads/vision/exp/suspend", False),
+        ("DELETE", "/api/v1/workloads/vision/exp", False),
+    ],
+    ids=["list", "environment", "change", "deletion"],
+)
+async def test_changes_and_secrets_need_a_comparison_of_now(tmp_path, method, path, is_answered):
+    with accounts() as there:
+        directory = there.directory(tmp_path / "data", clock=lambda: 1000.0)
+        tokens = SharedTokens(HUB_TOKEN, {}, Named(), directory)
+        await directory.account("ana")
+        await tokens.actor(sent_with("ana"))
+        there.answer("ana", there.entry("ana", uid=60_001))
+
+        if is_answered:
+            assert (await tokens.actor(sent_with("ana", method, path))).name == "ana"
+        else:
+            with pytest.raises(Forbidden) as refusal:
+                await tokens.actor(sent_with("ana", method, path))
+            assert refusal.value.code == OTHER_PERSON
 
 
 @pytest.mark.parametrize(
