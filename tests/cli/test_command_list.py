@@ -179,7 +179,7 @@ def test_whatever_is_printed_as_json_is_printed_as_yaml():
 
 PLACEHOLDERS = {
     *("NAME", "DURATION", "N", "AMOUNT", "TYPE", "VALUE", "FILE", "DIR", "COLUMN", "ADDRESS"),
-    *("PROJECT", "SETTING", "FIELD", "PATH"),
+    *("PROJECT", "SETTING", "FIELD", "PATH", "OCTAL"),
 }
 
 

@@ -169,6 +169,7 @@ def same_person(data_dir: Path, name: str) -> None:
     `runai user forget`.
 
     \b
+    runai user same-person dora
     sudo runai user --data-dir /var/lib/runai same-person dora
     """  # noqa: D301 - \b is click's mark of a block
     known = _known_accounts(data_dir, f"user same-person {name}")
@@ -212,6 +213,7 @@ def forget(data_dir: Path, name: str) -> None:
     person.
 
     \b
+    runai user forget dora
     sudo runai user --data-dir /var/lib/runai forget dora
     """  # noqa: D301 - \b is click's mark of a block
     known = _known_accounts(data_dir, f"user forget {name}")
