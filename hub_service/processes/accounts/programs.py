@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -20,7 +21,7 @@ async def ask(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, A
     program = await asyncio.create_subprocess_exec(
         *command,
         cwd="/",
-        env={},
+        env={k: v for k in ("LD_LIBRARY_PATH",) if (v := os.environ.get(k))},  # Python's own
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from runai.hub_service.processes.accounts.account_directory import (
 )
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from runai.hub_service.processes.accounts.lookup_program import home_fault
+from runai.hub_service.processes.accounts.programs import ask
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from unix_accounts import UIDS, accounts
 
@@ -331,6 +332,17 @@ def test_real_account_is_found_with_its_groups(tmp_path):
     assert len(found.groups) == 2
     assert known is not None
     assert (known.local, known.directory_groups) == (True, ())
+
+
+async def test_program_has_of_our_environment_what_its_python_needs_alone(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+
+    told = await ask((sys.executable, "-I", "-S", "-c", script), within_s=60)
+
+    assert told is not None
+    assert (told["LD_LIBRARY_PATH"], "RUNAI_HUB_TOKEN" in told) == ("/opt/python/lib", False)
 
 
 def test_lookup_needs_the_standard_library_alone():
