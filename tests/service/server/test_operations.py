@@ -124,8 +124,7 @@ async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
     reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
 
     assert (reply.status_code, reply.json()["name"]) == (200, "ana")
-    # JupyterHub's own library asks for the token's user, and sends none of our headers.
-    assert asked_hub.ids == {"/hub/api/user": None, "/hub/api/users/ana": "mine"}
+    assert asked_hub.ids == {"/hub/api/user": "mine", "/hub/api/users/ana": "mine"}
 
 
 async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(simulated, http):
