@@ -62,7 +62,6 @@ from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.set_aside import is_set_aside
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
@@ -236,7 +235,7 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
             if self._starts is not None:
-                self._starts.wait_for(row.spec.user for row in rows if is_set_aside(row))
+                self._starts.wait_for(row.spec.user for row in rows if row.record.is_set_aside)
                 tasks.create_task(self._starts.run())
             await self._tending.run()
         raise AssertionError

@@ -8,22 +8,15 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
-from runai.hub_service.clusters.states.user_actions import free
+from runai.hub_service.clusters.states.user_actions import IN_QUEUE, free
 from runai.hub_service.model.records import StateReason, WorkloadState
-
-_IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
-
-
-def is_set_aside(row: StoredWorkload) -> bool:
-    """Return True if a job waits for something outside of it."""
-    return row.record.is_set_aside
 
 
 def set_aside(row: StoredWorkload, reason: StateReason) -> Transition | None:
     """Take a job out of the queue that cannot start for now; None: it is not in the queue."""
-    if row.spec.kind != "job" or row.active or row.record.state not in _IDLE:
+    if row.spec.kind != "job" or row.active or row.record.state not in IN_QUEUE:
         return None
-    if is_set_aside(row) and row.record.reason == reason:
+    if row.record.is_set_aside and row.record.reason == reason:
         return None
     row = free(row)
     record = replace(

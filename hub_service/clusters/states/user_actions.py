@@ -20,7 +20,8 @@ from runai.hub_service.model.records import (
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Wait
 from runai.hub_service.wire.errors import Conflict
 
-_IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
+IN_QUEUE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
+"""States of a job that waits to start."""
 
 
 def submitted(
@@ -72,7 +73,7 @@ def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
     if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
         return Transition(row)
     reason = StateReason("suspended", f"suspended by {by}")
-    if record.state in _IDLE:
+    if record.state in IN_QUEUE:
         row = free(row)
         record = replace(
             row.record,

@@ -447,7 +447,7 @@ class RecordedCluster:
             {
                 row.id: set_aside.taken_up(row, uid)
                 for row in self._jobs_of(user)
-                if set_aside.is_set_aside(row) and not self.is_of_another(row)
+                if row.record.is_set_aside and not self.is_of_another(row)
             }
         )
 
@@ -457,7 +457,7 @@ class RecordedCluster:
             {
                 row.id: set_aside.given_up(row, reason)
                 for row in self._jobs_of(user)
-                if set_aside.is_set_aside(row)
+                if row.record.is_set_aside
             }
         )
 

@@ -10,7 +10,6 @@ import pytest
 from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.set_aside import (
     given_up,
-    is_set_aside,
     set_aside,
     start_put_off,
     taken_up,
@@ -79,7 +78,7 @@ def test_jobs_in_the_queue_alone_are_set_aside_with_another(row, is_set):
 
     assert (step is not None) == is_set
     if step is not None:
-        assert is_set_aside(after(step))
+        assert after(step).record.is_set_aside
         assert set_aside(after(step), WHY) is None
 
 
@@ -101,7 +100,7 @@ def test_job_of_which_a_start_cannot_go_on_is_stopped_and_set_aside(row, state):
     assert start_put_off(row, 2, WHY, now=2) is None  # another start than the current one
     if step is not None:
         put_off = ended(after(step))
-        assert is_set_aside(put_off)
+        assert put_off.record.is_set_aside
         record = put_off.record
         assert (record.reason, record.failures, record.pauses) == (WHY, 0, ())
         assert lifecycle.next_due(put_off) is None
@@ -119,7 +118,7 @@ def test_suspension_that_came_meanwhile_wins():
 def test_start_that_finds_the_home_away_is_no_failure(workers):
     row = ended(after(lifecycle.exited(starting(workers), 0, AWAY, now=2)))
 
-    assert is_set_aside(row)
+    assert row.record.is_set_aside
     assert (row.record.failures, row.record.reason.code) == (0, "home_away")
 
 
