@@ -37,7 +37,7 @@ from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
-from runai.hub_service.processes.shell_environment import beneath
+from runai.hub_service.processes.shell_environment import beneath, of_python
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
 from runai.hub_service.processes.user_account import (
     UnixAccount,
@@ -403,7 +403,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             # Run by our account at first: the server's may not be able to run this Python.
             [sys.executable, "-I", "-S", PATH_CHECK, json.dumps(options)],
             cwd="/",
-            env={k: v for k in ("LD_LIBRARY_PATH",) if (v := os.environ.get(k))},
+            env=of_python(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

@@ -65,6 +65,11 @@ def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
     return found | {name: value and _with_scheme(value) for name, value in proxies.items()}
 
 
+def of_python(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that our own Python needs to start a program of ours."""
+    return {name: value for name in ("LD_LIBRARY_PATH",) if (value := environ.get(name))}
+
+
 def without_cpus(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment for another worker's program: without the CPUs of its own worker."""
     is_told = CPU_VARIABLES[0] in environ

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from runai.hub_service.processes.shell_environment import of_python
+
 WITHIN_S: Final = 5.0
 ENDS_WITHIN_S: Final = 1.0
 
@@ -21,7 +23,7 @@ async def ask(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, A
     program = await asyncio.create_subprocess_exec(
         *command,
         cwd="/",
-        env={k: v for k in ("LD_LIBRARY_PATH",) if (v := os.environ.get(k))},  # Python's own
+        env=of_python(os.environ),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

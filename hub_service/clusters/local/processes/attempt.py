@@ -31,6 +31,7 @@ from runai.hub_service.clusters.local.supervisor import process_tree
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, ROOM_S
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Code, Process
+from runai.hub_service.processes.shell_environment import of_python
 from runai.hub_service.wire.program_schemas import CodeNote
 
 LOG = logging.getLogger("runai.tending")
@@ -118,7 +119,7 @@ class Attempt:
             pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(SUPERVISOR), str(self.path), str(STATUS_FD)],
-                {k: v for k in ("LD_LIBRARY_PATH",) if (v := os.environ.get(k))},
+                of_python(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

@@ -1,4 +1,4 @@
-"""Accounts to which the files and processes of rows belong: always those of the submission."""
+"""Accounts that own the files and processes of rows: always the accounts of the submission."""
 
 from contextlib import suppress
 from dataclasses import replace
