@@ -26,12 +26,12 @@ from machine import measured
 
 from runai.hub_service.scheduler import (
     SHIPPED,
-    Changes,
-    Index,
+    ClusterIndex,
     MilliGpu,
     Node,
     Project,
     Snapshot,
+    SnapshotChanges,
     Worker,
     WorkerState,
     Workload,
@@ -259,7 +259,7 @@ def steady(nodes: int) -> Json:
             workers=asked,
         )
 
-    index = Index(
+    index = ClusterIndex(
         Snapshot(
             now=10**6,
             nodes=tuple(Node(name=f"n{i:05}", devices=8) for i in range(nodes)),
@@ -282,7 +282,7 @@ def steady(nodes: int) -> Json:
         leave = tuple(f"r{i:06}" for i in range(turn * changed, (turn + 1) * changed))
         come = tuple(waits(10**5 + turn * changed + i) for i in range(changed))
         began = time.process_time()
-        index.apply(Changes(now=10**6 + turn, gone=leave, workloads=come))
+        index.apply(SnapshotChanges(now=10**6 + turn, removed=leave, workloads=come))
         between = time.process_time()
         plan = decide(index)
         applied = min(applied, between - began)

@@ -126,7 +126,7 @@ def resize_in_process(directory: Path, times: int) -> None:
         wait_for_updates(directory, 2, STEADY_UPDATES, 0)
         for ranks in [1, 2] * times + [1]:
             asked = time.monotonic()
-            job.want(ranks)
+            job.request_workers(ranks)
             wait_for_updates(directory, ranks, STEADY_UPDATES, asked)
 
 

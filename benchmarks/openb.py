@@ -24,8 +24,8 @@ from machine import measured
 
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Node, Packing, Worker
-from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, room_for
-from runai.hub_service.scheduler.state.request_shape import Kinds, RequestShape
+from runai.hub_service.scheduler.state.fragmentation_index import FragAwareCapacity, capacity_for
+from runai.hub_service.scheduler.state.request_shape import RequestShape, RequestShapes
 
 RESULTS = Path(__file__).parent / "results" / "openb.json"
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -57,9 +57,9 @@ def read_nodes(folder: Path) -> list[Node]:
     return sorted(nodes, key=lambda node: node.name)
 
 
-def read_pods(path: Path, kinds: Kinds) -> list[RequestShape]:
+def read_pods(path: Path, kinds: RequestShapes) -> list[RequestShape]:
     """Read each pod's request."""
-    return [kinds.of(worker(row), ()) for row in rows(path)]
+    return [kinds.shape_of(worker(row), ()) for row in rows(path)]
 
 
 def worker(row: dict[str, str]) -> Worker:
@@ -89,12 +89,16 @@ def arrivals(pods: Sequence[RequestShape], capacity: int, seed: int) -> list[Req
 
 
 def allocation(
-    nodes: Sequence[Node], kinds: Kinds, pods: Sequence[RequestShape], packing: Packing, seed: int
+    nodes: Sequence[Node],
+    kinds: RequestShapes,
+    pods: Sequence[RequestShape],
+    packing: Packing,
+    seed: int,
 ) -> tuple[float, float]:
     """Fill an empty cluster; return the allocated percentage and the seconds."""
     began = time.perf_counter()
-    room = room_for(packing, nodes)
-    if isinstance(room, FragRoom):
+    room = capacity_for(packing, nodes)
+    if isinstance(room, FragAwareCapacity):
         room.expect(Counter(pods))
     capacity = room.free_milli
     for kind in arrivals(pods, capacity, seed):
@@ -118,7 +122,7 @@ def measure(folder: Path, seeds: Sequence[int], packings: Sequence[Packing]) -> 
     figures: dict[str, object] = {}
     for path in sorted(folder.glob("openb_pod_list_*.csv.gz")):
         workload = path.name.removesuffix(".csv.gz")
-        kinds = Kinds(nodes)
+        kinds = RequestShapes(nodes)
         pods = read_pods(path, kinds)
         for packing in packings:
             runs = [allocation(nodes, kinds, pods, packing, seed) for seed in seeds]

@@ -171,7 +171,7 @@ async def measure(visits: int) -> dict[str, Any]:
         ledger = Ledger(Path(folder) / "ledger.sqlite")
         scheduler = DecisionWorker()
         platform = Platform(
-            cluster=cluster, controller=Controller(cluster, scheduler), scheduler=scheduler,
+            cluster=cluster, controller=Controller(cluster, scheduler), decision_worker=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger), authenticator=Somebody(), prefix=PREFIX,
             version="benchmark", workdir_exists=lambda _: True,
@@ -195,7 +195,7 @@ async def measure(visits: int) -> dict[str, Any]:
 
             found = [await visit(browser, url, change) for _ in range(visits)]
             await browser.close()
-        platform.leaving.set()
+        platform.shutdown.set()
         server.stop()
         await serving
         ledger.close()

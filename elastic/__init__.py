@@ -11,7 +11,7 @@ from typing import Never
 
 import runai
 from runai.elastic.batching import BatchPlan, plan_batches
-from runai.elastic.installation import warn_of_another
+from runai.elastic.installation import warn_of_conflict
 
 __all__ = ["publish"]  # `publish` sets the attributes
 
@@ -111,4 +111,4 @@ def __getattr__(name: str) -> Never:
     raise AttributeError(f"module 'runai.elastic' has no attribute {name!r}")
 
 
-warn_of_another(runai)
+warn_of_conflict(runai)

@@ -94,5 +94,5 @@ def split(total: int, parts: int) -> tuple[int, ...]:
     >>> split(11, 3)
     (4, 4, 3)
     """
-    least, rest = divmod(total, parts)
-    return (least + 1,) * rest + (least,) * (parts - rest)
+    quotient, remainder = divmod(total, parts)
+    return (quotient + 1,) * remainder + (quotient,) * (parts - remainder)

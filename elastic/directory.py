@@ -61,15 +61,15 @@ class JobDirectory:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         return self._clear()
 
-    def wanted(self, least: int, most: int) -> int | None:
+    def requested_workers(self, min_workers: int, max_workers: int) -> int | None:
         """Return the workers that a user requested, within bounds; None without a request."""
         try:
             count = int((self.path / "workers").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return min(max(count, least), most)
+        return min(max(count, min_workers), max_workers)
 
-    def want(self, count: int) -> None:
+    def request_workers(self, count: int) -> None:
         """Request a number of workers from this directory's launcher.
 
         Raises:

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 
-class AnotherProviderWarning(UserWarning):
+class NamespaceConflictWarning(UserWarning):
     """Warning that another library provides `runai`; the import order is undefined."""
 
 
-def warn_of_another(namespace: ModuleType) -> None:
+def warn_of_conflict(namespace: ModuleType) -> None:
     """Warn if another library provides the package `runai`.
 
     Ours is a namespace package, without an `__init__.py`.
@@ -23,7 +23,7 @@ def warn_of_another(namespace: ModuleType) -> None:
             f"{origin}: another library provides `runai` and hides parts of ours; that of PyPI has"
             " the names that ours has. pip uninstall runai && pip install --force-reinstall"
             " --no-deps jupyter-runai",
-            AnotherProviderWarning,
+            NamespaceConflictWarning,
             stacklevel=3,
         )
 

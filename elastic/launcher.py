@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from runai.elastic.directory import JobDirectory
 from runai.elastic.membership import LEAVE_EXIT_CODE
-from runai.elastic.resize import LiveWorker, line_up
+from runai.elastic.resize import LiveWorker, plan_ranks
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
 _POLL_EVERY_S = 0.05
@@ -31,7 +31,7 @@ class _Worker:
     slot: int
     """Its local rank: the device that it uses."""
     process: subprocess.Popen[bytes]
-    leaving: bool = False
+    terminating: bool = False
     signal_at: float = field(default=float("inf"))
     signals_sent: int = 0
 
@@ -44,27 +44,35 @@ class Launcher:
         command: Sequence[str],
         directory: JobDirectory,
         *,
-        least: int,
-        most: int,
-        say: Callable[[str], None],
+        min_workers: int,
+        max_workers: int,
+        report_progress: Callable[[str], None],
         restarts: int = 3,
         grace_s: float = 60.0,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Configure `least` to `most` workers of `command`; start none yet.
+        """Configure `min_workers` to `max_workers` workers of `command`; start none yet.
 
         Args:
             command: of one worker.
             directory: of this job, with target, statuses and, by default, checkpoints.
-            least: fewest workers that train.
-            most: most workers that are started.
-            say: prints a line of progress.
+            min_workers: fewest workers that train.
+            max_workers: most workers that are started.
+            report_progress: prints a line of progress.
             restarts: failures that are tolerated without an update in between.
             grace_s: seconds for a leaving worker until SIGTERM, and again until SIGKILL.
             environ: base of the workers' environment.
         """
-        self._command, self._directory, self._say = list(command), directory, say
-        self._least, self._most, self._wanted = least, most, most
+        self._command, self._directory, self._report_progress = (
+            list(command),
+            directory,
+            report_progress,
+        )
+        self._min_workers, self._max_workers, self._desired_workers = (
+            min_workers,
+            max_workers,
+            max_workers,
+        )
         self._restarts, self._grace_s = restarts, grace_s
         self._environ = dict(environ)
         self._workers: list[_Worker] = []
@@ -95,27 +103,32 @@ class Launcher:
         self._reap()
         if self._pauses and self._exit_code is None:
             self._exit_code = LEAVE_EXIT_CODE
-            self._say("pausing: the workers leave after their update")
+            self._report_progress("pausing: the workers leave after their update")
             self._write_target((), Reason.PAUSE)
         if self._exit_code is not None:
             self._stop_workers(self._workers)
             self._signal_overdue()
             return bool(self._workers)
-        wanted = self._directory.wanted(self._least, self._most) or self._wanted
-        if wanted != self._wanted:
-            self._say(f"{wanted} workers are wanted instead of {self._wanted}")
-            self._wanted = wanted
+        desired = (
+            self._directory.requested_workers(self._min_workers, self._max_workers)
+            or self._desired_workers
+        )
+        if desired != self._desired_workers:
+            self._report_progress(
+                f"{desired} workers are wanted instead of {self._desired_workers}"
+            )
+            self._desired_workers = desired
         self._start_missing()
-        self._line_up()
+        self._update_ranks()
         self._signal_overdue()
         return True
 
     def _start_missing(self) -> None:
-        staying = sum(not worker.leaving for worker in self._workers)
-        for _ in range(self._wanted - staying):
+        staying = sum(not worker.terminating for worker in self._workers)
+        for _ in range(self._desired_workers - staying):
             name, self._started = f"w{self._started}", self._started + 1
-            taken = {worker.slot for worker in self._workers}
-            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+            used_slots = {worker.slot for worker in self._workers}
+            slot = next(slot for slot in range(len(used_slots) + 1) if slot not in used_slots)
             # A session of its own: Ctrl-C reaches the launcher only, which pauses the job.
             process = subprocess.Popen(  # noqa: S603 - the user's command
                 self._command,
@@ -124,7 +137,7 @@ class Launcher:
                 pass_fds=self._directory.inherited,
             )
             self._workers.append(_Worker(name, slot, process))
-            self._say(f"{name} started: process {process.pid}")
+            self._report_progress(f"{name} started: process {process.pid}")
 
     def _environ_of(self, name: str, slot: int) -> dict[str, str]:
         checkpoints = str(self._directory.path / "checkpoints")
@@ -136,24 +149,24 @@ class Launcher:
             # As set by torchrun; the target of each generation assigns the actual ranks.
             "RANK": str(slot),
             "LOCAL_RANK": str(slot),
-            "WORLD_SIZE": str(self._wanted),
-            "LOCAL_WORLD_SIZE": str(self._wanted),
+            "WORLD_SIZE": str(self._desired_workers),
+            "LOCAL_WORLD_SIZE": str(self._desired_workers),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": self._environ.get("MASTER_PORT") or str(_free_port()),
         }
 
-    def _line_up(self) -> None:
+    def _update_ranks(self) -> None:
         views = [
-            LiveWorker(worker.name, self._is_ready(worker), worker.leaving)
+            LiveWorker(worker.name, self._is_ready(worker), worker.terminating)
             for worker in self._workers
         ]
-        line = line_up(self._ranks, views, self._wanted, self._least)
-        if line is not None:
-            reason = Reason.RECLAIM if len(line) < len(self._ranks) else Reason.EXPAND
-            self._write_target(line, reason if self._ranks else Reason.START)
-        staying = [worker for worker in self._workers if not worker.leaving]
+        next_ranks = plan_ranks(self._ranks, views, self._desired_workers, self._min_workers)
+        if next_ranks is not None:
+            reason = Reason.RECLAIM if len(next_ranks) < len(self._ranks) else Reason.EXPAND
+            self._write_target(next_ranks, reason if self._ranks else Reason.START)
+        staying = [worker for worker in self._workers if not worker.terminating]
         waiting = [worker for worker in staying if worker.name not in self._ranks]
-        self._stop_workers(waiting[max(0, self._wanted - len(staying) + len(waiting)) :])
+        self._stop_workers(waiting[max(0, self._desired_workers - len(staying) + len(waiting)) :])
 
     def _is_ready(self, worker: _Worker) -> bool:
         status = self._statuses.get(worker.name)
@@ -171,23 +184,23 @@ class Launcher:
                 ranks,
                 f"127.0.0.1:{_free_port()}",
                 gpus=len(ranks),
-                least=self._least,
-                most=self._most,
+                least=self._min_workers,
+                most=self._max_workers,
                 reason=reason,
                 deadline=deadline,
             )
         )
         for worker in self._workers:
             if worker.name in self._ranks and worker.name not in ranks:
-                self._mark_leaving(worker)
+                self._mark_terminating(worker)
         self._ranks = ranks
-        self._say(f"generation {self._gen}: {' '.join(ranks) or 'nobody'} ({reason})")
+        self._report_progress(f"generation {self._gen}: {' '.join(ranks) or 'nobody'} ({reason})")
 
     # ---- leaving workers
 
-    def _mark_leaving(self, worker: _Worker) -> None:
-        if not worker.leaving:
-            worker.leaving, worker.signal_at = True, time.monotonic() + self._grace_s
+    def _mark_terminating(self, worker: _Worker) -> None:
+        if not worker.terminating:
+            worker.terminating, worker.signal_at = True, time.monotonic() + self._grace_s
 
     def _stop_workers(self, workers: Iterable[_Worker]) -> None:
         """Stop workers: idle ones at once, training ones after their update or at their end."""
@@ -197,17 +210,17 @@ class Launcher:
             # A final evaluation may take long; a script without statuses ends by itself.
             if self._exit_code == 0 and (trains or not self._statuses):
                 continue
-            if not (worker.leaving or trains):
+            if not (worker.terminating or trains):
                 worker.signal_at = 0.0
-                worker.leaving = True
-            self._mark_leaving(worker)
+                worker.terminating = True
+            self._mark_terminating(worker)
 
     def _signal_overdue(self) -> None:
         """Send SIGTERM to workers after their grace time, and SIGKILL after a second one."""
         impatient = self._pauses > max(1, self._pauses_handled)
         self._pauses_handled = self._pauses
         for worker in self._workers:
-            if not worker.leaving or not (impatient or time.monotonic() > worker.signal_at):
+            if not worker.terminating or not (impatient or time.monotonic() > worker.signal_at):
                 continue
             number = signal.SIGTERM if worker.signals_sent == 0 else signal.SIGKILL
             worker.signals_sent += 1
@@ -223,7 +236,7 @@ class Launcher:
         for worker in list(self._workers):
             status = self._statuses.get(worker.name)
             if status is not None and status.state is WorkerPhase.DRAINING:
-                self._mark_leaving(worker)
+                self._mark_terminating(worker)
             code = worker.process.poll()
             if code is not None:
                 self._workers.remove(worker)
@@ -233,18 +246,18 @@ class Launcher:
         if code == 0:
             if self._exit_code in (None, LEAVE_EXIT_CODE):
                 self._exit_code = 0
-            self._say(f"{worker.name} finished")
+            self._report_progress(f"{worker.name} finished")
         elif code in _LEFT_CODES:
-            self._say(f"{worker.name} left")
+            self._report_progress(f"{worker.name} left")
             if (
                 not (worker.signals_sent or worker.name not in self._ranks)
                 and self._exit_code is None
             ):
                 # An external SIGTERM: another program needs its device.
-                self._wanted = max(self._least, self._wanted - 1)
+                self._desired_workers = max(self._min_workers, self._desired_workers - 1)
         elif self._exit_code in (None, 0) and not worker.signals_sent:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._say(f"{worker.name} failed: {how}")
+            self._report_progress(f"{worker.name} failed: {how}")
             code = code if code > 0 else 128 - code
             if self._exit_code is None:
                 self._count_failure(code)
@@ -257,7 +270,7 @@ class Launcher:
         self._failed_at = update
         if self._failures > self._restarts:
             self._exit_code = code
-            self._say(
+            self._report_progress(
                 f"{self._failures} failures without an update in between: no more restarts "
                 "(--restarts); what a worker wrote last says why"
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from runai.hub_service.processes.per_process import Birthplace
+from runai.hub_service.processes.per_process import CreatorProcess
 from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
@@ -45,12 +45,12 @@ class StopRequest:
         self._launcher = os.getppid() if launcher == str(os.getppid()) else None
         self._sigterm_received = False
         self._previous: dict[int, Any] = {}
-        self._worker = Birthplace()
+        self._worker = CreatorProcess()
 
     @property
-    def wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """True after the first SIGTERM, and after the launcher's death; never in a child."""
-        return self._worker.is_here and (
+        return self._worker.is_current and (
             self._sigterm_received
             or (self._launcher is not None and os.getppid() != self._launcher)
         )
@@ -78,7 +78,7 @@ class StopRequest:
         self._previous.clear()
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if self._worker.leave_to(self._previous.get(number), number):
+        if self._worker.delegate_signal(self._previous.get(number), number):
             return
         if self._sigterm_received:
             raise SystemExit(LEAVE_EXIT_CODE)
@@ -86,7 +86,7 @@ class StopRequest:
         self._call_previous(number, frame)
 
     def _wake(self, number: int, frame: FrameType | None) -> None:
-        if not self._worker.leave_to(self._previous.get(number), number):
+        if not self._worker.delegate_signal(self._previous.get(number), number):
             self._call_previous(number, frame)
 
     def _call_previous(self, number: int, frame: FrameType | None) -> None:
@@ -115,7 +115,7 @@ class Membership:
         self._status = WorkerStatus(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
         self._batch = (0, 0)
-        self._process = Birthplace()
+        self._process = CreatorProcess()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Membership | None:
@@ -209,7 +209,7 @@ class Membership:
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
-        if not self._process.is_here:
+        if not self._process.is_current:
             return  # a child of the worker is none itself
         self._status = WorkerStatus(
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch

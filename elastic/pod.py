@@ -67,14 +67,14 @@ class Relay:
 
     def _send_statuses(self) -> None:
         client = self._connect()
-        told: WorkerStatus | None = None
+        reported: WorkerStatus | None = None
         at = float("-inf")
         while not self._stopped.wait(_POLL_EVERY_S):
             try:
                 status = self._files.status(self._worker)
             except (MessageError, OSError):
                 continue
-            if status is None or (status == told and time.monotonic() < at + _RESEND_EVERY_S):
+            if status is None or (status == reported and time.monotonic() < at + _RESEND_EVERY_S):
                 continue
             try:
                 client.report_status(status)
@@ -84,7 +84,7 @@ class Relay:
                 _print(f"the service cannot be told how it goes: {error}")
                 self._stopped.wait(_PAUSE_S)
                 continue
-            told, at = status, time.monotonic()
+            reported, at = status, time.monotonic()
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -126,16 +126,16 @@ def _exit_code(client: WorkerClient, code: int) -> int:
 
     The pod stays while the service does not answer.
     """
-    told_to_stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
-    while code != LEAVE_EXIT_CODE and not told_to_stop.is_set():
+    stop_requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
+    while code != LEAVE_EXIT_CODE and not stop_requested.is_set():
         try:
             return client.end(code)
         except NotFound:
             return code
         except (RunaiError, OSError) as error:
             _print(f"the service cannot be asked how to end: {error}")
-            told_to_stop.wait(_PAUSE_S)
+            stop_requested.wait(_PAUSE_S)
     return code
 
 

@@ -16,12 +16,12 @@ class LiveWorker:
     name: str
     ready: bool = True
     """True once its model is built: it can join at the next update."""
-    leaving: bool = False
+    terminating: bool = False
     """True if it was asked to leave, or leaves by itself."""
 
 
-def line_up(
-    ranks: Sequence[str], workers: Sequence[LiveWorker], wanted: int, least: int
+def plan_ranks(
+    ranks: Sequence[str], workers: Sequence[LiveWorker], desired: int, min_workers: int
 ) -> tuple[str, ...] | None:
     """Return the next generation's workers by rank; None: no change.
 
@@ -32,24 +32,24 @@ def line_up(
     Args:
         ranks: workers of the current generation; empty before the first.
         workers: live processes, oldest first.
-        wanted: number of workers that should train.
-        least: fewest workers that can train.
+        desired: number of workers that should train.
+        min_workers: fewest workers that can train.
     """
     alive = {worker.name: worker for worker in workers}
-    staying = [name for name in ranks if name in alive and not alive[name].leaving][:wanted]
-    if not staying and any(alive[name].leaving for name in ranks if name in alive):
+    staying = [name for name in ranks if name in alive and not alive[name].terminating][:desired]
+    if not staying and any(alive[name].terminating for name in ranks if name in alive):
         # The last rank is still writing the checkpoint that the next generation loads.
         return None
     joining = [
         worker.name
         for worker in workers
-        if worker.ready and not worker.leaving and worker.name not in ranks
-    ][: wanted - len(staying)]
-    starting = any(not worker.ready and not worker.leaving for worker in workers)
+        if worker.ready and not worker.terminating and worker.name not in ranks
+    ][: desired - len(staying)]
+    starting = any(not worker.ready and not worker.terminating for worker in workers)
     lost = len(staying) < len(ranks)
-    line = (*staying, *joining)
-    if starting and (not lost or not staying or len(line) < least):
+    next_ranks = (*staying, *joining)
+    if starting and (not lost or not staying or len(next_ranks) < min_workers):
         return None
-    if len(line) < least or line == tuple(ranks):
+    if len(next_ranks) < min_workers or next_ranks == tuple(ranks):
         return None
-    return line
+    return next_ranks

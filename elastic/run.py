@@ -27,18 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _resize(parser, options.resize, options.script)
     if options.script is None:
         parser.error("which script? For example: --min 1 --max 4 train.py")
-    most = options.min if options.max is None else options.max
-    if not 1 <= options.min <= most:
-        parser.error(f"--min {options.min} --max {most}: both at least 1, max not below min")
+    max_workers = options.min if options.max is None else options.max
+    if not 1 <= options.min <= max_workers:
+        parser.error(f"--min {options.min} --max {max_workers}: both at least 1, max not below min")
     command = [sys.executable, "-u", *(["-m"] if options.module else []), options.script]
     path = options.directory or Path(tempfile.mkdtemp(prefix="runai-elastic-"))
     directory = JobDirectory(path)
     launcher = Launcher(
         [*command, *options.arguments],
         directory,
-        least=options.min,
-        most=most,
-        say=_print,
+        min_workers=options.min,
+        max_workers=max_workers,
+        report_progress=_print,
         restarts=options.restarts,
         grace_s=options.grace,
     )
@@ -62,7 +62,7 @@ def _resize(parser: argparse.ArgumentParser, count: int, directory: str | None) 
     if directory is None:
         parser.error("--resize N needs the job's directory; its launcher printed it")
     try:
-        JobDirectory(Path(directory)).want(count)
+        JobDirectory(Path(directory)).request_workers(count)
     except (FileNotFoundError, ValueError, MessageError) as error:
         parser.exit(2, f"{error}\n")
     return 0

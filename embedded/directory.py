@@ -111,7 +111,7 @@ class DataDirectory:
         except OSError as wrong:
             raise self._unusable(wrong) from wrong
 
-    def close_to_others(self) -> list[Path]:
+    def restrict_permissions(self) -> list[Path]:
         """Ensure that only this account and root can write the directory; return the changed paths.
 
         Each file counts: settings and Python modules in it are executed, and its databases define

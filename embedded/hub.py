@@ -38,12 +38,12 @@ from traitlets.config import Config
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.compared_callers import compared, record_uids
-from runai.embedded.accounts.forgetting import Forgetting, Forgotten, files_naming
+from runai.embedded.accounts.forgetting import AccountForgetting, ForgottenAccounts, files_naming
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.accounts.unix_authenticator import pam_service, with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory, write_private
-from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
+from runai.embedded.hub_log import HubLogFormatter, bound_anonymous_lines, start_rotation
 from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
 from runai.embedded.needed_settings import check_file, completed
@@ -59,7 +59,7 @@ from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.spawner.local import RunaiLocalSpawner
 
 
-class WhoseToken(SelfAPIHandler):
+class CurrentUserHandler(SelfAPIHandler):
     """JupyterHub's `/api/user`, with 503 instead of 403 while its database fails."""
 
     _database_failed = False
@@ -90,7 +90,7 @@ TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 SERVICE_POLL_SECONDS = 1  # JupyterHub's 30 s would delay the restart of a killed service
 MOST_RESTART_SECONDS = 32  # of a service that cannot start, as for a broken projects.yaml
 FAILS_WITHIN_S = 120  # a start takes half a minute on a busy machine, its delay the same at most
-LOG_LINES_SHOWN = 15
+LOG_TAIL_LINES = 15
 CANNOT_START = "The GPU service cannot start. "  # begins the last line of a service that cannot
 UNREAD = "The last start ended while it read jupyterhub_config.py."
 ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
@@ -110,7 +110,7 @@ class EmbeddedHub(app.JupyterHub):
     open_files = 0
     """Soft limit of descriptors that this process was started with; 0: unchanged."""
     address: PublicAddress
-    _log_formatter_cls = HubLines
+    _log_formatter_cls = HubLogFormatter
 
     @property
     def settings_of_up(self) -> Settings:
@@ -202,11 +202,13 @@ class EmbeddedHub(app.JupyterHub):
         With Unix accounts, all handlers compare their callers.
         """
         super().init_handlers()
-        ours = [(r"/api/user", WhoseToken)]
+        ours = [(r"/api/user", CurrentUserHandler)]
         self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
         if self.subdomain_host:
             services = rf"{self.base_url}services/([^/]+)/.*"
-            self.handlers.insert(0, (services, ToItsHost, {"services": self._service_map}))
+            self.handlers.insert(
+                0, (services, ServiceRedirectHandler, {"services": self._service_map})
+            )
         if self._unix_accounts is not None:
             self.handlers[:] = compared(self.handlers, self._unix_accounts)
 
@@ -242,8 +244,8 @@ class EmbeddedHub(app.JupyterHub):
                 f"Its certificate is signed by {directory.authority}: import that into the browser;"
                 f" for the command line, runai login {self.address.url} --ca FILE."
             )
-        behind_another = bool(self.config.CaddyProxy.get("trusted_proxies"))
-        if warning := self.address.warning(behind_another=behind_another):
+        behind_proxy = bool(self.config.CaddyProxy.get("trusted_proxies"))
+        if warning := self.address.warning(behind_proxy=behind_proxy):
             _print_to_terminal(warning)
 
     def _refuse_exit(self, ended: SystemExit) -> None:
@@ -281,8 +283,8 @@ class EmbeddedHub(app.JupyterHub):
         service = AsyncClient(f"{ours.url}{ours.prefix}", token)
         removal: AccountRemoval
         if settings.system_users:
-            forgotten = Forgotten(directory_of(settings.data_dir).known)
-            removal = Forgetting(forgotten, hub, service, self.log)
+            forgotten = ForgottenAccounts(directory_of(settings.data_dir).known_accounts)
+            removal = AccountForgetting(forgotten, hub, service, self.log)
             removal.files_naming = partial(files_naming, hub=self, projects=settings.projects)
         elif isinstance(accounts, Accounts):
             removal = AccountRemoval(accounts, hub, service, self.log)
@@ -338,7 +340,7 @@ class RestartDelay:
         IOLoop.current().call_later(delay + 1, _poll_if_it_runs, service, spawner)
 
 
-class ToItsHost(BaseHandler):
+class ServiceRedirectHandler(BaseHandler):
     """Redirect from the hub's host to a service's host: users know the hub's alone."""
 
     def initialize(self, services: Mapping[str, Service]) -> None:
@@ -384,7 +386,7 @@ def failure_text(log: Path, begin: int = 0) -> str:
     with suppress(OSError):
         written = log.read_bytes()
         ours = written[begin if len(written) >= begin else 0 :]
-        lines = ours.decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        lines = ours.decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     sentences = [line for line in lines if line.startswith(CANNOT_START)]
     if sentences:
         return f"runai up: {sentences[-1]}"

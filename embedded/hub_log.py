@@ -19,10 +19,10 @@ from runai.hub_service.processes.log_lines import AnonymousLines, bounded
 
 LOG_BYTES = 10_000_000
 LOG_FILES = 10
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
-class HubLines(CoroutineLogFormatter):
+class HubLogFormatter(CoroutineLogFormatter):
     """Formatter of JupyterHub's log: every line printable and of bounded length."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -52,23 +52,23 @@ def start_rotation(log: Path) -> None:
         while True:
             with suppress(OSError):  # a full disk: the log stays, the next round retries
                 rotate(log)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
     threading.Thread(target=forever, name="log rotation", daemon=True).start()
 
 
-def rotate(log: Path, most_bytes: int = LOG_BYTES, files: int = LOG_FILES) -> None:
-    """Move a log above `most_bytes` to `LOG.1`, and older parts to the next number.
+def rotate(log: Path, max_bytes: int = LOG_BYTES, files: int = LOG_FILES) -> None:
+    """Move a log above `max_bytes` to `LOG.1`, and older parts to the next number.
 
-    Older parts go, oldest first, when the parts have more than `files - 1` times `most_bytes`
+    Older parts go, oldest first, when the parts have more than `files - 1` times `max_bytes`
     together. A line that is written between the copy and the truncation is lost.
     """
     size = log.stat().st_size
-    if size <= most_bytes:
+    if size <= max_bytes:
         return
-    kept = most_bytes * (files - 1)
+    retained_bytes = max_bytes * (files - 1)
     parts = [log.with_name(f"{log.name}.{number}") for number in range(1, files + 1)]
-    room = kept - size
+    room = retained_bytes - size
     for part in parts:
         if part.exists():
             room -= part.stat().st_size
@@ -77,7 +77,7 @@ def rotate(log: Path, most_bytes: int = LOG_BYTES, files: int = LOG_FILES) -> No
     copy = log.with_name(f".{log.name}.partial")
     copy.touch(mode=0o600)
     with log.open("rb+") as source, copy.open("wb") as target:
-        source.seek(max(0, size - kept))
+        source.seek(max(0, size - retained_bytes))
         shutil.copyfileobj(source, target)
         source.truncate(0)
     for newer, older in zip(parts[-2::-1], parts[:0:-1], strict=True):

@@ -41,7 +41,7 @@ class BoundedServer(HTTPServer):
         """Store the bounds; `most_connections` 0: `max_connections()`."""
         limits = {"idle_connection_timeout": IDLE_S, "body_timeout": BODY_S}
         super().initialize(*args, **limits | kwargs)
-        self._most = most_connections or max_connections()
+        self._max_connections = most_connections or max_connections()
         self._head_within_s = head_within_s
         self._without_head: dict[IOStream, asyncio.TimerHandle] = {}
         """Connections that wait for their first head, oldest first."""
@@ -51,7 +51,7 @@ class BoundedServer(HTTPServer):
         super().handle_stream(stream, address)
         late = asyncio.get_running_loop().call_later(self._head_within_s, stream.close)
         self._without_head[stream] = late
-        if len(self._connections) > self._most:
+        if len(self._connections) > self._max_connections:
             oldest = next(iter(self._without_head))
             self._stop_waiting(oldest)
             oldest.close()
@@ -63,7 +63,7 @@ class BoundedServer(HTTPServer):
     ) -> HTTPMessageDelegate:
         """Return the request's delegate, which ends the time limit at the head."""
         delegate = super().start_request(server_conn, request_conn)
-        return _AtHead(delegate, lambda: self._stop_waiting(server_conn.stream))
+        return _HeadObserver(delegate, lambda: self._stop_waiting(server_conn.stream))
 
     def on_close(self, server_conn: Any) -> None:  # noqa: ANN401
         """Forget a closed connection."""
@@ -75,7 +75,7 @@ class BoundedServer(HTTPServer):
             late.cancel()
 
 
-class _AtHead(HTTPMessageDelegate):
+class _HeadObserver(HTTPMessageDelegate):
     """Delegate that reports a whole head, and passes everything on."""
 
     def __init__(self, delegate: HTTPMessageDelegate, at_head: Callable[[], None]) -> None:

@@ -18,9 +18,9 @@ from typing import Any, NoReturn, Protocol
 import psutil
 from tornado.httpclient import AsyncHTTPClient
 
-EVERY_S = 10.0
-LOOK_EVERY_S = 1.0
-MOST_AT_ONCE_S = 2 * LOOK_EVERY_S
+PROBE_INTERVAL_S = 10.0
+POLL_INTERVAL_S = 1.0
+MAX_STEP_S = 2 * POLL_INTERVAL_S
 """Most seconds counted per round: a longer one means that machine or hub was suspended."""
 
 
@@ -38,11 +38,11 @@ class Silence:
 
     def passed(self, seconds: float) -> bool:
         """Add time without an answer; return True if the process has hung."""
-        self.lasts += min(seconds, MOST_AT_ONCE_S)
+        self.lasts += min(seconds, MAX_STEP_S)
         return self.has_answered and self.lasts >= self.limit
 
 
-class Watched(Protocol):
+class MonitoredService(Protocol):
     """A service that JupyterHub starts itself."""
 
     name: str
@@ -55,7 +55,7 @@ class Watched(Protocol):
 
 
 async def probe_liveness(
-    service: Watched,
+    service: MonitoredService,
     limit: float,
     log: logging.Logger,
     *,
@@ -64,22 +64,22 @@ async def probe_liveness(
 ) -> NoReturn:
     """Kill the service's process each time it does not answer for `limit` seconds; run forever."""
     watched: Popen[bytes] | None = None
-    silence, asked, rests_until = Silence(limit), None, 0.0
+    silence, probe, next_probe_at = Silence(limit), None, 0.0
     while True:
         before = clock()
-        await sleep(LOOK_EVERY_S)
+        await sleep(POLL_INTERVAL_S)
         now, process = clock(), service.proc
         if process is not watched:
-            watched, silence, asked, rests_until = process, Silence(limit), None, now
-        if process is None or process.poll() is not None or now < rests_until:
+            watched, silence, probe, next_probe_at = process, Silence(limit), None, now
+        if process is None or process.poll() is not None or now < next_probe_at:
             continue
-        if asked is None:
-            asked = ensure_future(_probe(service, process, known=silence.has_answered))
-        elif asked.done() and asked.result():
+        if probe is None:
+            probe = ensure_future(_probe(service, process, known=silence.has_answered))
+        elif probe.done() and probe.result():
             if not silence.has_answered:
                 log.info("Service %s responds (process %d).", service.name, process.pid)
             silence.record_answer()
-            asked, rests_until = None, now + EVERY_S
+            probe, next_probe_at = None, now + PROBE_INTERVAL_S
         elif silence.passed(now - before):
             log.error(
                 "Service %s has not responded for %.0f s: killing it; JupyterHub restarts it.",
@@ -87,11 +87,11 @@ async def probe_liveness(
                 silence.lasts,
             )
             process.kill()
-        elif asked.done():
-            asked = None
+        elif probe.done():
+            probe = None
 
 
-async def _probe(service: Watched, process: Popen[bytes], *, known: bool) -> bool:
+async def _probe(service: MonitoredService, process: Popen[bytes], *, known: bool) -> bool:
     """Wait without limit for any answer of the process; return False on a connection error."""
     with suppress(Exception):  # any connection or protocol error
         url = f"{service.url}{service.prefix}health/live"

@@ -30,7 +30,7 @@ UNITED: Final = ("scopes", "services")
 
 
 @dataclass
-class Completion:
+class SettingsCompletion:
     """The settings that complete the admin's file, with a sentence for each addition."""
 
     config: Any = field(default_factory=Config)
@@ -55,7 +55,7 @@ def check_file(ours: Config, file: Config) -> None:
                 _parsed(section, key, deepcopy(given[key]), ours[section][key])
 
 
-def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> Completion:
+def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> SettingsCompletion:
     """Return the settings of the hub that complete the chosen ones.
 
     `spawners` are the names of the spawner's class and its bases, general ones first.
@@ -63,7 +63,7 @@ def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> Completi
     Raises:
         InvalidRequest: a setting has a form that cannot be completed.
     """
-    done = Completion()
+    done = SettingsCompletion()
     for key in OF_HUB:
         needed: Any = ours.JupyterHub[key]
         given = chosen.JupyterHub.get(key, type(needed)())
@@ -82,7 +82,7 @@ def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> Completi
 
 
 def _with_entries(
-    done: Completion, name: str, ours: list[dict[str, Any]], given: list[dict[str, Any]]
+    done: SettingsCompletion, name: str, ours: list[dict[str, Any]], given: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the given entries, with ours of the same name merged in and the missing ones added."""
     entries = given
@@ -99,7 +99,9 @@ def _with_entries(
     return entries
 
 
-def _merge(done: Completion, name: str, needed: dict[str, Any], entry: dict[str, Any]) -> None:
+def _merge(
+    done: SettingsCompletion, name: str, needed: dict[str, Any], entry: dict[str, Any]
+) -> None:
     """Add the missing fields of our service or role to the file's entry of the same name."""
     place = f"{needed['name']} in {name}"
     done.add([key for key in needed if key not in entry], place)
@@ -111,7 +113,7 @@ def _merge(done: Completion, name: str, needed: dict[str, Any], entry: dict[str,
             entry[key] = _with_missing(done, place, value, known)
 
 
-def _with_missing(done: Completion, place: str, needed: Any, given: Any) -> Any:  # noqa: ANN401
+def _with_missing(done: SettingsCompletion, place: str, needed: Any, given: Any) -> Any:  # noqa: ANN401
     """Return a list or dict, completed by the needed one."""
     missing = [each for each in needed if each not in given]
     done.add(missing, place)

@@ -211,7 +211,7 @@ def _start(settings: Settings) -> None:
             code="not_installed",
         )
     directory = DataDirectory(settings.data_dir)
-    for path in directory.close_to_others():
+    for path in directory.restrict_permissions():
         print(f"{path} could be written by others; it is closed to them now.")
     _check_files(settings, directory)
     address = public_address(settings, {})
@@ -326,9 +326,10 @@ def _file(option: str, text: str | None, what: str) -> Path | None:
     return path
 
 
-def _number(option: str, text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+def _number(option: str, text: str, minimum: int, maximum: int) -> int:
+    if not (text.isascii() and text.isdecimal() and minimum <= int(text) <= maximum):
         raise InvalidRequest(
-            f"{option} {text} is not possible.", hint=f"Use a whole number from {least} to {most}."
+            f"{option} {text} is not possible.",
+            hint=f"Use a whole number from {minimum} to {maximum}.",
         )
     return int(text)

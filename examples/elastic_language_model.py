@@ -23,7 +23,7 @@ import runai.elastic.torch as elastic
 PADDING = 0
 CHARACTERS = 128
 LONGEST = 64
-HELD_OUT = 64
+VALIDATION_LINES = 64
 
 
 def read_lines(count):
@@ -85,7 +85,7 @@ def main():
     model = Writer().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     job = elastic.Job(model, optimizer)
-    loader = elastic.DataLoader(lines[:-HELD_OUT], collate_fn=pad, count=count_characters)
+    loader = elastic.DataLoader(lines[:-VALIDATION_LINES], collate_fn=pad, count=count_characters)
 
     for epoch in job.epochs(options.epochs):
         for batch in loader:
@@ -96,10 +96,10 @@ def main():
 
     if runai.elastic.master:
         with torch.no_grad():
-            held_out = loss_of(model, pad(lines[-HELD_OUT:]).to(device))
+            validation_loss = loss_of(model, pad(lines[-VALIDATION_LINES:]).to(device))
         print(
-            f"after {job.update} updates: loss {held_out:.4f}, as if choosing among"
-            f" {held_out.exp():.1f} characters",
+            f"after {job.update} updates: loss {validation_loss:.4f}, as if choosing among"
+            f" {validation_loss.exp():.1f} characters",
             flush=True,
         )
 

@@ -41,10 +41,10 @@ def main() -> None:
     rate, width = CHOICES[number]
     result = Path("sweep") / f"{number}.json"
     if not result.exists():
-        told = {"rate": rate, "width": width, "loss": loss_of(rate, width)}
+        record = {"rate": rate, "width": width, "loss": loss_of(rate, width)}
         result.parent.mkdir(exist_ok=True)
         fresh = result.with_suffix(".new")
-        fresh.write_text(json.dumps(told))
+        fresh.write_text(json.dumps(record))
         fresh.replace(result)
     print(result.read_text())
 

@@ -100,11 +100,11 @@ class Training:
 
     def load(self, path: Path) -> None:
         """Restore the state from a checkpoint."""
-        with np.load(path) as kept:
-            place = json.loads(str(kept["place"]))
-            self.order = kept["order"]
-            self.weights = {name: kept[f"weights_{name}"] for name in self.weights}
-            self.speed = {name: kept[f"speed_{name}"] for name in self.speed}
+        with np.load(path) as saved:
+            place = json.loads(str(saved["place"]))
+            self.order = saved["order"]
+            self.weights = {name: saved[f"weights_{name}"] for name in self.weights}
+            self.speed = {name: saved[f"speed_{name}"] for name in self.speed}
         self.epoch, self.batch = place["epoch"], place["batch"]
         self.loss_sum, self.losses = place["loss_sum"], place["losses"]
         self.random.bit_generator.state = place["random"]
@@ -149,8 +149,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("RUNAI_ARRAY_INDEX", "0")))
     options = parser.parse_args()
 
-    told_to_stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _signal, _frame: told_to_stop.set())
+    stop_requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: stop_requested.set())
 
     folder = Path(os.environ.get("RUNAI_CHECKPOINT_DIR", "checkpoints"))
     checkpoint = folder / f"checkpoint-{os.environ.get('RANK', '0')}.npz"
@@ -164,13 +164,13 @@ def main() -> int:
         epoch, began = training.epoch, time.monotonic()
         while training.epoch == epoch:
             training.step(points, labels)
-            if told_to_stop.is_set():
+            if stop_requested.is_set():
                 break
         if training.epoch > epoch:
-            told_to_stop.wait(options.seconds - (time.monotonic() - began))
+            stop_requested.wait(options.seconds - (time.monotonic() - began))
             print(f"epoch {training.epoch:3} loss {training.losses[-1]:.6f}", flush=True)
         training.save(checkpoint)
-        if told_to_stop.is_set() and training.epoch < options.epochs:
+        if stop_requested.is_set() and training.epoch < options.epochs:
             print(f"Stopped in epoch {training.epoch + 1}; the checkpoint is kept.", flush=True)
             return STOPPED_BY_SIGTERM
 

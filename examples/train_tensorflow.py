@@ -25,10 +25,10 @@ def take() -> bytearray:
         return bytearray()
     share_mib = int(os.environ.get("RUNAI_GPU_MEMORY_LIMIT_MIB", "1024"))
     in_use_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    held = bytearray(max(0, share_mib - in_use_mib) * MIB)
-    for page in range(0, len(held), 4096):  # untouched pages are not resident
-        held[page] = 1
-    return held
+    allocated = bytearray(max(0, share_mib - in_use_mib) * MIB)
+    for page in range(0, len(allocated), 4096):  # untouched pages are not resident
+        allocated[page] = 1
+    return allocated
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     seconds = parser.parse_args().seconds
 
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
-    held = None if has_gpu else take()
+    allocated = None if has_gpu else take()
     model = tf.keras.Sequential(
         [tf.keras.layers.Dense(256, activation="relu"), tf.keras.layers.Dense(10)]
     )
@@ -54,7 +54,7 @@ def main() -> None:
             loss = model.train_on_batch(images, labels)
         print(f"loss {float(loss):.4f}", flush=True)
         time.sleep(WAIT_S)
-    del held
+    del allocated
 
 
 if __name__ == "__main__":

@@ -54,23 +54,25 @@ class SessionRefused(_SpawnException):
         return cls(str(error), reason=error.code)
 
     @classmethod
-    def of_end(cls, how: str, lines: str, *, hint: str = "", way_out: str = "") -> "SessionRefused":
+    def of_end(
+        cls, how: str, lines: str, *, hint: str = "", suggestion: str = ""
+    ) -> "SessionRefused":
         """Tell of a server's early end; its last lines are for the user, and never in a log.
 
-        `how` it ended, `hint`, a sentence for a server without lines, and `way_out` may be empty.
+        `how`, `hint`, a sentence for a server without lines, and `suggestion` may be empty.
         """
         sentence = f"Your server ended before it answered{f' ({how})' if how else ''}."
         if hint and not lines:
             sentence = f"{sentence} {hint}"
         refused = cls(sentence, reason="ended")
-        refused.jupyterhub_message = f"{sentence} {way_out}".rstrip()
+        refused.jupyterhub_message = f"{sentence} {suggestion}".rstrip()
         if lines:
-            told = f"{sentence} Its last lines:"
-            refused.jupyterhub_message = f"{told}\n{lines}\n{way_out}".rstrip()
+            heading = f"{sentence} Its last lines:"
+            refused.jupyterhub_message = f"{heading}\n{lines}\n{suggestion}".rstrip()
             refused.jupyterhub_html_message = (
-                f"{html.escape(told)}"
+                f"{html.escape(heading)}"
                 f'<pre class="text-start" style="white-space: pre-wrap">{html.escape(lines)}</pre>'
-                f"{html.escape(way_out)}"
+                f"{html.escape(suggestion)}"
             )
         return refused
 
@@ -86,15 +88,15 @@ class StartTimeout(TimeoutError):
 class Admission:
     """A session's request for GPUs from the service, from submission to release.
 
-    `say` receives each new progress message for the user. `workload` is the id of the submitted
+    `notify` receives each new progress message for the user. `workload` is the id of the submitted
     workload, "" before. A caller that fails or is cancelled must call `release`.
     """
 
     def __init__(
-        self, client: AsyncClient, say: Callable[[str], None], workload: Named = ""
+        self, client: AsyncClient, notify: Callable[[str], None], workload: Named = ""
     ) -> None:
         self._client = client
-        self._say = say
+        self._notify = notify
         self._workload = workload
 
     @property
@@ -123,10 +125,10 @@ class Admission:
                         )
                     last_reason = self._report_wait(detail, last_reason)
                     detail = await self._next(detail)
-        except NotFound as gone:
+        except NotFound as deleted:
             raise SessionRefused(
                 "The session was deleted while it waited.", reason="deleted"
-            ) from gone
+            ) from deleted
         except RunaiError as error:
             raise SessionRefused.of(error) from error
         except TimeoutError as late:
@@ -135,7 +137,7 @@ class Admission:
                 f"{': ' + last_reason if last_reason else ''}. Ask for less, or try again later.",
                 reason="queue_timeout",
             ) from late
-        self._say(_granted(detail))
+        self._notify(_granted(detail))
         return detail
 
     async def check(self, request: SubmitRequest) -> SubmitReply:
@@ -195,7 +197,7 @@ class Admission:
                 # It may be stored all the same: then the retry finds it as a stale workload.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-                self._say("The GPU service does not answer; trying again.")
+                self._notify("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _remove_stale(self, workload: str, owner: str, server: str) -> None:
@@ -218,9 +220,9 @@ class Admission:
                 f"The earlier session {workload} has not ended yet.", hint="Try again in a minute."
             ) from None
 
-    async def _next(self, seen: WorkloadDetail) -> WorkloadDetail:
+    async def _next(self, detail: WorkloadDetail) -> WorkloadDetail:
         """Return the workload at its next change, or after one poll."""
-        return await self._retrying(lambda: self._client.wait(seen, seen.version, POLL_SECONDS))
+        return await self._retrying(lambda: self._client.wait(detail, detail.version, POLL_SECONDS))
 
     async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call, and retry for 30 s while the service restarts."""
@@ -231,13 +233,13 @@ class Admission:
             except Unavailable:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-                self._say("The GPU service does not answer; trying again.")
+                self._notify("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _report_wait(self, detail: WorkloadDetail, last: str) -> str:
         reason = detail.reason.text if detail.reason else ""
         if reason and reason != last:
-            self._say(f"Waiting: {reason}")
+            self._notify(f"Waiting: {reason}")
         return reason or last
 
 

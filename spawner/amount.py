@@ -86,7 +86,7 @@ Amount(milli_gpus=0, memory_mib=8192))
         )
     text = str(written).strip().lower()
     if len(text) > LONGEST_TEXT:  # keeps the parsers below cheap and exact
-        raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT)
+        raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT)
     for sign, spelt in _SIGNS.items():
         text = text.replace(sign, spelt)
     if text in _NOTHING:
@@ -95,18 +95,18 @@ Amount(milli_gpus=0, memory_mib=8192))
         return _memory(memory[1], memory[2], text)
     if gpus := _GPUS.fullmatch(text):
         return _gpus(gpus[1], text)
-    raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT)
+    raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT)
 
 
 def _memory(number: str, unit: str, text: str) -> Amount:
     mib = math.ceil(Decimal(number.replace(",", ".")) * _MIB_PER_UNIT[unit])
     if mib < 1:
         raise InvalidRequest(
-            f"{_shown(text)} is no memory at all.", hint='Choose "without a GPU", or ask for some.'
+            f"{_quoted(text)} is no memory at all.", hint='Choose "without a GPU", or ask for some.'
         )
     if mib > MOST_MEMORY_MIB:
         raise InvalidRequest(
-            f"{_shown(text)} is more memory than any GPU has.", hint="Ask for less."
+            f"{_quoted(text)} is more memory than any GPU has.", hint="Ask for less."
         )
     return Amount(memory_mib=mib)
 
@@ -119,27 +119,27 @@ def _gpus(number: str, text: str) -> Amount:
             int(below or 1) * (100 if percent else 1)
         )
     except (InvalidOperation, ValueError, ZeroDivisionError):
-        raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT) from None
+        raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT) from None
     # Round a third down: a session must not get more than the ledger records.
     milli = math.floor(value * 1000)
     if not below and not percent and milli != value * 1000:
         raise InvalidRequest(
-            f"{_shown(text)} GPUs are too fine.", hint="Use at most three decimals."
+            f"{_quoted(text)} GPUs are too fine.", hint="Use at most three decimals."
         )
     if milli < 1 and value > 0:
-        raise InvalidRequest(f"{_shown(text)} of a GPU is too little.", hint="Use at least 0.001.")
+        raise InvalidRequest(f"{_quoted(text)} of a GPU is too little.", hint="Use at least 0.001.")
     if milli > 1000 and milli % 1000:
         raise InvalidRequest(
-            f"{_shown(text)} GPUs are not possible: above one GPU only whole ones are.",
+            f"{_quoted(text)} GPUs are not possible: above one GPU only whole ones are.",
             hint=f"Ask for {milli // 1000} or {milli // 1000 + 1}, or for less than 1.",
         )
     if milli > MOST_GPUS * 1000:
         raise InvalidRequest(
-            f"{_shown(text)} GPUs are more than any machine has.", hint="Ask for fewer."
+            f"{_quoted(text)} GPUs are more than any machine has.", hint="Ask for fewer."
         )
     return Amount(milli_gpus=milli)
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return the input in quotes, cut to 40 characters."""
     return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…")

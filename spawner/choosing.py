@@ -28,7 +28,7 @@ LONGEST_OPTIONS: Final = 10_000  # characters of JSON; our form's have about 40
 PATIENCE_SECONDS = 1.0  # an unavailable service detects ended sessions itself
 
 
-class SessionChoosing(LoggingConfigurable):
+class SessionSpawnerMixin(LoggingConfigurable):
     """Mixin of both spawners: spawn form, user options and a client of the service."""
 
     service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
@@ -77,16 +77,18 @@ class SessionChoosing(LoggingConfigurable):
         )
         offer = form.Offer()
         trouble = ""
-        asked = self._log_request("what the form can offer")
+        request_id = self._log_request("what the form can offer")
         try:
-            async with self._client(asked, patience_s=0) as client:
+            async with self._client(request_id, patience_s=0) as client:
                 offer = await form.form_choices(client, person)
-        except (RunaiError, TimeoutError) as away:
-            self.log.warning("The service did not answer the spawn form: %s [%s]", away, asked)
+        except (RunaiError, TimeoutError) as error:
+            self.log.warning(
+                "The service did not answer the spawn form: %s [%s]", error, request_id
+            )
             trouble = (
                 "The GPU service does not answer: only a session without a GPU can start. Load this"
                 " page again for the others. If that lasts, an admin finds the reason in the hub's"
-                f" log: {asked}"
+                f" log: {request_id}"
             )
         ours = (*OPTIONS, *OF_MACHINE) if self.of_machine else OPTIONS
         last = {key: value for key, value in self._last_options().items() if key in ours}
@@ -151,17 +153,17 @@ class SessionChoosing(LoggingConfigurable):
 
     def _log_request(self, what: str) -> str:
         """Log a request to the service; return its new request id."""
-        asked = new_id()
+        request_id = new_id()
         server = f"{self.user.name}/{self.name}" if self.name else self.user.name
-        self.log.info("%s: asking the GPU service for %s [%s]", printable(server), what, asked)
-        return asked
+        self.log.info("%s: asking the GPU service for %s [%s]", printable(server), what, request_id)
+        return request_id
 
     @asynccontextmanager
     async def _client(
-        self, asked: str, patience_s: float = PATIENCE_SECONDS
+        self, request_id: str, patience_s: float = PATIENCE_SECONDS
     ) -> AsyncIterator[AsyncClient]:
         """Yield a client of the service; its calls, and their logs, have this request id."""
-        before = current_request.set(asked)
+        before = current_request.set(request_id)
         try:
             async with AsyncClient(
                 self.service_url, self.service_token, patience_s=patience_s
@@ -171,11 +173,11 @@ class SessionChoosing(LoggingConfigurable):
             current_request.reset(before)
 
 
-def leave_to_start(_spawner: SessionChoosing, _user_options: dict[str, Any]) -> None:
+def leave_to_start(_spawner: SessionSpawnerMixin, _user_options: dict[str, Any]) -> None:
     """Do nothing: `start` checks the options, as an error here is logged with a traceback."""
 
 
-def unless_stopped(spawner: SessionChoosing, ready: dict[str, Any]) -> dict[str, Any]:
+def unless_stopped(spawner: SessionSpawnerMixin, ready: dict[str, Any]) -> dict[str, Any]:
     """Return the last event of a start: a failure if the start was stopped meanwhile.
 
     JupyterHub calls a cancelled start ready until it has stopped the server, a second later.

@@ -123,7 +123,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         overview = await client.overview()
-    asked = [
+    candidates = [
         (project, amount)
         for project in overview.projects
         if person.is_member(project)
@@ -138,7 +138,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
 
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
-            for project, amount in asked:
+            for project, amount in candidates:
                 group.create_task(dry_run(project, amount))
     projects = [
         ProjectChoices(

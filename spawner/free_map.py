@@ -9,7 +9,7 @@ from typing import Final
 
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 
-MOST_DEVICES: Final = 64
+MAX_DEVICES: Final = 64
 """Above it the map has only the sentence."""
 
 
@@ -38,8 +38,8 @@ def free_map(nodes: Sequence[NodeView]) -> FreeMap:
     whole = sum(_free(device) == 1 for device in devices)
     words = f"{_number(sum(map(_free, devices)))} of {len(devices)} GPUs free"
     words += f" ({whole} whole)" if 0 < whole < len(devices) else ""
-    drawn = [] if len(devices) > MOST_DEVICES else [_node(n) for n in nodes if n.devices]
-    return FreeMap(words, drawn)
+    free_nodes = [] if len(devices) > MAX_DEVICES else [_node(n) for n in nodes if n.devices]
+    return FreeMap(words, free_nodes)
 
 
 def _node(node: NodeView) -> FreeNode:

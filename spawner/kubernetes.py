@@ -18,7 +18,7 @@ from traitlets import Unicode, default
 
 from runai.spawner.admission import Admission, SessionRefused, StartTimeout, minutes
 from runai.spawner.choosing import (
-    SessionChoosing,
+    SessionSpawnerMixin,
     leave_to_start,
     options_from_form,
     session_request,
@@ -35,12 +35,12 @@ from runai.spawner.pod import (
 from runai.spawner.progress import StartProgress, merged
 from runai.spawner.session import OPTIONS, SessionRequest
 
-LOOK_EVERY_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
+POLL_INTERVAL_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
 FIELDS: Final = (*OPTIONS, "amount", "_xsrf")
 """Names of our own form fields."""
 
 
-class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
+class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
     """A KubeSpawner: each pod gets the part of a GPU that its user chooses.
 
     `start_timeout` (zero-to-jupyterhub's `singleuser.startTimeout`) counts from the binding of the
@@ -71,7 +71,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         self._progress = StartProgress()
         self._pod_created = asyncio.Event()
         self._pod_uid = ""
-        self._seen: PodStart | None = None
+        self._pod_start: PodStart | None = None
         self._awaits_answer = False
         self._launch_timeout = self.start_timeout
 
@@ -88,8 +88,8 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return self._render_options_form(profiles) + chosen if profiles else chosen
 
     def _options_from_fields(self, fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        others = {key: value for key, value in fields.items() if key not in FIELDS}
-        options: dict[str, str] = self._options_from_form(others)
+        profile_fields = {key: value for key, value in fields.items() if key not in FIELDS}
+        options: dict[str, str] = self._options_from_form(profile_fields)
         if "profile" in options and "gpus" not in fields:  # a link with ?profile=…
             return options
         ours = {key: value for key, value in fields.items() if key in FIELDS}
@@ -206,7 +206,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = StartProgress()
         self._pod_created.clear()
-        self._seen = None
+        self._pod_start = None
         self.is_starting = True
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
@@ -234,7 +234,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         """Report why the pod waits, until it ends or its queue or launch takes too long.
 
         Raises:
-            SessionRefused: the pod was not bound within `queue_timeout`, or as `_look`.
+            SessionRefused: the pod was not bound within `queue_timeout`, or as `_pod_state`.
             StartTimeout: the pod was bound, but its server did not start.
         """
         await self._pod_created.wait()
@@ -242,36 +242,36 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         waits_since, launched = clock(), None if self._request.is_workload else clock()
         sentence = ""
         while True:
-            seen = self._look()
-            sentence = seen.sentence or sentence
-            self._report_wait(seen)
-            if launched is None and seen.node:
+            pod_start = self._pod_state()
+            sentence = pod_start.sentence or sentence
+            self._report_wait(pod_start)
+            if launched is None and pod_start.node:
                 launched = clock()
             if launched is not None and clock() - launched > self._launch_timeout:
-                raise StartTimeout(self._launch_error(seen))
+                raise StartTimeout(self._launch_error(pod_start))
             if launched is None and clock() - waits_since > self.queue_timeout:
                 raise SessionRefused(
                     f"No GPU was granted within {minutes(self.queue_timeout)}"
                     f"{': ' + sentence if sentence else ''}. Ask for less, or try again later.",
                     reason="queue_timeout",
                 )
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _watch_pod(self) -> NoReturn:
         """Wait until the pod's server has ended.
 
         Raises:
-            SessionRefused: as `_look`.
+            SessionRefused: as `_pod_state`.
         """
         self._awaits_answer = True
         try:
             while True:
-                self._look()
-                await asyncio.sleep(LOOK_EVERY_S)
+                self._pod_state()
+                await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             self._awaits_answer = False
 
-    def _look(self) -> PodStart:
+    def _pod_state(self) -> PodStart:
         """Return the state of this start's pod.
 
         Raises:
@@ -280,27 +280,27 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         reflector = self.pod_reflector
         pod = reflector.pods.get(f"{self.namespace}/{self.pod_name}")
         if pod is not None and pod["metadata"]["uid"] == self._pod_uid:  # else an old namesake
-            self._seen = start_state(pod)
-        elif self._seen is not None and reflector.first_load_future.done():
-            self._seen = PodStart(is_deleted=True)
-        seen = self._seen or PodStart()
-        if seen.is_deleted:
+            self._pod_start = start_state(pod)
+        elif self._pod_start is not None and reflector.first_load_future.done():
+            self._pod_start = PodStart(is_deleted=True)
+        pod_start = self._pod_start or PodStart()
+        if pod_start.is_deleted:
             raise SessionRefused("The session was deleted while it waited.", reason="deleted")
-        if seen.end is not None:
-            raise SessionRefused.of_end(seen.end.how, seen.end.lines)
-        return seen
+        if pod_start.end is not None:
+            raise SessionRefused.of_end(pod_start.end.how, pod_start.end.lines)
+        return pod_start
 
-    def _report_wait(self, seen: PodStart) -> None:
-        if seen.sentence:
-            self._progress.append(f"Waiting: {seen.sentence}")
-        elif seen.node:
-            self._progress.append(f"Starting JupyterLab on {seen.node}")
+    def _report_wait(self, pod_start: PodStart) -> None:
+        if pod_start.sentence:
+            self._progress.append(f"Waiting: {pod_start.sentence}")
+        elif pod_start.node:
+            self._progress.append(f"Starting JupyterLab on {pod_start.node}")
 
-    def _launch_error(self, seen: PodStart) -> str:
+    def _launch_error(self, pod_start: PodStart) -> str:
         last = next((event["message"] for event in reversed(self.events)), "")
         return (
-            f"The server has its place{' on ' + seen.node if seen.node else ''}, but did not start"
-            f" within {minutes(self._launch_timeout)}{': ' + last if last else '.'}"
+            f"The server has its place{' on ' + pod_start.node if pod_start.node else ''}, but did"
+            f" not start within {minutes(self._launch_timeout)}{': ' + last if last else '.'}"
         )
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:

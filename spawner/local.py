@@ -37,8 +37,8 @@ from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.folder_lock import locked
 from runai.hub_service.processes.path_faults import PROGRAM as PATH_CHECK
 from runai.hub_service.processes.session_end import SESSION_ID, SessionProcesses, end_session
-from runai.hub_service.processes.shell_environment import beneath, of_python
-from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
+from runai.hub_service.processes.shell_environment import beneath, python_variables
+from runai.hub_service.processes.tmp_dirs import TmpDirs, is_in_tmp_dir
 from runai.hub_service.processes.user_account import (
     UnixAccount,
     caches,
@@ -51,7 +51,7 @@ from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
-from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
+from runai.spawner.choosing import SessionSpawnerMixin, options_from_form, session_request
 from runai.spawner.first_answer import end_wait_with_server
 from runai.spawner.output import StartOutput, output_file
 from runai.spawner.progress import StartProgress
@@ -60,16 +60,16 @@ from runai.spawner.without_settings import STARTED_WITHOUT, SettingsFolder
 
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 """Shells that take -l together with -c."""
-LOOK_EVERY_S = 0.25
+POLL_INTERVAL_S = 0.25
 """Seconds between checks of a process that has not answered yet."""
-WAY_OUT = "Are your own settings the cause? The form offers Start without my settings."
+SETTINGS_HINT = "Are your own settings the cause? The form offers Start without my settings."
 RUNTIME = ".local/share/jupyter/runtime"
 """Folder in the home that Jupyter must be able to write to, unless one of these names another."""
 RUNTIME_ELSEWHERE = {"JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"}
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
+class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
     """A spawner of JupyterLab processes that waits until the scheduler grants the GPU."""
 
     system_users = Bool(
@@ -115,7 +115,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._limits = account_limits.AccountLimits()
         self._settings: SettingsFolder | None = None
         self._progress = StartProgress()
-        self._looked_up: UnixAccount | None = None
+        self._start_account: UnixAccount | None = None
         """The account of this start, with system users."""
 
     # -- options ---------------------------------------------------------------------------------
@@ -145,15 +145,15 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 request = session_request(self.user_options or {})
             self._settings = self._without_settings() if request.without_settings else None
             if self.system_users:
-                self._looked_up = await self._look_up()
+                self._start_account = await self._find_account()
             else:
                 await asyncio.to_thread(self._prepare_home)
             await asyncio.to_thread(self._check_account)
             self._python = await asyncio.to_thread(self._prepare_python)
             self._limits = await asyncio.to_thread(self._account_limits)
-            wanted = f"{request.amount.in_words()} in {request.project}"
-            asked = self._log_request(wanted) if request.is_workload else ""
-            async with self._client(asked) as client:
+            requested = f"{request.amount.in_words()} in {request.project}"
+            request_id = self._log_request(requested) if request.is_workload else ""
+            async with self._client(request_id) as client:
                 admission = Admission(client, progress.append)
                 try:
                     if request.is_workload:
@@ -202,8 +202,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         state: dict[str, Any] = super().get_state() | {"has_failed": self.has_failed}
         if self.pid:
             state.update(created=self._created, workload=self.workload, session_id=self._session_id)
-            if self._looked_up is not None:
-                state["account_uid"] = self._looked_up.uid
+            if self._start_account is not None:
+                state["account_uid"] = self._start_account.uid
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = state.get("workload", "")
         self._session_id = state.get("session_id", "")
         if self.system_users and (uid := state.get("account_uid")) is not None:
-            self._looked_up = replace(self._account, uid=uid)
+            self._start_account = replace(self._account, uid=uid)
         self.has_failed = state.get("has_failed", False)
 
     def clear_state(self) -> None:
@@ -241,7 +241,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         # A workload's id is the service's, which ends its processes, too.
         handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
         theirs = env.get("TMPDIR", "")  # the admin's setting, or of a session that we run in
-        chosen = {"TMPDIR": theirs} if theirs and not is_of_one(theirs) else {}
+        chosen = {"TMPDIR": theirs} if theirs and not is_in_tmp_dir(theirs) else {}
         if not chosen and "TMPDIR" not in handed:
             handed |= self._tmp_dir(handed[SESSION_ID])
         self._start_env = caches(self._home) | with_handed(env, handed) | chosen
@@ -277,7 +277,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         home, output = self._home, StartOutput(self._home, self._output, self._uid)
         self._start_output = output
         settings, umask = self._settings, int(self._umask, 8)
-        self.popen_kwargs |= {"pass_fds": self._held_tmp_dir()}
+        self.popen_kwargs |= {"pass_fds": self._lock_tmp_dir()}
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         limits = self._limits
 
@@ -308,10 +308,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def _account(self) -> UnixAccount:
         """Return the account of the server: that of its start, else what is known of the name."""
         name = self.user.name
-        if self._looked_up is not None:
-            return self._looked_up
+        if self._start_account is not None:
+            return self._start_account
         if self.system_users:
-            known = self._directory.known.get(name)
+            known = self._directory.known_accounts.get(name)
             return known.account() if known is not None else unknown_account(name)
         return UnixAccount(name, Path(self.users_directory) / home_name(name))
 
@@ -354,17 +354,17 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self.log.warning("%s has no TMPDIR of its own: %s", self.user.name, failed)
         return {}
 
-    def _held_tmp_dir(self) -> Sequence[int]:
+    def _lock_tmp_dir(self) -> Sequence[int]:
         """Return a descriptor by which the server keeps its TMPDIR from cleaners, until closed."""
         own = self._start_env.get("TMPDIR", "")
         with suppress(OSError):
-            if is_of_one(own):
+            if is_in_tmp_dir(own):
                 descriptor = locked(own)
                 self._tmp_fds.callback(os.close, descriptor)
                 return [descriptor]
         return []
 
-    async def _look_up(self) -> UnixAccount:
+    async def _find_account(self) -> UnixAccount:
         try:
             return await self._directory.account(self.user.name)
         except RunaiError as refused:
@@ -403,7 +403,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             # Run by our account at first: the server's may not be able to run this Python.
             [sys.executable, "-I", "-S", PATH_CHECK, json.dumps(options)],
             cwd="/",
-            env=of_python(os.environ),
+            env=python_variables(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -420,14 +420,14 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self.has_failed = fault["is_settings"]
             sentence = f"Your server {fault['text']}. Ask an admin of this machine."
             raise SessionRefused(
-                f"{sentence} {WAY_OUT}" if self.has_failed else sentence,
+                f"{sentence} {SETTINGS_HINT}" if self.has_failed else sentence,
                 reason="home_away" if fault["is_home_away"] else "account_cannot",
             )
 
     def _without_settings(self) -> SettingsFolder:
         """Return the folder for a start without the user's settings; the next one has them."""
-        kept = {name: value for name, value in self.user_options.items() if name != "settings"}
-        self.user_options = self.orm_spawner.user_options = self.accepted_options = kept
+        options = {name: value for name, value in self.user_options.items() if name != "settings"}
+        self.user_options = self.orm_spawner.user_options = self.accepted_options = options
         self.user.db.commit()
         return SettingsFolder()
 
@@ -467,7 +467,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             while True:
                 if (status := await self.poll()) is not None:
                     raise await self._ended(status)
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             self._start_output.close()
 
@@ -476,8 +476,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         lines = await asyncio.to_thread(self._start_output.last_lines, self._start_env)
         how = _exit_text(status) if status else ""
         self.has_failed = True
-        hint, way_out = f"~/{self._output} may say why.", "" if self._settings else WAY_OUT
-        return SessionRefused.of_end(how, lines, hint=hint, way_out=way_out)
+        hint, suggestion = f"~/{self._output} may say why.", "" if self._settings else SETTINGS_HINT
+        return SessionRefused.of_end(how, lines, hint=hint, suggestion=suggestion)
 
     def _make_home(self) -> None:
         users = Path(self.users_directory)
@@ -549,8 +549,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self._tmp_dirs().remove(session.id)
 
     def _not_released(self, workload: str) -> None:
-        asked = current_request.get()
-        self.log.warning("Cannot release %s; the service detects its end. [%s]", workload, asked)
+        request_id = current_request.get()
+        self.log.warning(
+            "Cannot release %s; the service detects its end. [%s]", workload, request_id
+        )
 
     async def _signal(self, sig: int) -> bool:
         """Send a signal to the process, if any; pid 0 is our own group."""

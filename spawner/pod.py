@@ -83,9 +83,10 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
     written = {*_HIDING, *_OF_MEMORY}
     container.env = [e for e in container.env or () if _name(e) not in written]
     if _is_shared(amount):
-        container.env.append(_shown("NVIDIA_VISIBLE_DEVICES", VISIBLE_DEVICES))
+        container.env.append(_field_variable("NVIDIA_VISIBLE_DEVICES", VISIBLE_DEVICES))
         container.env += [
-            _shown(name, f"metadata.annotations['{note}']") for name, note in _OF_MEMORY.items()
+            _field_variable(name, f"metadata.annotations['{note}']")
+            for name, note in _OF_MEMORY.items()
         ]
     elif not _requests_devices(container.resources):
         container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
@@ -124,7 +125,7 @@ def _require_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PodExit:
     """The end of a server."""
 
     how: str = ""
@@ -141,7 +142,7 @@ class PodStart:
     """Node that it is bound to; "": it still waits."""
     sentence: str = ""
     """The scheduler's reason for the wait."""
-    end: End | None = None
+    end: PodExit | None = None
     """Its container's first end."""
     is_deleted: bool = False
 
@@ -162,7 +163,7 @@ def start_state(pod: Mapping[str, Any]) -> PodStart:
     )
 
 
-def _end(pod: Mapping[str, Any]) -> End | None:
+def _end(pod: Mapping[str, Any]) -> PodExit | None:
     """Return the first end of the server, None before: the kubelet starts it again."""
     status = pod.get("status", {})
     container = _named(status.get("containerStatuses") or ())
@@ -176,7 +177,7 @@ def _end(pod: Mapping[str, Any]) -> End | None:
     else:
         return None
     message = _whole_lines(terminated.get("message") or "", pod["spec"])
-    return End(how, last_lines(message, _environment_of(pod["spec"])))
+    return PodExit(how, last_lines(message, _environment_of(pod["spec"])))
 
 
 def _how(terminated: Mapping[str, Any]) -> str:
@@ -231,7 +232,7 @@ def _requests_devices(resources: V1ResourceRequirements) -> bool:
     return any(name.startswith("nvidia.com/") and str(amount) != "0" for name, amount in limits)
 
 
-def _shown(variable: str, field: str) -> V1EnvVar:
+def _field_variable(variable: str, field: str) -> V1EnvVar:
     source = V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=field))
     return V1EnvVar(name=variable, value_from=source)
 

@@ -15,14 +15,14 @@ class StartProgress:
     """The sentences of one start, in order."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
-        self._news = asyncio.Event()
+        self._sentences: list[str] = []
+        self._update_event = asyncio.Event()
         self.is_over = False
 
     def append(self, sentence: str) -> None:
         """Append a sentence, unless it equals the last one."""
-        if not self._said or self._said[-1] != sentence:
-            self._said.append(sentence)
+        if not self._sentences or self._sentences[-1] != sentence:
+            self._sentences.append(sentence)
             self._wake()
 
     def close(self) -> None:
@@ -32,22 +32,22 @@ class StartProgress:
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """Yield progress events from the first one on, until `close`."""
-        heard = 0
+        index = 0
         while True:
-            news = self._news
-            while heard < len(self._said):
+            update_event = self._update_event
+            while index < len(self._sentences):
                 yield {
-                    "progress": min(FIRST + STEP * heard, LAST),
-                    "message": self._said[heard],
+                    "progress": min(FIRST + STEP * index, LAST),
+                    "message": self._sentences[index],
                 }
-                heard += 1
+                index += 1
             if self.is_over:
                 return
-            await news.wait()
+            await update_event.wait()
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        update_event, self._update_event = self._update_event, asyncio.Event()
+        update_event.set()
 
 
 async def merged(*sources: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:

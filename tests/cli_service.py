@@ -138,11 +138,11 @@ async def _serve(
         platform = Platform(
             cluster=cluster,
             controller=controller,
-            scheduler=scheduler,
+            decision_worker=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=users,
-            members=members,
+            former_members=members,
             prefix=PREFIX,
             version="0.1.0",
             workdir_exists=is_directory,
@@ -154,7 +154,10 @@ async def _serve(
                 tasks.create_task(controller.run()),
                 tasks.create_task(
                     HistoryRecorder(
-                        cluster, ledger, controller.changes, seen=lambda: controller.last.snapshot
+                        cluster,
+                        ledger,
+                        controller.changes,
+                        last_snapshot=lambda: controller.last.snapshot,
                     ).run()
                 ),
                 tasks.create_task(ledger.run()),

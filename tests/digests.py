@@ -17,20 +17,20 @@ from pathlib import Path
 
 from dice import worlds
 from runai.hub_service.scheduler import (
-    Changes,
+    ClusterIndex,
     Decision,
-    Index,
     Plan,
     Snapshot,
+    SnapshotChanges,
     Wait,
     decide,
     explain,
     oversubscribed,
 )
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.explanations.device_holders import Holdings
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocations
 from runai.hub_service.scheduler.model.plan_json import decision_to_json, plan_to_json
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
 RECORD = Path(__file__).parent / "scheduler" / "digests.txt"
@@ -51,17 +51,17 @@ def digest(number: int) -> str:
 
 def cycles(number: int) -> Iterator[tuple[str, str]]:
     """Yield two texts per cycle of a world: the decisions with their cost, and the whole plan."""
-    index: Index | None = None
+    index: ClusterIndex | None = None
     life = worlds(number)
     world: Snapshot | None = next(life)
     while world is not None:
         if number % _BY_INDEX:
-            state = State(world, tree_of(world))
+            state = PlanningState(world, tree_of(world))
         else:
             index = _carried(index, world)
             state = index.state()
         plan = run(state)
-        cost = f"{state.looks} looks, {state.asks} asks"
+        cost = f"{state.candidates_examined} looks, {state.pod_sets_popped} asks"
         state.roll_back(0)
         decided = [in_words(decision) for decision in plan.decisions]
         shares = [f"{n} {s.allocated}/{s.fair_share}" for n, s in plan.projects.items()]
@@ -103,10 +103,10 @@ def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
         return None
 
 
-def _carried(index: Index | None, world: Snapshot) -> Index:
+def _carried(index: ClusterIndex | None, world: Snapshot) -> ClusterIndex:
     """Return the index with the changes since the previous cycle applied."""
     if index is None:
-        return Index(world)
+        return ClusterIndex(world)
     before = index.snapshot()
     known = {workload.name: workload for workload in before.workloads}
     there = {workload.name for workload in world.workloads}
@@ -116,10 +116,10 @@ def _carried(index: Index | None, world: Snapshot) -> Index:
         if getattr(world, name) != getattr(before, name)
     }
     index.apply(
-        Changes(
+        SnapshotChanges(
             now=world.now,
             workloads=tuple(w for w in world.workloads if known.get(w.name) != w),
-            gone=tuple(name for name in known if name not in there),
+            removed=tuple(name for name in known if name not in there),
             **frame,
         )
     )
@@ -130,16 +130,16 @@ def asked(world: Snapshot, plan: Plan) -> Iterator[str]:
     """Describe, for up to three pending workloads, their candidate victims in order."""
     known = {workload.name: workload for workload in world.workloads}
     for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)][:3]:
-        holdings, code = Holdings(world, plan, known[wait.workload]), wait.reason.code
+        holdings, code = HolderAllocations(world, plan, known[wait.workload]), wait.reason.code
         if not holdings.path:
             continue
         yield f"\n{wait.workload} lacks {holdings.demand}"
         for held in (holdings.holders(code), holdings.by_end(code)):
             yield f", {[(h.workload.name, h.quota, h.protected_until) for h in held]}"
-        yield f", {[account.name for account in holdings.keepers()]}"
+        yield f", {[account.name for account in holdings.non_lending_projects()]}"
         for rival in holdings.rivals():
             sets = [[held.workload.name for held in some] for some in holdings.sets_of(rival)]
-            yield f", {rival.name} by {holdings.over(rival)}: {sets}"
+            yield f", {rival.name} by {holdings.overage_of(rival)}: {sets}"
 
 
 def explained(world: Snapshot, plan: Plan, number: int) -> str:

@@ -14,7 +14,7 @@ from runai.elastic.torch.group import Agreement, abandon_group, is_loss
 def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
     """Agree once, lose rank 0; return the error of rank 2, which waits for rank 1 alone."""
     agreement = Agreement(ranks)
-    agreement.exchange(rank, 1, leaving=False)
+    agreement.exchange(rank, 1, must_leave=False)
     if rank == 0:
         agreement.conclude()
         return ""

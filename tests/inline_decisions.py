@@ -36,7 +36,7 @@ class InlinePipe:
         self.put(self.reply_to(request))
 
     def reply_to(self, request: Request) -> Reply:
-        what = pickle.loads(pickle.dumps(request.what))
+        what = pickle.loads(pickle.dumps(request.payload))
         decides = isinstance(what, Decide)
         answer = self._decisions.decide(what) if decides else self._decisions.answer(what)
         reply: Reply = pickle.loads(pickle.dumps(Reply(request.number, answer)))

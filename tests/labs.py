@@ -21,7 +21,7 @@ import psutil
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes.worker_process import lasting
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu, milli_gpus
@@ -73,7 +73,7 @@ class Lab:
 
     kind = ""
 
-    def __init__(self, cluster: RecordedCluster, clock: Clock) -> None:
+    def __init__(self, cluster: StoredCluster, clock: Clock) -> None:
         self.cluster = cluster
         self.clock = clock
 

@@ -18,7 +18,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PRIORITY,
     KubeNode,
     Pod,
-    read_machine,
+    read_node,
     read_pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import SPEC
@@ -26,10 +26,10 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, STARTS, J
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
     Demands,
     Taint,
+    accepted_values,
     obstacle,
-    wanted,
 )
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.objects.project_resource import (
     for_core,
     manifest,
@@ -80,7 +80,7 @@ def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -
 def _use_demands(demands: Demands) -> None:
     labels = {"zone": "a", "rank": "3", "odd": ""}
     obstacle(demands, "gpu-0", labels, (Taint("k", "v", "NoSchedule"),), {"rdma/hca": 1})
-    wanted(demands, "zone")
+    accepted_values(demands, "zone")
     hash(demands)
 
 
@@ -94,7 +94,7 @@ def _use_pod(pod: Pod) -> None:
 def _use_job(job: Job) -> None:
     for pod in (job.template, *job.templates[:3]):
         _use_pod(pod)
-    groups = Grouping().groups([], {job.uid: job}, {}, "default", awaited={job.uid})
+    groups = PodGrouping().groups([], {job.uid: job}, {}, "default", awaited={job.uid})
     # No Job may make us build more pods than fit into memory.
     assert sum(len(group.pods) for group in groups) <= 10_000
     assert len(job.templates) <= 10_000
@@ -143,7 +143,7 @@ READERS: dict[str, Callable[[dict[str, Any]], None]] = {
     "pod": _mirrored(EVERYTHING.read_pod, _use_pod),
     "Job": _mirrored(EVERYTHING.read_job, _use_job),
     "PyTorchJob": _mirrored(EVERYTHING.read_pytorch_job, _use_job),
-    "node": _mirrored(read_machine, _use_machine),
+    "node": _mirrored(read_node, _use_machine),
     "Project": _mirrored(read_project, _use_project),
     "claim": _mirrored(read_claim, lambda claim: _claimed(claim, VOLUME, CLASS)),
     "volume": _mirrored(read_volume, lambda volume: _claimed(CLAIM, volume, CLASS)),

@@ -20,7 +20,7 @@ from control_plane.chart import CHART, helm
 from control_plane.objects import Namespace, add_project
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     RESERVATIONS,
-    read_machine,
+    read_node,
     read_pod,
 )
 from waiting import eventually
@@ -142,7 +142,7 @@ class OwnRelease:
         for found in self.cluster.request("GET", "/api/v1/pods")["items"]:
             pod = read_pod(found)
             held[pod.node] += 0 if pod.is_finished else pod.gpus
-        nodes = map(read_machine, self.cluster.request("GET", "/api/v1/nodes")["items"])
+        nodes = map(read_node, self.cluster.request("GET", "/api/v1/nodes")["items"])
         free = [(n.gpus - held[n.name], n.name) for n in nodes if n.is_open and not n.taints]
         enough = [each for each in free if each[0] >= LEAST_GPUS]
         if not enough:

@@ -27,11 +27,11 @@ from runai.hub_service.cli.framework.values import parse_memory_mib
 from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
 from runai.hub_service.client import calls
 from runai.hub_service.client.connection import read_config
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
 from runai.hub_service.model.admin_files import read_policy, read_projects
-from runai.hub_service.model.gpu_types import types_meant
+from runai.hub_service.model.gpu_types import resolve_types
 from runai.hub_service.model.progress import read_progress
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.program_files import named_files, read_code
@@ -234,7 +234,7 @@ def _kept(content: bytes) -> object:
 
 
 def _type(content: bytes) -> object:
-    return types_meant(_text(content), ["NVIDIA A100-SXM4-80GB", "NVIDIA L4"])
+    return resolve_types(_text(content), ["NVIDIA A100-SXM4-80GB", "NVIDIA L4"])
 
 
 def _changes(content: bytes) -> object:
@@ -331,7 +331,7 @@ PARSERS = {
         (b'{"provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies":'
          b' [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]}'),
     )),
-    "pool": Parser(lambda c: Pool.parse(_text(c)), (ValueError,), (
+    "pool": Parser(lambda c: NodePool.parse(_text(c)), (ValueError,), (
         b"runai/node-pool=a", b"!runai/node-pool",
     )),
     "claims of a token": Parser(lambda c: read_claims(f"a.{_text(c)}.b"), (), (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from runai.hub_service.processes.per_process import Birthplace
+from runai.hub_service.processes.per_process import CreatorProcess
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import WorkloadView
 from runai.widgets.wording import gpus, percent
@@ -35,7 +35,7 @@ class CellMeter:
     _last: WorkloadView | None = None
     _error_text: str = ""
     _over: threading.Event = field(default_factory=threading.Event)
-    _birthplace: Birthplace = field(default_factory=Birthplace)
+    _birthplace: CreatorProcess = field(default_factory=CreatorProcess)
 
     def __enter__(self) -> Self:
         """Start the measuring thread."""
@@ -52,7 +52,7 @@ class CellMeter:
     ) -> None:
         """Stop the thread, and take a last reading."""
         self.wall_s = self.clock() - self._began
-        if not self._birthplace.is_here:
+        if not self._birthplace.is_current:
             self._last, self._error_text = None, "this is a child process of the kernel."
             return
         self._over.set()

@@ -25,7 +25,7 @@ from runai.widgets.request import Amount, Program, Word, program_command, submit
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 LONG_POLL_S = 20.0
-SHOWN = 20
+MAX_LISTED_JOBS = 20
 """Jobs of an array that are shown one by one; of more, the array is one line."""
 
 
@@ -66,12 +66,12 @@ class Job:
     @property
     def detail(self) -> WorkloadDetail:
         """The service's current view of the job, as typed fields."""
-        return self._met(self.link.client.workload(self))
+        return self._remember_identity(self.link.client.workload(self))
 
-    def _met(self, seen: WorkloadDetail) -> WorkloadDetail:
+    def _remember_identity(self, detail: WorkloadDetail) -> WorkloadDetail:
         """Take the identity of the first answer."""
-        self.uid = self.uid or seen.uid
-        return seen
+        self.uid = self.uid or detail.uid
+        return detail
 
     @property
     def state(self) -> str:
@@ -90,8 +90,8 @@ class Job:
     def wait(self) -> Self:
         """Block until the job is finished, through pauses; an interrupt leaves it running."""
         version = ""
-        while (seen := self.link.client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
-            version = self._met(seen).version
+        while (detail := self.link.client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
+            version = self._remember_identity(detail).version
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -100,8 +100,8 @@ class Job:
     async def _finish(self) -> Self:
         async with self.link.awaitable_client() as client:
             version = ""
-            while (seen := await client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
-                version = self._met(seen).version
+            while (detail := await client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
+                version = self._remember_identity(detail).version
         return self
 
     def lines(
@@ -147,18 +147,18 @@ class Job:
 
     def suspend(self) -> Self:
         """Suspend the job until `resume`: its devices are freed, its checkpoints stay."""
-        self._met(self.link.client.suspend(self))
+        self._remember_identity(self.link.client.suspend(self))
         return self
 
     def resume(self) -> Self:
         """Resume the job at its old place in the queue."""
-        self._met(self.link.client.resume(self))
+        self._remember_identity(self.link.client.resume(self))
         return self
 
     def scale(self, *, workers: int | None = None, min_workers: int | None = None) -> Self:
         """Set an elastic job's most and fewest workers; None: unchanged."""
-        asked = ScaleRequest(workers=workers, min_workers=min_workers)
-        self._met(self.link.client.scale(self, asked))
+        request = ScaleRequest(workers=workers, min_workers=min_workers)
+        self._remember_identity(self.link.client.scale(self, request))
         return self
 
     def delete(self) -> None:
@@ -168,11 +168,11 @@ class Job:
     def __repr__(self) -> str:
         try:
             line = str(text.workload_line(self.detail))
-        except RunaiError as gone:  # deleted, or the service is away
-            line = f"{self.id}: {gone.message}"
+        except RunaiError as error:  # deleted, or the service is away
+            line = f"{self.id}: {error.message}"
         return "\n".join([line, *self.notes])
 
-    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_kwargs: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return _mimebundle(self)
 
 
@@ -225,17 +225,17 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
         return tuple(self) if self.whole is None else (self.whole,)
 
     def __repr__(self) -> str:
-        jobs = self.requested() if len(self) > SHOWN else self
+        jobs = self.requested() if len(self) > MAX_LISTED_JOBS else self
         return "\n".join(repr(job) for job in jobs)
 
-    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_kwargs: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return _mimebundle(self)
 
 
 def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a live view in a notebook, else text."""
     each = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
-    if isinstance(jobs, Jobs) and len(jobs) > SHOWN:
+    if isinstance(jobs, Jobs) and len(jobs) > MAX_LISTED_JOBS:
         each = jobs.requested()
     if not each or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.client.array_lines import named
-from runai.hub_service.client.connection import Connection, Source, find_connection
+from runai.hub_service.client.connection import Connection, ConnectionSource, find_connection
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
@@ -27,7 +27,7 @@ class Link:
         connection: Connection,
         environ: Mapping[str, str] = os.environ,
         *,
-        source: Source | None = None,
+        source: ConnectionSource | None = None,
     ) -> None:
         """Store the connection; no request is made yet. None: its token has no other source."""
         self.connection, self._source = connection, source
@@ -100,7 +100,7 @@ class Link:
 
     def close(self) -> None:
         """Stop listening and close the connections."""
-        if (live := self._live.made()) is not None:
+        if (live := self._live.existing()) is not None:
             live.close()
         self.client.close()
 
@@ -113,7 +113,7 @@ def link() -> Link:
     """Return this kernel's link: the session's, else `runai login`'s; found at first use."""
     with _lock.get():
         if not _links:
-            _links.append(Link(find_connection(), source=Source()))
+            _links.append(Link(find_connection(), source=ConnectionSource()))
         return _links[0]
 
 

@@ -1,7 +1,7 @@
 """The platform's event stream: one daemon thread per kernel notifies all listeners.
 
 A thread, since it must run while a cell runs. The client renews broken connections; when it gives
-up, listeners get `Lost`, and the thread retries while a listener remains.
+up, listeners get `ConnectionLost`, and the thread retries while a listener remains.
 """
 
 import threading
@@ -14,15 +14,15 @@ from runai.hub_service.wire.schemas import Overview
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ConnectionLost:
     """A lost event stream; `text` is the reason."""
 
     text: str
     retrying: bool
 
 
-News = Overview | Lost
-Listener = Callable[[News], None]
+StreamUpdate = Overview | ConnectionLost
+Listener = Callable[[StreamUpdate], None]
 
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 15.0
 
@@ -44,7 +44,7 @@ class Live:
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
-        self._latest: News | None = None
+        self._latest: StreamUpdate | None = None
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with each event on the stream's thread; return a function that ends this.
@@ -77,32 +77,32 @@ class Live:
 
     def _read(self) -> None:
         retry_s = FIRST_RETRY_S
-        while self._wanted():
+        while self._should_continue():
             try:
                 with closing(self._events()) as events:
                     for overview in events:
                         retry_s = FIRST_RETRY_S
                         self._notify(overview)
-                        if not self._wanted():
+                        if not self._should_continue():
                             return
-            except Unavailable as away:
-                self._notify(Lost(str(away), retrying=True))
+            except Unavailable as error:
+                self._notify(ConnectionLost(str(error), retrying=True))
             except RunaiError as refused:
                 # A retry does not repair a revoked token or a wrong setting: log in, or rerun.
                 known = self._version() if self._version else 0
-                self._notify(Lost(str(refused), retrying=False))
+                self._notify(ConnectionLost(str(refused), retrying=False))
                 if self._version is None:
                     self._detach_thread()
                     return
                 while self._version() == known:
                     self._wake.wait(LAST_RETRY_S)
-                    if not self._wanted():
+                    if not self._should_continue():
                         return
                 continue
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
-    def _wanted(self) -> bool:
+    def _should_continue(self) -> bool:
         """Return True if a listener remains; else detach the thread, which then ends."""
         with self._lock:
             if self._listeners:
@@ -114,9 +114,9 @@ class Live:
         with self._lock:
             self._thread = self._latest = None
 
-    def _notify(self, news: News) -> None:
+    def _notify(self, update: StreamUpdate) -> None:
         with self._lock:
-            self._latest = news
+            self._latest = update
             listeners = list(self._listeners)
         for listener in listeners:
-            listener(news)
+            listener(update)

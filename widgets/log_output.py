@@ -35,7 +35,7 @@ class NotebookLog:
         self._open = OpenLines()
         self._handle: DisplayHandle | None = None
         """Output with the states; None: none is shown."""
-        self._drawn = 0.0
+        self._rendered_at = 0.0
         self._timer: Timer | None = None
         self._lock = RLock()
         """Held while the output or the lines change: a timer draws in a thread of its own."""
@@ -72,7 +72,7 @@ class NotebookLog:
 
     def _draw_soon(self) -> None:
         """Draw now, or as soon as the last state was shown long enough."""
-        wait_s = self._drawn + REDRAW_S - time.monotonic()
+        wait_s = self._rendered_at + REDRAW_S - time.monotonic()
         if wait_s <= 0:
             self._draw()
         elif self._timer is None:
@@ -93,9 +93,9 @@ class NotebookLog:
                 self._handle = DisplayHandle()
                 self._handle.display({"text/plain": text}, raw=True)
             else:
-                time.sleep(max(0.0, self._drawn + REDRAW_S - time.monotonic()))
+                time.sleep(max(0.0, self._rendered_at + REDRAW_S - time.monotonic()))
                 self._handle.update({"text/plain": text}, raw=True)
-            self._drawn = time.monotonic()
+            self._rendered_at = time.monotonic()
 
 
 def bounded(lines: Iterable[str], *, follow: bool = False) -> Iterator[str]:
@@ -104,22 +104,22 @@ def bounded(lines: Iterable[str], *, follow: bool = False) -> Iterator[str]:
     >>> [*bounded(["1 %\r2 %\r3 %\n", "done"])]
     ['3 %', 'done']
     """
-    shown = map(_last_state, lines)
-    yield from _first(shown) if follow else _newest(shown)
+    states = map(_last_state, lines)
+    yield from _first(states) if follow else _newest(states)
 
 
 def _newest(lines: Iterable[str]) -> Iterator[str]:
-    kept: deque[str] = deque()
+    tail: deque[str] = deque()
     size = left_out = 0
     for line in lines:
-        kept.append(line)
+        tail.append(line)
         size += len(line)
-        while len(kept) > LINES or size > SIZE:
-            size -= len(kept.popleft())
+        while len(tail) > LINES or size > SIZE:
+            size -= len(tail.popleft())
             left_out += 1
     if left_out:
         yield _note(left_out, "earlier")
-    yield from kept
+    yield from tail
 
 
 def _first(lines: Iterable[str]) -> Iterator[str]:

@@ -42,17 +42,17 @@ class CellFailed(Exception):
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _in_one_sentence(magic: F) -> F:
+def _with_usage_errors(magic: F) -> F:
     """Convert errors to IPython's UsageError, which is shown without a traceback."""
 
     @wraps(magic)
-    def spoken(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the magic's signature
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the magic's signature
         try:
             return magic(*args, **kwargs)
         except RunaiError as error:
             raise UsageError(str(error)) from None
 
-    return spoken  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 _QUOTED_OR_HASH = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|#""", re.DOTALL)
@@ -103,7 +103,7 @@ def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs 
 class RunaiMagics(Magics):
     """Submit, list, read, pause, resume and stop workloads from a notebook."""
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument(
         "script", nargs="?", help="script or program (in a cell magic the cell is the program)"
@@ -205,7 +205,7 @@ class RunaiMagics(Magics):
         jobs = send(request)
         return _wait(jobs) if options.wait else jobs
 
-    @_in_one_sentence
+    @_with_usage_errors
     @cell_magic
     def gpu(self, line: str, cell: str) -> None:
         """Run the cell; print its GPU utilization, peak GPU memory and time."""
@@ -221,7 +221,7 @@ class RunaiMagics(Magics):
         if not ran.success:
             raise CellFailed
 
-    @_in_one_sentence
+    @_with_usage_errors
     @line_magic
     def runai_status(self, line: str) -> Panel:
         """Show this session's GPU in one line: share, utilization, memory and idle action."""
@@ -229,7 +229,7 @@ class RunaiMagics(Magics):
             raise UsageError("%runai_status takes no arguments.")
         return status()
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("-p", "--project", help="only this project")
     @argument("-a", "--all", action="store_true", help="other users' workloads too")
@@ -242,7 +242,7 @@ class RunaiMagics(Magics):
         page = here.client.workload_page(WorkloadFilter(options.project, user))
         return text.workload_table(page.items, sum(page.counts.values()))
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("name", help="name of the workload, or project/name")
     @argument("-f", "--follow", action="store_true", help="continue until it is finished")
@@ -255,7 +255,7 @@ class RunaiMagics(Magics):
         job = Job.find(options.name)
         job.logs(follow=options.follow, tail=options.tail, worker=options.worker)
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("name", help="name of the workload, or project/name")
     @line_magic
@@ -263,7 +263,7 @@ class RunaiMagics(Magics):
         """Show everything about a workload."""
         return Job.find(_parse(self.runai_describe, line).name).describe()
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic
@@ -271,7 +271,7 @@ class RunaiMagics(Magics):
         """Suspend jobs: release their GPUs and remove them from the queue."""
         return _find_jobs(_parse(self.runai_suspend, line)).suspend()
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic
@@ -279,7 +279,7 @@ class RunaiMagics(Magics):
         """Put suspended jobs back into their places in the queue."""
         return _find_jobs(_parse(self.runai_resume, line)).resume()
 
-    @_in_one_sentence
+    @_with_usage_errors
     @magic_arguments()
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic

@@ -21,13 +21,13 @@ from IPython.core.getipython import get_ipython
 
 from runai.hub_service.client.array_lines import named
 from runai.hub_service.client.calls import Identified, WorkloadIdentity
-from runai.hub_service.processes.per_process import Birthplace
+from runai.hub_service.processes.per_process import CreatorProcess
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI, WorkloadView
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
-from runai.widgets.live import Lost, News
+from runai.widgets.live import ConnectionLost, StreamUpdate
 from runai.widgets.state import Chart, ViewState
 from runai.widgets.timeline import Timeline
 
@@ -80,7 +80,7 @@ class Panel(anywidget.AnyWidget):
             RunaiError: the service does not answer; the cell shows this, not an empty view.
         """
         overview = here.client.overview()
-        self._process = Birthplace()
+        self._process = CreatorProcess()
         self._loads: dict[str, deque[float | None]] = {}
         first = self._with_recent(render(overview))
         super().__init__(state=first, service=here.page_path)
@@ -100,14 +100,14 @@ class Panel(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Stop listening and remove the view from the page; in a child, do nothing."""
-        if self._process.is_here:
+        if self._process.is_current:
             self._end_listening()
             super().close()
 
     def _listen(self) -> None:
         state: Any = self.state
         if self._stop_listening is None and not self._done(state):
-            self._stop_listening = self._link.live.listen(self._on_news)
+            self._stop_listening = self._link.live.listen(self._on_stream_update)
 
     def _end_listening(self) -> None:
         if self._stop_listening is not None:
@@ -122,22 +122,22 @@ class Panel(anywidget.AnyWidget):
         data, metadata = bundle if bundle is not None else ({}, {})
         return {**data, "text/plain": repr(self)}, metadata
 
-    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_kwargs: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.mimebundle()
 
     def __repr__(self) -> str:
         at = self._latest.at.astimezone()
         return f"{self._describe(self._latest)}\nas of {at.day} {at:%b, %H:%M}"
 
-    def _on_news(self, news: News) -> None:
-        if isinstance(news, Lost):
+    def _on_stream_update(self, update: StreamUpdate) -> None:
+        if isinstance(update, ConnectionLost):
             self._lose()
-            self.state = {**self.state, "lost": news.text}
+            self.state = {**self.state, "lost": update.text}
             return
-        if news.at < self._latest.at:
+        if update.at < self._latest.at:
             return  # from before the first overview: the stream's latest may be older than a cell
-        self._latest = news
-        state = self._with_recent(self._render(news))
+        self._latest = update
+        state = self._with_recent(self._render(update))
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
@@ -171,8 +171,8 @@ class Panel(anywidget.AnyWidget):
             }:
                 do = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
             case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
-                asked = ScaleRequest(workers=workers)
-                do = partial(client.scale, WorkloadIdentity(workload, uid), asked)
+                request = ScaleRequest(workers=workers)
+                do = partial(client.scale, WorkloadIdentity(workload, uid), request)
             case _:
                 return
         try:
@@ -196,11 +196,11 @@ _views_of_cells: dict[str, _CellViews] = {}
 
 def _close_former_views_of_cell(view: Panel) -> None:
     """Close the views of a cell's earlier executions: its output has replaced them."""
-    asked: Mapping[str, Any] = getattr(get_ipython(), "get_parent", dict)()
-    cell = asked.get("metadata", {}).get("cellId")
+    parent_message: Mapping[str, Any] = getattr(get_ipython(), "get_parent", dict)()
+    cell = parent_message.get("metadata", {}).get("cellId")
     if not cell:
         return  # a front end that does not name its cells; its pages report removed views
-    execution = asked.get("header", {}).get("msg_id", "")
+    execution = parent_message.get("header", {}).get("msg_id", "")
     known = _views_of_cells.get(cell)
     if known is not None and known.execution == execution:
         known.views.append(view)
@@ -326,8 +326,8 @@ def jobs_view(here: Link, jobs: Sequence[Identified], *, notes: Sequence[str] = 
         return state
 
     def describe(overview: Overview) -> str:
-        shown = [view for each in ids for view in named(among(overview), each)]
-        lines = [text.workload_line(view) for view in shown]
+        views = [view for each in ids for view in named(among(overview), each)]
+        lines = [text.workload_line(view) for view in views]
         return "\n".join([*lines, *notes])
 
     def is_done(state: ViewState) -> bool:

@@ -39,7 +39,7 @@ _MEMORY = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([mgt])(?:i?b?)\s*", re.IG
 _MIB = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
 _SCRIPTS = (".py", ".sh", ".ipynb")
 _SECRET = {"command", "env", "source"}
-LONGEST_SHOWN = 60
+MAX_DISPLAY_LENGTH = 60
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _PRIORITIES = ("low", "normal", "high")
 _HINTS = {
@@ -135,7 +135,7 @@ def program_command(program: Program, args: Word | Iterable[Word] | None = (), /
     if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
         return [first, *rest]
     raise InvalidRequest(
-        f"There is no file {shown(first)} in {_here()}.",
+        f"There is no file {abbreviated(first)} in {_here()}.",
         hint=_near(Path(first)) or "Save it first, or name it by its path.",
         code="script_missing",
     )
@@ -170,7 +170,7 @@ def _word(value: object, what: str) -> str:
     if isinstance(value, Number):
         with suppress(ValueError):  # Python writes integers of at most 4300 digits
             return str(value)
-    kind = shown(value) if isinstance(value, int) else _kind(value)
+    kind = abbreviated(value) if isinstance(value, int) else _kind(value)
     raise InvalidRequest(f"{what} is {kind}.", hint="Give text, a number or a path.")
 
 
@@ -179,13 +179,13 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def shown(value: object) -> str:
+def abbreviated(value: object) -> str:
     """Return a value for a sentence, at most 60 characters of it."""
     try:
         text = str(value)
     except ValueError:  # Python writes no integers of more than 4300 digits
         return "a number of more than 4300 digits"
-    return printable(text, LONGEST_SHOWN)
+    return printable(text, MAX_DISPLAY_LENGTH)
 
 
 def _is_file(path: str) -> bool:
@@ -250,13 +250,17 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {_name(name): _word(value, f"env {shown(name)}") for name, value in given.items()}
+        return {
+            _name(name): _word(value, f"env {abbreviated(name)}") for name, value in given.items()
+        }
     variables = {}
     for text in [given] if isinstance(given, str) else _each(given):
         name, equals, value = _name(text).partition("=")
         if not equals and name not in os.environ:
-            told = shown(name)
-            raise InvalidRequest(f"{told} is not set here.", hint=f"Give it as {told}=VALUE.")
+            displayed = abbreviated(name)
+            raise InvalidRequest(
+                f"{displayed} is not set here.", hint=f"Give it as {displayed}=VALUE."
+            )
         variables[name] = value if equals else os.environ[name]
     return variables
 
@@ -300,10 +304,13 @@ def _gpus(amount: Amount) -> Decimal:
     except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
         number = Decimal("NaN")
     if not number.is_finite():
-        raise InvalidRequest(f"{shown(amount)} is not a valid number of GPUs.", hint=_HINTS["gpus"])
+        raise InvalidRequest(
+            f"{abbreviated(amount)} is not a valid number of GPUs.", hint=_HINTS["gpus"]
+        )
     if number < 0:
         raise InvalidRequest(
-            f"{shown(amount)} GPUs are not possible.", hint="Ask for 0 or more, such as 0.5 or 2."
+            f"{abbreviated(amount)} GPUs are not possible.",
+            hint="Ask for 0 or more, such as 0.5 or 2.",
         )
     return number
 
@@ -314,18 +321,18 @@ def _memory_mib(amount: str, what: str) -> int:
     mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
         raise InvalidRequest(
-            f"{shown(amount)} is not a valid amount of {what}.", hint=_HINTS["gpu_memory_mib"]
+            f"{abbreviated(amount)} is not a valid amount of {what}.", hint=_HINTS["gpu_memory_mib"]
         )
     return mib
 
 
 def _priority(priority: str | int) -> str | int:
-    text = shown(priority).strip().lower()
+    text = abbreviated(priority).strip().lower()
     if text in _PRIORITIES:
         return text
     if _NUMBER.fullmatch(text) and int(text) <= 1000:
         return int(text)
-    raise InvalidRequest(f"{shown(priority)} is no priority.", hint=_HINTS["priority"])
+    raise InvalidRequest(f"{abbreviated(priority)} is no priority.", hint=_HINTS["priority"])
 
 
 def _directory(workdir: str | os.PathLike[str] | None) -> str:
@@ -337,15 +344,17 @@ def _directory(workdir: str | os.PathLike[str] | None) -> str:
         _here()
         raise
     except (OSError, TypeError):  # too long; no path at all
-        path = Path(shown(workdir))
-    raise InvalidRequest(f"There is no directory {shown(path)}.", hint="Name one that exists.")
+        path = Path(abbreviated(workdir))
+    raise InvalidRequest(
+        f"There is no directory {abbreviated(path)}.", hint="Name one that exists."
+    )
 
 
 def _here() -> Path:
     """Return the notebook's folder, which may have been removed under its kernel."""
-    if gone := removed_folder():
+    if removed := removed_folder():
         raise InvalidRequest(
-            f"{printable(gone, 500)} was removed while this kernel runs in it.",
+            f"{printable(removed, 500)} was removed while this kernel runs in it.",
             hint="Go to one that exists: %cd FOLDER.",
         )
     return Path.cwd()
@@ -355,7 +364,7 @@ def _sentence(wrong: ValidationError) -> InvalidRequest:
     """Return an error that names the first wrong field, and its value unless secret."""
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
-    value = "" if field in _SECRET else f" {shown(error['input'])!r}"
+    value = "" if field in _SECRET else f" {abbreviated(error['input'])!r}"
     what = field.removesuffix("_mib").replace("max_runtime", "time limit").replace("_", " ")
     return InvalidRequest(
         f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")

@@ -16,8 +16,8 @@ from runai.widgets.timeline import ChartPoint
 from runai.widgets.wording import beside_gpus, gpus, percent
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
-SHOWN_TOLD = 5
-SHOWN_FINISHED = 5
+MAX_EVENTS = 5
+MAX_FINISHED = 5
 """Finished workloads at the end of the table; older ones are left out."""
 
 
@@ -137,7 +137,7 @@ def panel_state(
         lost="",
         simulated=is_simulated(overview),
         projects=[_bar(project) for project in my_projects(overview, projects)],
-        workloads=[_row(view, overview.at) for view in (*going, *ended[:SHOWN_FINISHED])],
+        workloads=[_row(view, overview.at) for view in (*going, *ended[:MAX_FINISHED])],
         chart=chart,
         notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
         told=_recent_events(overview),
@@ -181,15 +181,15 @@ def jobs_state(
     for each in ids:
         for view in named(overview.workloads, each):
             rows[each] = _row(view, overview.at)
-    shown = [rows[each] for each in ids if each in rows]
-    waiting = any(row["state"] == "queued" for row in shown)
+    selected = [rows[each] for each in ids if each in rows]
+    waiting = any(row["state"] == "queued" for row in selected)
     return ViewState(
         view="jobs",
         at=overview.at.timestamp(),
         lost="",
-        simulated=any(row["simulated"] for row in shown),
+        simulated=any(row["simulated"] for row in selected),
         projects=[],
-        workloads=shown,
+        workloads=selected,
         chart=None,
         notes=list(notes) if waiting else [],
         told=_recent_events(overview, set(ids)),
@@ -256,7 +256,7 @@ def is_simulated(overview: Overview) -> bool:
 def _recent_events(overview: Overview, ids: AbstractSet[str] | None = None) -> list[EventLine]:
     return [
         EventLine(at=one.at.timestamp(), kind=one.kind, text=one.text)
-        for one in overview.notifications[:SHOWN_TOLD]
+        for one in overview.notifications[:MAX_EVENTS]
         if ids is None or one.workload in ids
     ]
 

@@ -50,12 +50,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Text:
     )
 
 
-def reason(why: ReasonView | None) -> str:
+def reason(view: ReasonView | None) -> str:
     """Return the reason's sentence, with the position in the queue if any."""
-    if why is None:
+    if view is None:
         return ""
-    place = f" (place {why.position} in the queue)" if why.position else ""
-    return f"{why.text.rstrip('.')}{place}" if place else why.text
+    place = f" (place {view.position} in the queue)" if view.position else ""
+    return f"{view.text.rstrip('.')}{place}" if place else view.text
 
 
 def why(view: WorkloadView) -> str:
@@ -104,8 +104,8 @@ def workload_line(view: WorkloadView) -> Text:
             parts.append(f"{percent(view.utilized, view.allocated)} utilized")
     elif view.state in {"queued", "paused", "suspended", "retrying"}:
         whole = f"{gpus(view.gpus)} GPU{'' if view.gpus == 1 else 's'}" if view.gpus else ""
-        asked = ", ".join(filter(None, [whole, beside_gpus(view.cpu, view.memory_mib)]))
-        parts += [f"asks for {asked}"] if asked else []
+        requested = ", ".join(filter(None, [whole, beside_gpus(view.cpu, view.memory_mib)]))
+        parts += [f"asks for {requested}"] if requested else []
     if view.exit_code:
         parts.append(f"exit code {view.exit_code}")
     if why := reason(view.reason):

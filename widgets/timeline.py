@@ -41,7 +41,7 @@ class Timeline:
         self.window_s = window_s
         self.step_s = step_s
         self._steps: dict[int, _Step] = {}
-        self._held: ChartPoint | None = None
+        self._last_point: ChartPoint | None = None
 
     def load(self, points: Iterable[ChartPoint], step_s: float) -> None:
         """Add recorded points, each the average of the `step_s` seconds before it.
@@ -56,15 +56,15 @@ class Timeline:
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
         """Add values valid from `at` on; the previous ones end here."""
-        if self._held is not None:
-            self._extend(at, *self._held)
-        self._held = (at, allocated, utilized)
+        if self._last_point is not None:
+            self._extend(at, *self._last_point)
+        self._last_point = (at, allocated, utilized)
         oldest = self._index(at - self.window_s)
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
 
     def lose(self) -> None:
         """Begin a gap: values are unknown until the next `push`."""
-        self._held = None
+        self._last_point = None
 
     def points(self) -> list[ChartPoint]:
         """Return the steps in order, with one empty point for each gap."""

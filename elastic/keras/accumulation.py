@@ -226,7 +226,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         own, plain = list(optimizer_variables[:count]), list(optimizer_variables[count:])
         with keras.StatelessScope(list(zip(self._variables, own, strict=True))) as scope:
             weight, last = self._weight_and_last()
-            counted = [scope.get_current_value(variable) for variable in self._variables]
+            counters = [scope.get_current_value(variable) for variable in self._variables]
         at = count - len(self._sums)
         totals = [_add(t, g, weight) for t, g in zip(own[at:], grads, strict=True)]
 
@@ -239,7 +239,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             return list(trainable_variables), plain, totals
 
         trained, state, totals = ops.cond(last, update, keep_sums)
-        return trained, [*counted[:at], *totals, *state]
+        return trained, [*counters[:at], *totals, *state]
 
     def _weight_and_last(self) -> tuple[Any, Any]:
         if keras.backend.backend() == "torch" or self.replicas > 1:

@@ -127,12 +127,14 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             excluded = self._membership is not None and (
                 target is not None and self._membership.is_excluded_by(target)
             )
-            return 0, self._stop.wanted or excluded
+            return 0, self._stop.is_requested or excluded
         from runai.elastic.keras.ranks import agree  # noqa: PLC0415  # imports torch
 
         now = self._membership.gen if self._membership is not None else 0
-        gen, leaving = agree(target.gen if target is not None else 0, leaving=self._stop.wanted)
-        return gen, leaving or gen > now
+        gen, must_leave = agree(
+            target.gen if target is not None else 0, must_leave=self._stop.is_requested
+        )
+        return gen, must_leave or gen > now
 
     def _save(self, epoch: int, done: int) -> None:
         if hasattr(self.model, "jax_state_sync"):

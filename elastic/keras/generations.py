@@ -25,11 +25,11 @@ _WAIT_S = 0.01
 class Generation:
     """The generation that this process trains in."""
 
-    def __init__(self, membership: Membership, stop: StopRequest, most: int) -> None:
+    def __init__(self, membership: Membership, stop: StopRequest, max_gpus: int) -> None:
         self.membership = membership
         self.stop = stop
         """This process's stop request; its handlers are installed from the start on."""
-        self.most = most
+        self.max_gpus = max_gpus
         """The most GPUs of the job."""
 
     def restart(self, gen: int) -> NoReturn:
@@ -64,7 +64,7 @@ class Generation:
         # Until the new run has its handlers: SIGUSR1 must not end it, SIGTERM may.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self.stop.wanted:
+        if self.stop.is_requested:
             self._leave()
         self.membership.report(WorkerPhase.STARTING)
         atexit._run_exitfuncs()  # data loaders' processes end, reports are sent  # noqa: SLF001
@@ -96,7 +96,7 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
     membership.report(WorkerPhase.READY)
     while True:
         target = membership.read_target()
-        if stop.wanted or (target is not None and membership.is_excluded_by(target)):
+        if stop.is_requested or (target is not None and membership.is_excluded_by(target)):
             membership.report(WorkerPhase.LEFT)
             raise SystemExit(LEAVE_EXIT_CODE)
         if target is not None and membership.rank_in(target) is not None:
@@ -121,7 +121,7 @@ def _meet(
 
     def is_outdated() -> bool:
         newest = membership.read_target()
-        return stop.wanted or (newest is not None and newest.gen > target.gen)
+        return stop.is_requested or (newest is not None and newest.gen > target.gen)
 
     form(group.meet(target.store, rank, len(target.ranks), "", is_outdated))
 

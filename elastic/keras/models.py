@@ -20,7 +20,7 @@ from runai.elastic.keras.checkpoint import Checkpoint
 from runai.elastic.keras.losses import count_for
 from runai.elastic.keras.sources import rows, updates_of
 from runai.elastic.keras.steps import devices_of, step_of
-from runai.elastic.keras.training import CountFunction, Follow, Training, training_of
+from runai.elastic.keras.training import CountFunction, EpochCallback, Training, training_of
 
 
 def Model(model: Any, *, count: CountFunction | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
@@ -117,9 +117,9 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
         use["validation_batch_size"] = runai.elastic.max_gpu_batch_size * devices
     callbacks = use["callbacks"]
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.append(Follow(training))
+        callbacks.append(EpochCallback(training))
     else:
-        callbacks = [Follow(training), *keras.tree.flatten(callbacks or [])]
+        callbacks = [EpochCallback(training), *keras.tree.flatten(callbacks or [])]
     _need_checkpoints(callbacks)
     use.update(
         x=_UpdateExamples(training, devices),
@@ -141,7 +141,7 @@ def _need_checkpoints(callbacks: Any) -> None:
     from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
 
     generation = current()
-    if generation is None or generation.most == 1:
+    if generation is None or generation.max_gpus == 1:
         return
     each = getattr(callbacks, "callbacks", callbacks)
     if not any(isinstance(callback, Checkpoint) for callback in each):

@@ -51,11 +51,11 @@ def rank_and_ranks() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def agree(gen: int, *, leaving: bool) -> tuple[int, bool]:
+def agree(gen: int, *, must_leave: bool) -> tuple[int, bool]:
     """Return the highest generation read by any rank, and True if any must leave."""
     if rank_and_ranks()[1] == 1:
-        return gen, leaving
-    seen = torch.tensor([gen, int(leaving)])
+        return gen, must_leave
+    seen = torch.tensor([gen, int(must_leave)])
     with generations.peers():
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     return int(seen[0]), bool(seen[1])

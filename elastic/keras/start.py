@@ -46,7 +46,7 @@ def _jax(gpus: int | None) -> tuple[int, int, int]:
         _alone("JAX")
         devices = keras.distribution.list_devices()
         count = gpus or (1 if jax.default_backend() == "cpu" else len(devices))
-        _enough(count, len(devices), "devices")
+        _check_available(count, len(devices), "devices")
         if count > 1:
             keras.distribution.set_distribution(
                 keras.distribution.DataParallel(devices=devices[:count])
@@ -63,7 +63,7 @@ def _tensorflow(gpus: int | None) -> tuple[int, int, int]:
         _alone("TensorFlow")
         found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         count = gpus or max(1, len(tf.config.list_logical_devices("GPU")))
-        _enough(count, len(found), "devices")
+        _check_available(count, len(found), "devices")
         if count > 1:
             names = [device.name for device in found[:count]]
             tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(names))
@@ -75,7 +75,9 @@ def _torch(gpus: int | None) -> tuple[int, int, int]:
     from runai.elastic.keras.ranks import join  # noqa: PLC0415  # only one back end is there
 
     rank, ranks = join()
-    _enough(gpus or ranks, ranks, "processes: start one for each GPU (runai.elastic.run, torchrun)")
+    _check_available(
+        gpus or ranks, ranks, "processes: start one for each GPU (runai.elastic.run, torchrun)"
+    )
     return rank, ranks, 1
 
 
@@ -91,6 +93,6 @@ def _alone(backend: str) -> None:
         )
 
 
-def _enough(asked: int, found: int, what: str) -> None:
-    if asked > found:
-        raise ValueError(f"gpus={asked}, but there is only {found} of the needed {what}.")
+def _check_available(requested: int, available: int, what: str) -> None:
+    if requested > available:
+        raise ValueError(f"gpus={requested}, but there is only {available} of the needed {what}.")

@@ -68,11 +68,11 @@ def _jax(model: Any, training: Training) -> Callable[..., Any]:
         logs: Any = {}
         for _ in range(model.steps_per_execution):
             for piece in training.next_update(devices_of(model)):
-                trained, others, optimizer, metrics = state
+                trained, non_trainable, optimizer, metrics = state
                 optimizer = list(optimizer)
                 optimizer[weight_at] = np.float32(piece.weight)
                 optimizer[last_at] = np.int32(piece.last)
-                state = (trained, others, optimizer, metrics)
+                state = (trained, non_trainable, optimizer, metrics)
                 logs, state = step(state, iter([_laid_out(piece)]))
         return logs, state
 

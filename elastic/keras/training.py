@@ -158,7 +158,7 @@ def training_of(model: Any) -> Training:
     return training
 
 
-class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+class EpochCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
     """A callback that passes the epoch to the training."""
 
     def __init__(self, training: Training) -> None:

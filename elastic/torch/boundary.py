@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-_KEPT_WEIGHTS = 64
+_MAX_CACHED_WEIGHTS = 64
 
 
 class Average(Protocol):
@@ -98,7 +98,7 @@ class Boundary:
         place = weight, loss.dtype, loss.device, loss.shape
         seed = self._weights.get(place)
         if seed is None:
-            if len(self._weights) > _KEPT_WEIGHTS:  # weights by tokens differ each time
+            if len(self._weights) > _MAX_CACHED_WEIGHTS:  # weights by tokens differ each time
                 self._weights.clear()
             seed = self._weights[place] = torch.full_like(loss.detach(), weight)
         # Equals `(loss * weight).backward()` with two kernels less.

@@ -158,14 +158,14 @@ class Agreement:
         self._posted: tuple[torch.Tensor, dist.Work | None] | None = None
 
     def exchange(
-        self, rank: int, gen: int, *, leaving: bool, read: Sequence[int] = (0,)
+        self, rank: int, gen: int, *, must_leave: bool, read: Sequence[int] = (0,)
     ) -> tuple[int, Sequence[int]]:
         """Post this rank's view; return the combined view of the previous exchange.
 
         Args:
             rank: of this worker.
             gen: the newest generation that this worker has read.
-            leaving: True if it must leave.
+            must_leave: True if it must leave.
             read: numbers that are equal on all ranks that read the same data; the first one counts
                 the samples of the epoch so far.
 
@@ -178,9 +178,9 @@ class Agreement:
         """
         agreed = self.conclude()
         # MAX of a number and of its negative show whether all ranks have the same one.
-        wanted = [int(leaving and other == rank) for other in range(self._ranks)]
-        seen = torch.tensor([gen, *wanted, *read, *(-n for n in read)], dtype=torch.int64)
-        self._posted = seen, self._reduce(seen)
+        leave_flags = [int(must_leave and other == rank) for other in range(self._ranks)]
+        view = torch.tensor([gen, *leave_flags, *read, *(-n for n in read)], dtype=torch.int64)
+        self._posted = view, self._reduce(view)
         # A single rank's view is valid at once.
         return self.conclude() if self._ranks == 1 else agreed
 
@@ -193,30 +193,30 @@ class Agreement:
         """
         if self._posted is None:
             return 0, ()
-        (seen, work), self._posted = self._posted, None
+        (view, work), self._posted = self._posted, None
         if work is not None:
             try:
                 work.wait()
             except RuntimeError as error:
                 raise GroupLost(str(error)) from error
-        gen, *rest = seen.tolist()
-        leaving, read = rest[: self._ranks], rest[self._ranks :]
-        most, least = read[: len(read) // 2], [-n for n in read[len(read) // 2 :]]
-        if most != least:
-            counts = f"{least[0]} and {most[0]}" if most[0] != least[0] else "different"
+        gen, *rest = view.tolist()
+        leave_flags, read = rest[: self._ranks], rest[self._ranks :]
+        highest, lowest = read[: len(read) // 2], [-n for n in read[len(read) // 2 :]]
+        if highest != lowest:
+            counts = f"{lowest[0]} and {highest[0]}" if highest[0] != lowest[0] else "different"
             raise ValueError(
                 f"Ranks had read {counts} samples of an epoch by the same update: this data set "
                 "gives each rank its own. Leave out its division by rank: elastic.DataLoader reads "
                 "all of it on each rank, and divides it. If samples are random by other generators "
                 "than the global ones of PyTorch, Python and NumPy, pass augment=False."
             )
-        return gen, [rank for rank, wanted in enumerate(leaving) if wanted]
+        return gen, [rank for rank, leaves in enumerate(leave_flags) if leaves]
 
-    def _reduce(self, seen: torch.Tensor) -> dist.Work | None:
+    def _reduce(self, view: torch.Tensor) -> dist.Work | None:
         if self._ranks == 1:
             return None
         try:
-            return dist.all_reduce(seen, op=dist.ReduceOp.MAX, async_op=True)
+            return dist.all_reduce(view, op=dist.ReduceOp.MAX, async_op=True)
         except RuntimeError as error:
             raise GroupLost(str(error)) from error
 

@@ -34,7 +34,7 @@ from runai.elastic.torch.parallel import (
 from runai.elastic.torch.resizing import attach
 from runai.elastic.torch.statistics import running_layers, warn_of_ghost_batches
 from runai.elastic.torch.trainable import TrainableParameters
-from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
+from runai.elastic.torch.virtual import VirtualWorkers, enable_bitwise
 from runai.ga.torch.optim import unwrap
 
 _FORWARD = 3  # seed domain of forward passes; 1 and 2 are in loading/samples.py
@@ -110,7 +110,9 @@ class Job:
         self.virtual_workers: int | None = None
         """Slices of an update with `bitwise`; constant for the life of the job."""
         if bitwise:
-            self.virtual_workers = be_bitwise(self.global_batch, self.gpu_batch, virtual_workers)
+            self.virtual_workers = enable_bitwise(
+                self.global_batch, self.gpu_batch, virtual_workers
+            )
         elif running_layers(model):
             warn_of_ghost_batches()
         self._boundary = Boundary(model, unwrap(optimizer), scheduler, scaler, ema)
@@ -121,7 +123,7 @@ class Job:
         self._computed = False
         self._dirty = True
         self._given_up = False
-        self._ranks = self._alone()
+        self._ranks = self._single_rank()
         self.replan(*join_launched())
         self._resizing = attach(self, checkpoint, checkpoint_every)
         set_default_job(self)
@@ -260,15 +262,15 @@ class Job:
         """
         self.release()
         self._generation += 1
-        with self._trainable.as_rank_0_has_them(ranks):
-            self._ranks = self._among(rank, ranks)
+        with self._trainable.with_rank_0_flags(ranks):
+            self._ranks = self._make_ranks(rank, ranks)
         self._publish(rank, ranks)
 
     def release(self) -> None:
         """Drop all references to the process group, so that it can be destroyed; then `replan`."""
         self._trainable.begin()  # a stored collective keeps its group's connections open
         self._ranks.release()
-        self._ranks = self._alone()
+        self._ranks = self._single_rank()
         self.formation = object()
 
     def state_dict(self) -> dict[str, Any]:
@@ -291,7 +293,7 @@ class Job:
         state.restore(self, self._boundary, saved, force=force)
         self._abandon()
 
-    # The interface for loaders (`Reading`).
+    # The interface for loaders (`LoadingJob`).
 
     @property
     def division(self) -> Divider:
@@ -345,10 +347,10 @@ class Job:
         self._ranks.abandon()
         self._micro, self._dirty, self.formation = None, True, object()
 
-    def _alone(self) -> Ranks:
-        return self._among(0, 1)
+    def _single_rank(self) -> Ranks:
+        return self._make_ranks(0, 1)
 
-    def _among(self, rank: int, ranks: int) -> Ranks:
+    def _make_ranks(self, rank: int, ranks: int) -> Ranks:
         limit = self.gpu_batch * self._devices
         if self.virtual_workers is not None:
             return VirtualWorkers(self.module, rank, ranks, workers=self.virtual_workers)

@@ -129,7 +129,7 @@ class Resizing:
         now = membership.gen if membership else 0
         try:
             seen = self._agreement.exchange(
-                self._job.rank, gen, leaving=self._stop.wanted, read=self._job.read
+                self._job.rank, gen, must_leave=self._stop.is_requested, read=self._job.read
             )
             if seen[0] > now or seen[1]:
                 # The exchange posted meanwhile is newer, and its result equal on all ranks.
@@ -183,10 +183,10 @@ class Resizing:
 
     # ---- from one generation to the next
 
-    def _switch(self, gen: int, leaving: Sequence[int]) -> None:
+    def _switch(self, gen: int, departing: Sequence[int]) -> None:
         """Leave the group on all ranks after the same update; enter the next or exit."""
         job, membership = self._job, self._membership
-        staying = [rank for rank in range(job.ranks) if rank not in leaving]
+        staying = [rank for rank in range(job.ranks) if rank not in departing]
         if membership is None:
             staying = []  # no cluster would form another group
         elif gen > membership.gen:
@@ -207,8 +207,8 @@ class Resizing:
         group.abandon_group(error)
         # Weights change at the boundary only; restore buffers written by forward passes.
         with torch.no_grad():
-            for buffer, kept in zip(self._job.module.buffers(), self._buffers, strict=False):
-                buffer.copy_(kept)
+            for buffer, saved in zip(self._job.module.buffers(), self._buffers, strict=False):
+                buffer.copy_(saved)
         self._enter()
 
     def _enter(self) -> None:
@@ -233,10 +233,12 @@ class Resizing:
         membership = self._member
         while True:
             target = membership.read_target()
-            wanted = target is not None and target.gen > membership.gen
-            if self._stop.wanted or (wanted and target and membership.is_excluded_by(target)):
+            is_newer = target is not None and target.gen > membership.gen
+            if self._stop.is_requested or (
+                is_newer and target and membership.is_excluded_by(target)
+            ):
                 self._leave(save=self._trains and not self._peers_continue(target))
-            if wanted and target and (rank := membership.rank_in(target)) is not None:
+            if is_newer and target and (rank := membership.rank_in(target)) is not None:
                 return target, rank
             time.sleep(_WAIT_S)
 
@@ -251,7 +253,7 @@ class Resizing:
 
             def is_outdated() -> bool:
                 newest = membership.read_target()
-                return self._stop.wanted or (newest is not None and newest.gen > target.gen)
+                return self._stop.is_requested or (newest is not None and newest.gen > target.gen)
 
             meeting = group.meet(target.store, rank, ranks, card, is_outdated)
             group.form_group(meeting, cuda=self._cuda)
@@ -383,7 +385,7 @@ def should_stop() -> bool:
     if membership is not None and target is not None and membership.gen == 0:
         membership.gen = target.gen if membership.rank_in(target) is not None else 0
     excluded = membership is not None and target is not None and membership.is_excluded_by(target)
-    return stop.wanted or excluded
+    return stop.is_requested or excluded
 
 
 def _short_name(name: str) -> str:

@@ -21,7 +21,7 @@ _FIXED = {"global_batch": "the global batch", "virtual_workers": "virtual worker
 _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 
 
-class Saved(Protocol):
+class SavedJob(Protocol):
     """The attributes of a job in its state."""
 
     module: nn.Module
@@ -32,7 +32,7 @@ class Saved(Protocol):
     position: Position
 
 
-def capture(job: Saved, boundary: Boundary) -> dict[str, Any]:
+def capture(job: SavedJob, boundary: Boundary) -> dict[str, Any]:
     """Return the state of a job and of its parts; tensors are not copied."""
     parts = {name: getattr(boundary, name) for name in _PARTS}
     parameters = list(job.module.parameters())
@@ -54,7 +54,7 @@ def capture(job: Saved, boundary: Boundary) -> dict[str, Any]:
     }
 
 
-def restore(job: Saved, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
+def restore(job: SavedJob, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
     """Restore a copy of a state: optimizers would write into the original.
 
     Raises:
@@ -83,7 +83,7 @@ def restore(job: Saved, boundary: Boundary, saved: Mapping[str, Any], *, force: 
     job.position = Position(counters["epoch"], counters["samples"], counters["update"])
 
 
-def _restore_parameters(job: Saved, boundary: Boundary, counters: Mapping[str, Any]) -> None:
+def _restore_parameters(job: SavedJob, boundary: Boundary, counters: Mapping[str, Any]) -> None:
     """Restore which parameters are trainable, and the optimizer's groups."""
     named = list(job.module.named_parameters())
     for places in counters["groups"][len(boundary.optimizer.param_groups) :]:

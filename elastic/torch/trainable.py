@@ -32,7 +32,7 @@ class TrainableParameters:
         """
         self._module, self._optimizer = module, optimizer
         self._read()
-        self._expect_models_own()
+        self._check_optimizer_parameters()
         self._agreed, self._ranks = self._flags(), 1
         self.begin()
 
@@ -43,7 +43,7 @@ class TrainableParameters:
         self._failure: RuntimeError | None = None
 
     @contextlib.contextmanager
-    def as_rank_0_has_them(self, ranks: int) -> Generator[None]:
+    def with_rank_0_flags(self, ranks: int) -> Generator[None]:
         """Use rank 0's trainable parameters in the block, for a group that starts.
 
         A rank may be ahead of another, with parameters thawed already. Afterwards each rank has
@@ -96,7 +96,9 @@ class TrainableParameters:
         flags = self._flags()
         if flags != self._agreed:
             both = zip(self._parameters, flags, self._agreed, strict=True)
-            name, thawed = next((self._names[id(p)], now) for p, now, then in both if now != then)
+            name, thawed = next(
+                (self._names[id(p)], now) for p, now, agreed in both if now != agreed
+            )
             raise RuntimeError(
                 f"`{name}` was {'thawed' if thawed else 'frozen'} after the update's first forward "
                 "pass: call requires_grad_() between two updates, once job.step() has returned "
@@ -121,7 +123,9 @@ class TrainableParameters:
             return
         thawed, frozen = seen.view(2, -1).tolist()
         everywhere = zip(self._parameters, thawed, frozen, strict=True)
-        name = next(self._names[id(p)] for p, some, others in everywhere if some and others)
+        name = next(
+            self._names[id(p)] for p, is_thawed, is_frozen in everywhere if is_thawed and is_frozen
+        )
         raise ValueError(
             f"Ranks disagree on whether `{name}` is trainable: call requires_grad_() on all ranks "
             "in the same update. Let it depend on job.epoch or job.update alone, and on `>=`: a "
@@ -163,9 +167,9 @@ class TrainableParameters:
         _expect_none(names, self._names, "was taken out of the model, or replaced,")
         _expect_none(self._names, names, "was added to the model")
         self._parameters = before  # keep the order: flags are compared by it
-        self._expect_models_own()
+        self._check_optimizer_parameters()
 
-    def _expect_models_own(self) -> None:
+    def _check_optimizer_parameters(self) -> None:
         for number, group in enumerate(self._optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) not in self._names:

@@ -36,11 +36,11 @@ def default_workers(global_batch: int, gpu_batch: int) -> int:
     >>> default_workers(256, 64), default_workers(256, 8), default_workers(3, 64)
     (8, 32, 4)
     """
-    least = max(-(-global_batch // gpu_batch), min(_NODE_GPUS, global_batch))
-    return 1 << (least - 1).bit_length()
+    minimum = max(-(-global_batch // gpu_batch), min(_NODE_GPUS, global_batch))
+    return 1 << (minimum - 1).bit_length()
 
 
-def be_bitwise(global_batch: int, gpu_batch: int, workers: int | None) -> int:
+def enable_bitwise(global_batch: int, gpu_batch: int, workers: int | None) -> int:
     """Enable deterministic kernels in this process, and return the number of slices.
 
     Raises:
@@ -96,8 +96,8 @@ class fold:  # noqa: N801 - named like a function: it folds from left to right
 
     def total(self) -> Gradient:
         """Return the sum of all nodes; missing slices at the right end count as zero."""
-        (_, total), *others = reversed(self.sums)
-        for _, left in others:
+        (_, total), *remaining = reversed(self.sums)
+        for _, left in remaining:
             self._add(left, total)
             total = left
         return total

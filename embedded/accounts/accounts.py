@@ -246,9 +246,9 @@ class Accounts:
         """Return the text of `passwords.txt` with these changes, one `name password` per line."""
         path = self._directory.passwords
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if line.strip() and line.split()[0] not in changes]
+        unchanged = [line for line in lines if line.strip() and line.split()[0] not in changes]
         new = [f"{name} {password}" for name, password in changes.items() if password]
-        return "".join(f"{line}\n" for line in (*kept, *new))
+        return "".join(f"{line}\n" for line in (*unchanged, *new))
 
 
 def generate_password() -> str:

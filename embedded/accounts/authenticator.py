@@ -15,7 +15,7 @@ from tornado import web
 from traitlets import Unicode, default
 
 from runai.embedded.accounts.accounts import Account, Accounts
-from runai.embedded.accounts.login_attempts import PLACE_WITHIN_S, LoginAttempts, NoPlace
+from runai.embedded.accounts.login_attempts import SLOT_TIMEOUT_S, LoginAttempts, NoFreeSlot
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.wire.errors import RunaiError
 
@@ -25,7 +25,7 @@ GUESSES_AT_ONCE = 2  # each hash is costly by design: bounds the CPU
 class TooManyLogins(web.HTTPError):
     """HTTP 429: too many login attempts are in progress."""
 
-    headers: ClassVar = {"Retry-After": f"{PLACE_WITHIN_S:.0f}"}  # JupyterHub sends them
+    headers: ClassVar = {"Retry-After": f"{SLOT_TIMEOUT_S:.0f}"}  # JupyterHub sends them
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,7 +34,7 @@ class TooManyLogins(web.HTTPError):
         )
 
 
-class AccountsAway(web.HTTPError):
+class AccountsUnavailable(web.HTTPError):
     """HTTP 503: the file of accounts cannot be read."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class AccountsAuthenticator(Authenticator):
 
         Raises:
             TooManyLogins: too many attempts are in progress.
-            AccountsAway: the accounts cannot be read.
+            AccountsUnavailable: the accounts cannot be read.
         """
         name = self.normalize_username(data.get("username", ""))
 
@@ -86,7 +86,7 @@ class AccountsAuthenticator(Authenticator):
 
         try:
             account = await self.attempts.answer(name, check)
-        except NoPlace:
+        except NoFreeSlot:
             raise TooManyLogins from None
         except RunaiError as failed:
             raise self._away(failed) from failed
@@ -118,6 +118,6 @@ class AccountsAuthenticator(Authenticator):
         except RunaiError as failed:
             raise self._away(failed) from failed
 
-    def _away(self, failed: RunaiError) -> AccountsAway:
+    def _away(self, failed: RunaiError) -> AccountsUnavailable:
         self.log.error("%s %s", failed.message, failed.hint)
-        return AccountsAway()
+        return AccountsUnavailable()

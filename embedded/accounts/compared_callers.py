@@ -24,13 +24,13 @@ OWNER_ENDPOINTS: Final = (TokenAPIHandler, CookieAPIHandler)
 AT_ONCE: Final = 4
 
 
-class AnotherPerson(web.HTTPError):
+class UserIdentityChanged(web.HTTPError):
     """Refusal with the sentence on pages, and the code for the service in a header."""
 
-    def __init__(self, other: Forbidden) -> None:
+    def __init__(self, error: Forbidden) -> None:
         """Store the sentence; JupyterHub's handlers send the headers."""
-        super().__init__(HTTPStatus.FORBIDDEN, other.message)
-        self.headers = {CODE_HEADER: other.code}
+        super().__init__(HTTPStatus.FORBIDDEN, error.message)
+        self.headers = {CODE_HEADER: error.code}
 
 
 class ComparedCaller(BaseHandler):
@@ -42,28 +42,28 @@ class ComparedCaller(BaseHandler):
         """Identify the caller, and compare the account.
 
         Raises:
-            AnotherPerson: the name has another uid.
+            UserIdentityChanged: the name has another uid.
         """
         await super().prepare()
         caller = self.current_user
         if isinstance(caller, User) and not self._finished:
             try:
                 await self.unix_accounts.compare(caller.name)
-            except Forbidden as other:
-                raise AnotherPerson(other) from other
+            except Forbidden as error:
+                raise UserIdentityChanged(error) from error
 
     async def authenticate(self, data: dict[str, Any] | None) -> Any:  # noqa: ANN401  JupyterHub's
         """Return the login after a lookup of its account; the first one records the uid.
 
         Raises:
-            AnotherPerson: the name has another uid.
+            UserIdentityChanged: the name has another uid.
         """
         entered = await super().authenticate(data)
         if entered:
             try:
                 await self.unix_accounts.account(entered["name"])
-            except Forbidden as other:
-                raise AnotherPerson(other) from other
+            except Forbidden as error:
+                raise UserIdentityChanged(error) from error
             except RunaiError as unknown:  # no account, or no answer: as the authenticator decides
                 self.log.info("%s logs in: %s", entered["name"], unknown.message)
         return entered
@@ -85,7 +85,7 @@ async def record_uids(names: Iterable[str], accounts: AccountDirectory) -> None:
     async def record(name: str) -> None:
         async with turn:
             with suppress(RunaiError):
-                if accounts.known.get(name) is None:
+                if accounts.known_accounts.get(name) is None:
                     await accounts.account(name)
 
     await asyncio.gather(*map(record, names))

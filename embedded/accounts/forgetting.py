@@ -13,33 +13,38 @@ import httpx
 from jupyterhub.app import JupyterHub
 
 from runai.embedded.accounts.accounts import Removal
-from runai.embedded.accounts.removal import EVERY_S, LATE_S, AccountRemoval, NotYet
+from runai.embedded.accounts.removal import (
+    LATE_JOBS_S,
+    RETRY_INTERVAL_S,
+    AccountRemoval,
+    RemovalPending,
+)
 from runai.hub_service.model.admin_files import read_projects
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError
 
 
-class Forgotten:
+class ForgottenAccounts:
     """The names that are to be forgotten, as removals."""
 
-    def __init__(self, known: KnownAccounts) -> None:
-        self._known = known
+    def __init__(self, known_accounts: KnownAccounts) -> None:
+        self._known_accounts = known_accounts
 
     def to_end(self) -> Mapping[str, Removal]:
         """Return the incomplete removals by name."""
-        return {name: Removal("") for name in self._known.being_forgotten()}
+        return {name: Removal("") for name in self._known_accounts.being_forgotten()}
 
     def ended(self, name: str, removal: Removal) -> None:
         """Forget the name: from now on it is a new person's."""
         del removal
-        self._known.forget(name)
+        self._known_accounts.forget(name)
 
     def is_back(self, name: str) -> bool:
         """Return True if the name can be used again."""
-        return not self._known.is_being_forgotten(name)
+        return not self._known_accounts.is_being_forgotten(name)
 
 
-class Forgetting(AccountRemoval):
+class AccountForgetting(AccountRemoval):
     """The persons that are being forgotten."""
 
     files_naming: Callable[[str], Iterable[str]] = staticmethod(lambda _name: ())
@@ -56,7 +61,7 @@ class Forgetting(AccountRemoval):
             await self._service.end_memberships(name)
             await self._delete_late_workloads(name)
             self._accounts.ended(name, removal)
-        except (NotYet, RunaiError, httpx.HTTPError, OSError) as wrong:
+        except (RemovalPending, RunaiError, httpx.HTTPError, OSError) as wrong:
             self._warn_once(name, "User %s cannot be forgotten yet: %s", name, wrong)
             return
         self._failing.discard(name)
@@ -72,14 +77,14 @@ class Forgetting(AccountRemoval):
         """Delete what comes in with a token that the service still knows.
 
         Raises:
-            NotYet: a workload does not end.
+            RemovalPending: a workload does not end.
         """
-        left, until = [""], self._clock() + LATE_S
+        left, until = [""], self._clock() + LATE_JOBS_S
         while self._clock() < until:
             left = await self._delete_workloads(name)
-            await self._sleep(EVERY_S)
+            await self._sleep(RETRY_INTERVAL_S)
         if left:
-            raise NotYet(f"{', '.join(left)} still runs")
+            raise RemovalPending(f"{', '.join(left)} still runs")
 
     async def _delete_workloads(self, name: str) -> list[str]:
         """Delete the user's workloads; return those that are there still."""

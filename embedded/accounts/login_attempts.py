@@ -19,7 +19,7 @@ from runai.hub_service.wire.printable import printable
 T = TypeVar("T")
 
 AT_ONCE = 32
-PLACE_WITHIN_S = 10.0
+SLOT_TIMEOUT_S = 10.0
 ANSWER_AFTER_S = 1.0
 SLOW_ANSWER_AFTER_S = 5.0
 MAX_WRONG = 50
@@ -30,7 +30,7 @@ SLOTS = 4096
 MAX_NAME_LENGTH = 64
 
 
-class NoPlace(Exception):
+class NoFreeSlot(Exception):
     """Error: all slots for attempts stay occupied."""
 
 
@@ -43,12 +43,12 @@ class LoginAttempts:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        place_within_s: float = PLACE_WITHIN_S,
+        slot_timeout_s: float = SLOT_TIMEOUT_S,
     ) -> None:
         self._log = log
         self._clock = clock
         self._sleep = sleep
-        self._place_within_s = place_within_s
+        self._slot_timeout_s = slot_timeout_s
         self._places = asyncio.Semaphore(AT_ONCE)
         self._key = secrets.token_bytes(16)
         self._wrong: dict[int, deque[float]] = {}
@@ -57,13 +57,13 @@ class LoginAttempts:
         """Return the result of `check` (None: wrong name or password) after the fixed time.
 
         Raises:
-            NoPlace: no slot became free within `place_within_s`.
+            NoFreeSlot: no slot became free within `slot_timeout_s`.
         """
         try:
-            async with asyncio.timeout(self._place_within_s):
+            async with asyncio.timeout(self._slot_timeout_s):
                 await self._places.acquire()
         except TimeoutError:
-            raise NoPlace from None
+            raise NoFreeSlot from None
         try:
             began = self._clock()
             after = SLOW_ANSWER_AFTER_S if self._is_slowed(name) else ANSWER_AFTER_S

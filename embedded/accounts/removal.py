@@ -21,17 +21,17 @@ from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError
 
 REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:users", "tokens")
 """Scopes of the token that removals use."""
-EVERY_S = 5.0
-LATE_S = 60.0
+RETRY_INTERVAL_S = 5.0
+LATE_JOBS_S = 60.0
 """Time in which jobs may arrive after a removal. The service caches the hub's answers for 30 s."""
 _AT_REST = frozenset({"suspended", "succeeded", "failed", "ended", "timed_out"})
 
 
-class NotYet(Exception):
+class RemovalPending(Exception):
     """Error: the hub refuses a call, for example while a server is stopping."""
 
 
-class Removals(Protocol):
+class RemovalSource(Protocol):
     """Removals that admins ask for."""
 
     def to_end(self) -> Mapping[str, Removal]:
@@ -49,7 +49,7 @@ class AccountRemoval:
 
     def __init__(
         self,
-        accounts: Removals,
+        accounts: RemovalSource,
         hub: httpx.AsyncClient,
         service: AsyncClient,
         log: logging.Logger | logging.LoggerAdapter[Any],
@@ -78,7 +78,7 @@ class AccountRemoval:
             for one in removals.items():
                 if one not in self._tasks or self._tasks[one].done():
                     self._tasks[one] = asyncio.create_task(self._end(*one))
-            await self._sleep(EVERY_S)
+            await self._sleep(RETRY_INTERVAL_S)
 
     async def _end(self, name: str, removal: Removal) -> None:
         user = f"users/{quote(name, safe='')}"
@@ -89,7 +89,7 @@ class AccountRemoval:
             await self._delete_user(user)
             await self._suspend_jobs(name)
             await asyncio.to_thread(self._accounts.ended, name, removal)
-        except (NotYet, RunaiError, httpx.HTTPError, OSError) as wrong:
+        except (RemovalPending, RunaiError, httpx.HTTPError, OSError) as wrong:
             self._warn_once(
                 name, "What removed user %s has open cannot be ended yet: %s", name, wrong
             )
@@ -98,13 +98,13 @@ class AccountRemoval:
         self._log.info(
             "User %s was removed: tokens, servers and hub user are gone, jobs are suspended.", name
         )
-        until = self._clock() + LATE_S
+        until = self._clock() + LATE_JOBS_S
         while self._clock() < until:
             with suppress(RunaiError):
                 if self._accounts.is_back(name):
                     return
                 await self._suspend_jobs(name)
-            await self._sleep(EVERY_S)
+            await self._sleep(RETRY_INTERVAL_S)
 
     async def _revoke_tokens(self, user: str) -> None:
         _, tokens = await self._request("GET", f"{user}/tokens")
@@ -117,7 +117,7 @@ class AccountRemoval:
             path = f"servers/{quote(server, safe='')}" if server else "server"
             status, _ = await self._request("DELETE", f"{user}/{path}")
             if status == httpx.codes.ACCEPTED:
-                raise NotYet("a server is still stopping")
+                raise RemovalPending("a server is still stopping")
         await self._request("DELETE", user)
 
     async def _suspend_jobs(self, name: str) -> None:
@@ -138,16 +138,16 @@ class AccountRemoval:
         """Return status and JSON of the hub's answer; {} on 404.
 
         Raises:
-            NotYet: the hub refuses.
+            RemovalPending: the hub refuses.
         """
         reply = await self._hub.request(method, path)
         if reply.status_code == httpx.codes.NOT_FOUND:
             return reply.status_code, {}
         if not reply.is_success:
-            raise NotYet(f"{method} {path} is answered {reply.status_code}")
+            raise RemovalPending(f"{method} {path} is answered {reply.status_code}")
         return reply.status_code, reply.json() if reply.content else {}
 
     def _warn_once(self, about: str, text: str, *values: object) -> None:
         if about not in self._failing:
             self._failing.add(about)
-            self._log.warning(f"{text} (tried again every {EVERY_S:.0f} s)", *values)
+            self._log.warning(f"{text} (tried again every {RETRY_INTERVAL_S:.0f} s)", *values)

@@ -19,13 +19,13 @@ from runai.embedded.accounts.login_attempts import MAX_NAME_LENGTH
 from runai.hub_service.wire.printable import printable
 
 
-class ChangedName(str):
+class NormalizedName(str):
     """A user's name after JupyterHub's changes, which are not made again."""
 
     __slots__ = ()
 
 
-class CheckedAccounts(PAMAuthenticator):
+class UnixAuthenticator(PAMAuthenticator):
     """A PAM authenticator that changes the name (lower case, map) before PAM checks it."""
 
     async def authenticate(self, handler: object, data: dict[str, str]) -> Any:  # noqa: ANN401
@@ -38,8 +38,10 @@ class CheckedAccounts(PAMAuthenticator):
         name, exists = await asyncio.to_thread(self._account, typed)
         user = await maybe_future(super().authenticate(handler, {**data, "username": name}))
         if user is None and name != typed and not exists:  # a mistake in the map
-            asked, account = _quoted(typed), _quoted(name)
-            self.log.warning("%s logs in as %s, which this machine does not have.", asked, account)
+            login_name, account = _quoted(typed), _quoted(name)
+            self.log.warning(
+                "%s logs in as %s, which this machine does not have.", login_name, account
+            )
         lower = typed.lower()
         if user is None and typed != lower and not self.pam_normalize_username:
             raise _refusal(
@@ -54,11 +56,11 @@ class CheckedAccounts(PAMAuthenticator):
 
     def normalize_username(self, username: str) -> str:
         """Return the name as JupyterHub changes it, or unchanged if that was done."""
-        if isinstance(username, ChangedName):
+        if isinstance(username, NormalizedName):
             return str(username)
         return str(super().normalize_username(username))
 
-    def _account(self, typed: str) -> tuple[ChangedName, bool]:
+    def _account(self, typed: str) -> tuple[NormalizedName, bool]:
         """Return the name to check, and True if it has an account.
 
         Without one PAM is asked, too: all refusals take the same time.
@@ -67,7 +69,7 @@ class CheckedAccounts(PAMAuthenticator):
         with suppress(KeyError, ValueError):  # no account, a character that no name has
             name = self.normalize_username(typed)
             exists = pwd.getpwnam(name) is not None
-        return ChangedName(name), exists
+        return NormalizedName(name), exists
 
 
 def with_checked_accounts(chosen: type[Authenticator]) -> type[Authenticator]:
@@ -75,7 +77,7 @@ def with_checked_accounts(chosen: type[Authenticator]) -> type[Authenticator]:
     if not issubclass(chosen, PAMAuthenticator):
         return chosen
     named = {"__module__": chosen.__module__}  # the hub's log has it, with its package's version
-    return type(f"Checked{chosen.__name__}", (CheckedAccounts, chosen), named)
+    return type(f"Checked{chosen.__name__}", (UnixAuthenticator, chosen), named)
 
 
 def pam_service(config: Config) -> str:

@@ -29,11 +29,13 @@ ABANDONED_AFTER_S = 24 * 3600
 
 
 def back_up(
-    directory: DataDirectory, folder: Path | None = None, tell: ReportProgress | None = None
+    directory: DataDirectory,
+    folder: Path | None = None,
+    report_progress: ReportProgress | None = None,
 ) -> Path:
     """Copy databases and secrets into a new folder below `folder`; the platform may run.
 
-    `tell` receives the progress of each file: pages copied, and pages in all.
+    `report_progress` receives the progress of each file: pages copied, and pages in all.
 
     Raises:
         NotFound: the directory contains no platform.
@@ -52,9 +54,9 @@ def back_up(
     partial = folder / f".runai-{stamp}-{secrets.token_hex(4)}.partial"
     try:
         _remove_abandoned(folder)
-        copy_all(directory.root, found, partial, tell)
-        told = {"version": version("jupyter-runai"), "made": stamp, "databases": found}
-        (partial / MANIFEST).write_text(json.dumps(told, indent=2) + "\n")
+        copy_all(directory.root, found, partial, report_progress)
+        content = {"version": version("jupyter-runai"), "made": stamp, "databases": found}
+        (partial / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
         return _named(partial, folder / f"runai-{stamp}")
     except OSError as failed:
         raise Unavailable(
@@ -86,7 +88,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def copy_backup(
-    backup: Path, names: Iterable[str], target: Path, tell: ReportProgress | None
+    backup: Path, names: Iterable[str], target: Path, report_progress: ReportProgress | None
 ) -> None:
     """Copy databases and secrets of a backup, which its maker may have filled with anything.
 
@@ -102,7 +104,7 @@ def copy_backup(
         raise _not_regular(backup / "secrets")
     for path in places:
         os.close(_opened(path))
-    copy_all(backup, names, target, tell, _copy_regular)
+    copy_all(backup, names, target, report_progress, _copy_regular)
 
 
 def _copy_regular(source: str, target: str) -> None:
@@ -142,21 +144,21 @@ def copy_all(
     source: Path,
     names: Iterable[str],
     target: Path,
-    tell: ReportProgress | None,
+    report_progress: ReportProgress | None,
     copy_secret: Callable[[str, str], None] | None = None,
 ) -> None:
     """Copy databases and secrets of a platform, or of a backup, into a new folder."""
     target.mkdir(mode=0o700, parents=True)
     for name in names:
-        copy(source / name, target / name, tell)
+        copy(source / name, target / name, report_progress)
     if (source / "secrets").is_dir():
         shutil.copytree(
-            source / "secrets", target / "secrets", copy_function=copy_secret or _copy_unless_gone
+            source / "secrets", target / "secrets", copy_function=copy_secret or _copy_if_exists
         )
         (target / "secrets").chmod(0o700)
 
 
-def _copy_unless_gone(source: str, target: str) -> None:
+def _copy_if_exists(source: str, target: str) -> None:
     """Copy a file with its mode; skip one that a writer has renamed since the folder was read."""
     try:
         shutil.copy2(source, target)
@@ -174,9 +176,9 @@ def read_manifest(backup: Path) -> Mapping[str, Any]:
     """
     try:
         with open(_opened(backup / MANIFEST), encoding="utf-8") as manifest:
-            told: Mapping[str, Any] = json.load(manifest)
-        if set(told["databases"]) <= set(DATABASES):
-            return told
+            content: Mapping[str, Any] = json.load(manifest)
+        if set(content["databases"]) <= set(DATABASES):
+            return content
     except (OSError, ValueError, KeyError, RecursionError, TypeError):
         pass
     raise NotFound(

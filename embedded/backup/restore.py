@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_backup, read_manifest
-from runai.embedded.backup.unknown_workers import folders_of_others, running_unknown, stop
+from runai.embedded.backup.unknown_workers import running_unknown, stop, unknown_attempt_folders
 from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.clusters.local.store import workload_store
 from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
@@ -77,9 +77,9 @@ def restore(
     backup: Path,
     *,
     stop_unknown: bool = False,
-    tell: ReportProgress | None = None,
+    report_progress: ReportProgress | None = None,
 ) -> Restored:
-    """Restore a backup; move existing files aside, delete none. `tell` is as in `back_up`.
+    """Restore a backup; move existing files aside, delete none. `report_progress`: see `back_up`.
 
     An interrupted restore is finished first; if it was of the same backup, that is all.
 
@@ -92,24 +92,26 @@ def restore(
     root = directory.root
     if _pending_manifest(root).get("backup") != str(backup):
         read_manifest(backup)  # before creating a data directory
-    with ExitStack() as nobody_else:
-        nobody_else.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
-        nobody_else.callback(os.close, claim(root))
-        told = _finish(root)
-        if told.get("backup") != str(backup):
-            _commit(directory, backup, stop_unknown=stop_unknown, tell=tell)
-            told = _finish(root)
-    return Restored(tuple(told["databases"]), root / told["aside"], tuple(told["stopped"]))
+    with ExitStack() as locks:
+        locks.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
+        locks.callback(os.close, claim(root))
+        manifest = _finish(root)
+        if manifest.get("backup") != str(backup):
+            _commit(directory, backup, stop_unknown=stop_unknown, report_progress=report_progress)
+            manifest = _finish(root)
+    return Restored(
+        tuple(manifest["databases"]), root / manifest["aside"], tuple(manifest["stopped"])
+    )
 
 
 def _pending_manifest(root: Path) -> Mapping[str, Any]:
     """Return the manifest of a committed, unfinished restore; {} without one."""
-    coming = root / RESTORING
+    pending = root / RESTORING
     try:
-        return read_manifest(coming) if coming.exists() else {}
+        return read_manifest(pending) if pending.exists() else {}
     except NotFound as wrong:
         raise Unavailable(
-            f"{coming} says that a restoration was interrupted, and cannot be read.",
+            f"{pending} says that a restoration was interrupted, and cannot be read.",
             hint="What was there lies in the newest before-restore-*, what was to come in that"
             " folder: put one of them in place by hand, then remove it.",
             code="restoration_unreadable",
@@ -117,21 +119,27 @@ def _pending_manifest(root: Path) -> Mapping[str, Any]:
 
 
 def _commit(
-    directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: ReportProgress | None
+    directory: DataDirectory,
+    backup: Path,
+    *,
+    stop_unknown: bool,
+    report_progress: ReportProgress | None,
 ) -> None:
     """Stage the backup, stop unknown workers, and commit the restore."""
     root, staged = directory.root, directory.root / _STAGED
     try:
-        told = read_manifest(backup)
+        manifest = read_manifest(backup)
         directory.prepare(system_users=directory.is_of_system_users)
         shutil.rmtree(staged, ignore_errors=True)
-        copy_backup(backup, told["databases"], staged, tell)
-        for name in told["databases"]:
+        copy_backup(backup, manifest["databases"], staged, report_progress)
+        for name in manifest["databases"]:
             if unknown := unknown_schema(staged / name):
-                by = told.get("version", "?")
+                by = manifest.get("version", "?")
                 raise newer(f"{name} of {backup}, made by version {by},", unknown)
         rows = _migrate_staged(staged)
-        folders = [str(path.relative_to(root)) for path in folders_of_others(root / "jobs", rows)]
+        folders = [
+            str(path.relative_to(root)) for path in unknown_attempt_folders(root / "jobs", rows)
+        ]
         for path in _files_to_move(root, staged, folders):
             if path.lstat().st_dev != root.stat().st_dev:
                 raise Conflict(
@@ -153,7 +161,7 @@ def _commit(
         asides = (now, *(f"{now}-{number}" for number in range(2, 1000)))
         aside = next(name for name in asides if not (root / name).exists())
         more = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
-        write_private(staged / MANIFEST, json.dumps({**told, **more, "folders": folders}))
+        write_private(staged / MANIFEST, json.dumps({**manifest, **more, "folders": folders}))
         for path in [*staged.rglob("*"), staged]:
             _fsync(path)
         staged.rename(root / RESTORING)
@@ -181,14 +189,14 @@ def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
 
 def _finish(root: Path) -> Mapping[str, Any]:
     """Finish a committed restore; return its manifest, {} without one."""
-    told, coming = _pending_manifest(root), root / RESTORING
-    if not told:
+    manifest, pending = _pending_manifest(root), root / RESTORING
+    if not manifest:
         return {}
-    aside = root / told["aside"]
+    aside = root / manifest["aside"]
     try:
         _fsync(root)  # make the commit durable before the moves
         aside.mkdir(mode=0o700, exist_ok=True)
-        for path in _files_to_move(root, coming, told["folders"]):
+        for path in _files_to_move(root, pending, manifest["folders"]):
             target = aside / path.relative_to(root)
             if os.path.lexists(target):
                 raise Conflict(
@@ -199,11 +207,11 @@ def _finish(root: Path) -> Mapping[str, Any]:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.rename(target)
             _fsync(target.parent)
-        for name in (*told["databases"], "secrets"):
-            if (coming / name).exists():
-                (coming / name).rename(root / name)
+        for name in (*manifest["databases"], "secrets"):
+            if (pending / name).exists():
+                (pending / name).rename(root / name)
         _fsync(root)
-        coming.rename(root / _STAGED)
+        pending.rename(root / _STAGED)
         _fsync(root)
     except OSError as failed:
         raise Unavailable(
@@ -213,15 +221,15 @@ def _finish(root: Path) -> Mapping[str, Any]:
             code="restoration_interrupted",
         ) from failed
     shutil.rmtree(root / _STAGED, ignore_errors=True)
-    return told
+    return manifest
 
 
-def _files_to_move(root: Path, coming: Path, folders: Iterable[str]) -> list[Path]:
+def _files_to_move(root: Path, pending: Path, folders: Iterable[str]) -> list[Path]:
     """Return the existing files to move aside, and the job folders in `folders`."""
-    names = [name for name in (*DATABASES, "secrets") if (coming / name).exists()]
+    names = [name for name in (*DATABASES, "secrets") if (pending / name).exists()]
     # Including SQLite's log files beside the databases.
-    leaving = [f"{name}{log}" for name in names for log in ("", "-wal", "-shm", "-journal")]
-    return [root / name for name in (*leaving, *folders) if os.path.lexists(root / name)]
+    replaced = [f"{name}{log}" for name in names for log in ("", "-wal", "-shm", "-journal")]
+    return [root / name for name in (*replaced, *folders) if os.path.lexists(root / name)]
 
 
 def _fsync(path: Path) -> None:

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.local.processes.worker_process import is_same
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.wire.errors import Conflict
 
-GONE_WITHIN_S = 60.0
+EXIT_TIMEOUT_S = 60.0
 
 
 def running_unknown(
@@ -34,7 +34,7 @@ def running_unknown(
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
-def folders_of_others(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[Path]:
+def unknown_attempt_folders(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[Path]:
     """Yield the folders of attempts that are not in the database.
 
     A later workload of the same name must not read another job's exit status.
@@ -55,7 +55,7 @@ def stop(unknown: Mapping[str, Attempt]) -> None:
     for attempt in unknown.values():
         if (pid := attempt.holder()) is not None:
             os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + GONE_WITHIN_S
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
     while any(attempt.holder() is not None for attempt in unknown.values()):
         if time.monotonic() > deadline:
             raise Conflict(

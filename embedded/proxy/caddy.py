@@ -180,7 +180,7 @@ class CaddyProxy(Proxy):
     def _config(self) -> dict[str, Any]:
         public = urlsplit(self.public_url)
         return caddy_config.caddy_config(
-            caddy_config.FrontDoor(
+            caddy_config.CaddyOptions(
                 listen=host_and_port(self.public_url),
                 hub=urlsplit(self.hub.url).netloc,
                 base_url=public.path or "/",

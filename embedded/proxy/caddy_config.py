@@ -50,7 +50,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class FrontDoor:
+class CaddyOptions:
     """The settings from which one configuration is built."""
 
     listen: str
@@ -71,11 +71,11 @@ class FrontDoor:
     """Folder of Caddy's own certificates and keys."""
 
 
-def caddy_config(door: FrontDoor) -> Json:
+def caddy_config(options: CaddyOptions) -> Json:
     """Return Caddy's start configuration."""
-    https = door.tls is not None
+    https = options.tls is not None
     server: Json = {
-        "listen": [door.listen],
+        "listen": [options.listen],
         "protocols": ["h1"],  # kernels over HTTP/2 websockets are untried
         "automatic_https": {"disable": True},
         "read_header_timeout": f"{HEADER_S}s",
@@ -85,28 +85,28 @@ def caddy_config(door: FrontDoor) -> Json:
         "idle_timeout": f"{IDLE_S}s",
         "max_header_bytes": HEADER_BYTES,
         "routes": [
-            {"match": [_route_file(door)], "handle": _to_server(door, 443 if https else 80)},
-            {"match": [{"path": [f"{door.base_url}*"]}], "handle": [_starting()]},
+            {"match": [_route_file(options)], "handle": _to_server(options, 443 if https else 80)},
+            {"match": [{"path": [f"{options.base_url}*"]}], "handle": [_starting()]},
             {"handle": [{"handler": "static_response", "status_code": 404}]},
         ],
-        "errors": {"routes": [_server_is_gone(door)]},
+        "errors": {"routes": [_error_route(options)]},
     }
     if https:
         server["tls_connection_policies"] = [{}]
-    if door.trusted_proxies:
-        server["trusted_proxies"] = {"source": "static", "ranges": [*door.trusted_proxies]}
+    if options.trusted_proxies:
+        server["trusted_proxies"] = {"source": "static", "ranges": [*options.trusted_proxies]}
         server["trusted_proxies_strict"] = 1
     servers = {"front": server}
-    if door.redirect:
-        servers["redirect"] = _redirect(door.redirect, door.listen.rpartition(":")[2])
+    if options.redirect:
+        servers["redirect"] = _redirect(options.redirect, options.listen.rpartition(":")[2])
     apps: Json = {"http": {"grace_period": f"{LEAVE_S}s", "servers": servers}}
-    if door.tls is not None:
+    if options.tls is not None:
         # Never install it into the system's trust store, even if this account could.
         authority = {"local": {"install_trust": False}}
-        apps |= {"tls": door.tls, "pki": {"certificate_authorities": authority}}
+        apps |= {"tls": options.tls, "pki": {"certificate_authorities": authority}}
     return {
         "admin": {"listen": f"unix/{ADMIN_SOCKET}|0600", "config": {"persist": False}},
-        "storage": {"module": "file_system", "root": door.storage},
+        "storage": {"module": "file_system", "root": options.storage},
         "logging": {"logs": _logs()},
         "apps": apps,
     }
@@ -146,24 +146,24 @@ def _automated(names: Sequence[str], issuer: Json) -> Json:
     return {"certificates": {"automate": [*names]}, "automation": {"policies": [policy]}}
 
 
-def _route_file(door: FrontDoor) -> Json:
+def _route_file(options: CaddyOptions) -> Json:
     """Match a request to its route file: deepest first, a host's routes before common ones.
 
     Each segment has a prefix, so that `..` in a path names an ordinary folder.
     """
-    hosts = ["{http.request.host}", ""] if door.host_routing else [""]
-    segments = [f"-{{http.request.uri.path.{number}}}/" for number in range(door.depth)]
+    hosts = ["{http.request.host}", ""] if options.host_routing else [""]
+    segments = [f"-{{http.request.uri.path.{number}}}/" for number in range(options.depth)]
     patterns = [
         f"@{host}/{''.join(segments[:length])}=*"
         for host in hosts
-        for length in range(door.depth, -1, -1)
+        for length in range(options.depth, -1, -1)
     ]
     return {"file": {"root": ROUTES, "try_files": patterns}}
 
 
-def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
+def _to_server(options: CaddyOptions, default_port: int) -> list[Json]:
     bound = {"handler": "request_body", "max_size": HUB_BODY_BYTES}
-    is_hub = {"vars": {"{server}": [door.hub]}}
+    is_hub = {"vars": {"{server}": [options.hub]}}
     forwarded = {"set": {"X-Forwarded-Port": ["{port}"]}, "delete": [*FORGEABLE]}
     port = {"handler": "headers", "request": forwarded}
     untrusted = {"not": [{"vars": {"trusted_proxy": ["true"]}}]}
@@ -181,12 +181,12 @@ def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
     ]
 
 
-def _server_is_gone(door: FrontDoor) -> Json:
+def _error_route(options: CaddyOptions) -> Json:
     """Return the error route: the hub's page, or a reloading one without the hub."""
-    page = _proxy(door.hub) | {
+    page = _proxy(options.hub) | {
         "rewrite": {
             "method": "GET",
-            "uri": f"{door.base_url}hub/error/503?url={{http.request.orig_uri.path}}",
+            "uri": f"{options.base_url}hub/error/503?url={{http.request.orig_uri.path}}",
         },
         "handle_response": [
             {"routes": [{"handle": [{"handler": "copy_response", "status_code": 503}]}]}

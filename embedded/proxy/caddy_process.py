@@ -27,7 +27,7 @@ LOWEST = (2, 11, 7)  # the first with `write_idle_timeout`
 ANSWERS_WITHIN_S = 2.0
 STARTS_WITHIN_S = 60.0  # 0.1 s where nothing else runs
 ENDS_WITHIN_S = 5.0
-LOOK_EVERY_S = 0.02
+POLL_INTERVAL_S = 0.02
 MEMORY = "512MiB"  # Go collects garbage more often near it; 500 websockets take 100
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 FOR_ACME = (*PROXIES, *map(str.lower, PROXIES), "SSL_CERT_DIR", "SSL_CERT_FILE")
@@ -50,8 +50,10 @@ def caddy_program() -> Path:
     if not found:
         raise Unavailable("The proxy needs the program caddy.", hint=hint, code="not_installed")
     if (version := caddy_version(Path(found))) < LOWEST:
-        told = ".".join(map(str, version)) or "unknown"
-        raise Unavailable(f"The proxy needs Caddy {lowest}; {found} has version {told}.", hint=hint)
+        version_text = ".".join(map(str, version)) or "unknown"
+        raise Unavailable(
+            f"The proxy needs Caddy {lowest}; {found} has version {version_text}.", hint=hint
+        )
     return Path(found)
 
 
@@ -66,10 +68,10 @@ def caddy_version(program: Path) -> tuple[int, ...]:
 def _version(program: Path, _written_ns: int) -> tuple[int, ...]:
     """Return a program's version; cached until the file changes, as a call takes 70 ms."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        told = subprocess.run(  # noqa: S603 - as found
+        output = subprocess.run(  # noqa: S603 - as found
             [program, "version"], capture_output=True, text=True, timeout=30, check=True
         ).stdout
-        return tuple(map(int, told.split()[0].lstrip("v").partition("-")[0].split(".")))
+        return tuple(map(int, output.split()[0].lstrip("v").partition("-")[0].split(".")))
     return ()
 
 
@@ -153,7 +155,7 @@ class CaddyProcess:
                     f"The proxy does not serve after {STARTS_WITHIN_S:.0f} s.",
                     hint="The lines before this one in the log may say why.",
                 )
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def watch(self, on_end: Callable[[], None]) -> ProcessWatch | None:
         """Call `on_end` once when it ends; return None if it does not run."""
@@ -173,17 +175,17 @@ class CaddyProcess:
 
     async def end(self) -> None:
         """Stop it if it runs: SIGTERM, then SIGKILL after 5 s."""
-        gone = asyncio.Event()
+        exited = asyncio.Event()
         child = self._child
         if child is not None and child.poll() is None and child.pid != self.pid():
             child.kill()  # it does not listen yet, so no request is cut
             await asyncio.to_thread(child.wait)
-        if (watch := self.watch(gone.set)) is None:
+        if (watch := self.watch(exited.set)) is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             watch.send(number)
             with suppress(TimeoutError):
-                await asyncio.wait_for(gone.wait(), ENDS_WITHIN_S)
+                await asyncio.wait_for(exited.wait(), ENDS_WITHIN_S)
                 return
 
     @contextmanager
@@ -196,8 +198,10 @@ class CaddyProcess:
         with self._address() as address, socket.socket(socket.AF_UNIX) as client:
             client.settimeout(within)
             client.connect(address)
-            told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            pid, uid, _gid = struct.unpack("3i", told)
+            credentials = client.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+            )
+            pid, uid, _gid = struct.unpack("3i", credentials)
             if uid != os.geteuid():
                 raise PermissionError(f"process {pid} is of another account")
             yield client, int(pid)

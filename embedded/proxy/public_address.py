@@ -52,9 +52,9 @@ class PublicAddress:
         usual = self.port == (HTTPS_PORT if self.https else HTTP_PORT)
         return f"{self._scheme}://{host}{'' if usual else f':{self.port}'}{self.base_url}"
 
-    def warning(self, *, behind_another: bool) -> str:
+    def warning(self, *, behind_proxy: bool) -> str:
         """Return a sentence if passwords travel unencrypted, else ""."""
-        if not self.is_public or self.https or behind_another:
+        if not self.is_public or self.https or behind_proxy:
             return ""
         return (
             "Passwords travel unencrypted: other machines reach this address without TLS."

@@ -100,7 +100,7 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _keeper(devices: Sequence[Device]) -> MemoryEnforcer:
+def _memory_enforcer(devices: Sequence[Device]) -> MemoryEnforcer:
     """Return the enforcer of memory limits, with the driver's hard limits if available."""
     uuids = [device.uuid for device in devices if not device.simulated]
     if not uuids:
@@ -147,8 +147,8 @@ async def _run(settings: AgentSettings) -> None:
         settings.node,
         source,
         reporter,
-        wanted=lambda: os.getppid() == parent,
-        keeper=_keeper(source.devices()),
+        should_run=lambda: os.getppid() == parent,
+        enforcer=_memory_enforcer(source.devices()),
         kubelet=_kubelet(settings),
     )
     me = asyncio.current_task()

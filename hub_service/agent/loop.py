@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.enforcement.device_release import Releaser
+from runai.hub_service.agent.enforcement.device_release import DeviceReleaser
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
-from runai.hub_service.agent.processes.cpu_use import ProcessorMeter
+from runai.hub_service.agent.processes.cpu_use import CpuMeter
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.agent_reports import (
     AgentAllocation,
@@ -35,7 +35,7 @@ BUSY_S = 1.0
 IDLE_S = 2.0
 """Poll interval while nothing is allocated, at most: a new allocation ends the wait."""
 
-KEPT_REPORTS = 600
+MAX_QUEUED_REPORTS = 600
 """Size of the report buffer; a full buffer drops its oldest report."""
 
 MAX_DELAY_S = 10.0
@@ -73,7 +73,7 @@ class _Holders(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class LoopCounters:
     """Counters of the loop since its start; only the loop writes them."""
 
     polls: int = 0
@@ -84,7 +84,7 @@ class Tally:
     dropped: int = 0
     """Reports that the service refused, or that left the full buffer."""
     waiting: int = 0
-    last: AgentReport | None = None
+    last_report: AgentReport | None = None
 
 
 class Agent:
@@ -96,39 +96,39 @@ class Agent:
         source: DeviceSource,
         reporter: ReportTransport,
         *,
-        wanted: Callable[[], bool] = lambda: True,
+        should_run: Callable[[], bool] = lambda: True,
         busy_s: float = BUSY_S,
         idle_s: float = IDLE_S,
-        keeper: MemoryEnforcer | None = None,
-        releaser: Releaser | None = None,
+        enforcer: MemoryEnforcer | None = None,
+        releaser: DeviceReleaser | None = None,
         kubelet: Kubelet | None = None,
     ) -> None:
-        """Set up the loop; it runs while `wanted` returns True.
+        """Set up the loop; it runs while `should_run` returns True.
 
-        `source` measures, `reporter` delivers, `keeper` enforces memory limits, `releaser` ends
+        `source` measures, `reporter` delivers, `enforcer` enforces memory limits, `releaser` ends
         programs on released devices. `kubelet` is set on Kubernetes nodes only.
         """
         self._node = node
         self._source = source
         self._reporter = reporter
-        self._wanted = wanted
+        self._should_run = should_run
         self._busy_s, self._idle_s = busy_s, idle_s
-        self._keeper = keeper or MemoryEnforcer()
-        self._releaser = releaser or Releaser()
+        self._enforcer = enforcer or MemoryEnforcer()
+        self._releaser = releaser or DeviceReleaser()
         self._kubelet = kubelet
         self._kubelet_is_away = False
         self._holders: _Holders | None = None
         """Devices by pod at the newest poll; None: the kubelet did not answer."""
-        self._processor = ProcessorMeter()
-        self.tally = Tally()
+        self._processor = CpuMeter()
+        self.tally = LoopCounters()
         self._allocations: list[AgentAllocation] = []
-        self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=KEPT_REPORTS)
+        self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=MAX_QUEUED_REPORTS)
         """Unsent reports, each with its time of measurement (monotonic clock)."""
         self._to_send = asyncio.Event()
         self._allocated = asyncio.Event()
 
     async def run(self) -> None:
-        """Measure and report until cancelled, or until `wanted` returns False."""
+        """Measure and report until cancelled, or until `should_run` returns False."""
         async with asyncio.TaskGroup() as tasks:
             sender = tasks.create_task(self._send())
             await self._measure()
@@ -136,7 +136,7 @@ class Agent:
 
     async def _measure(self) -> None:
         failures = 0
-        while self._wanted():
+        while self._should_run():
             started = time.monotonic()
             try:
                 await self._poll()
@@ -164,8 +164,8 @@ class Agent:
         report = await asyncio.to_thread(self._report, allocations)
         measured = time.monotonic()
         self.tally.seconds += measured - began
-        self.tally.last = report
-        self.tally.dropped += len(self._waiting) == KEPT_REPORTS
+        self.tally.last_report = report
+        self.tally.dropped += len(self._waiting) == MAX_QUEUED_REPORTS
         self._waiting.append((measured, report))
         self.tally.waiting = len(self._waiting)
         self._to_send.set()
@@ -178,7 +178,7 @@ class Agent:
         try:
             self._releaser.enforce(poll, allocations)
             report = self._processor.add(report, poll, allocations)
-            return self._keeper.enforce_and_report(report, poll, allocations)
+            return self._enforcer.enforce_and_report(report, poll, allocations)
         except Exception:
             log.exception("limits and releases could not be enforced")
             return report
@@ -187,7 +187,7 @@ class Agent:
         """Return the devices by pod; None outside Kubernetes or without the kubelet's answer."""
         if self._kubelet is None:
             return None
-        asked = time.monotonic()
+        queried_at = time.monotonic()
         try:
             holders = self._kubelet.holders()
         except OSError as error:
@@ -197,8 +197,8 @@ class Agent:
             return None
         self._kubelet_is_away = False
         return _Holders(
-            asked,
-            tuple(PodDevices(pod=pod, devices=list(has)) for pod, has in holders.items()),
+            queried_at,
+            tuple(PodDevices(pod=pod, devices=list(uuids)) for pod, uuids in holders.items()),
             tuple(
                 NodeDevice(uuid=d.uuid, name=d.name, memory_mib=d.memory_mib, simulated=d.simulated)
                 for d in self._source.devices()
@@ -207,11 +207,11 @@ class Agent:
 
     def _as_of_now(self, measured: float, report: AgentReport) -> AgentReport:
         """Return a copy of a report with its age and the newest devices by pod."""
-        now, newest = time.monotonic(), self._holders
+        now, holders = time.monotonic(), self._holders
         update: dict[str, Any] = {"age": now - measured}
-        if newest is not None:
-            update |= {"pods": newest.pods, "inventory": newest.inventory}
-            update["pods_age"] = now - newest.at
+        if holders is not None:
+            update |= {"pods": holders.pods, "inventory": holders.inventory}
+            update["pods_age"] = now - holders.at
         return report.model_copy(update=update)
 
     async def _send(self) -> None:
@@ -230,7 +230,7 @@ class Agent:
                     log.warning("the service does not respond; reports are queued: %s", away)
                 is_away = True
                 failures += 1
-                if len(self._waiting) < KEPT_REPORTS:
+                if len(self._waiting) < MAX_QUEUED_REPORTS:
                     self._waiting.appendleft((measured, report))
                 else:
                     self.tally.dropped += 1

@@ -10,19 +10,19 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from runai.hub_service.agent.loop import Tally
+from runai.hub_service.agent.loop import LoopCounters
 
 MIB = 2**20
 
 
-def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
+def serve(host: str, port: int, node: str, tally: LoopCounters) -> Callable[[], None]:
     """Serve scrapes in a separate thread; return the function that stops it.
 
     Raises:
         OSError: the server cannot listen on the address.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(node, tally))
+    registry.register(NodeMetricsCollector(node, tally))
     ProcessCollector(registry=registry)  # CPU and memory of the agent itself
     server, thread = start_http_server(port, host, registry)
 
@@ -34,10 +34,10 @@ def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
     return end
 
 
-class NodeCollector(Collector):
+class NodeMetricsCollector(Collector):
     """Collector of the last report's devices and the loop's counters."""
 
-    def __init__(self, node: str, tally: Tally) -> None:
+    def __init__(self, node: str, tally: LoopCounters) -> None:
         self._node, self._tally = node, tally
 
     def collect(self) -> Iterator[Metric]:
@@ -61,7 +61,7 @@ class NodeCollector(Collector):
         yield waiting
 
     def _devices(self) -> Iterator[Metric]:
-        report = self._tally.last
+        report = self._tally.last_report
         if report is None:
             return
         last = GaugeMetricFamily(

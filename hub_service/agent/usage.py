@@ -19,11 +19,11 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
     their workload does not hold.
     """
     # A share without a UUID has no device to measure.
-    held = {(a.workload, share.uuid) for a in allocations for share in a.shares if share.uuid}
-    seen: dict[tuple[str, str], list[ProcessReading]] = {}
+    allocated = {(a.workload, share.uuid) for a in allocations for share in a.shares if share.uuid}
+    readings: dict[tuple[str, str], list[ProcessReading]] = {}
     for reading in poll.processes:
-        seen.setdefault((reading.workload, reading.device), []).append(reading)
-    tenants = Tally(device for _, device in seen)
+        readings.setdefault((reading.workload, reading.device), []).append(reading)
+    tenants = Tally(device for _, device in readings)
     # A device's load is that of its only workload where the driver reports no load by process.
     alone = {d.device: d.utilization for d in poll.devices if tenants[d.device] == 1}
     # Validated once as a whole, each second: one model per line would cost twice as much.
@@ -42,8 +42,8 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
                 for d in poll.devices
             ],
             "samples": [
-                _sample(workload, device, seen.get((workload, device), ()), alone.get(device))
-                for workload, device in sorted(held | seen.keys())
+                _sample(workload, device, readings.get((workload, device), ()), alone.get(device))
+                for workload, device in sorted(allocated | readings.keys())
                 if device not in poll.failed
             ],
             "processes": tuple(
@@ -70,10 +70,10 @@ def _sample(
 ) -> dict[str, Any]:
     # No process: idle. Processes without figures from the driver: unknown.
     busy = [r.utilization for r in readings if r.utilization is not None]
-    held = [r.memory_mib for r in readings if r.memory_mib is not None]
+    memory = [r.memory_mib for r in readings if r.memory_mib is not None]
     return {
         "workload": workload,
         "device": device,
         "utilization": alone if readings and not busy else min(1.0, sum(busy)),
-        "memory_mib": None if readings and not held else sum(held),
+        "memory_mib": None if readings and not memory else sum(memory),
     }

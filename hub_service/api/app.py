@@ -21,7 +21,7 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise
 from runai.hub_service.api.metrics import CONTENT_TYPE, Metrics
 from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
 from runai.hub_service.api.middleware.request_limits import RequestLimits
-from runai.hub_service.api.middleware.request_log import REQUEST, SafeHeaders, Tracing
+from runai.hub_service.api.middleware.request_log import REQUEST_ID_KEY, RequestLog, SafeHeaders
 from runai.hub_service.api.pages import page
 from runai.hub_service.api.pages.page_reply import page_reply, with_query
 from runai.hub_service.api.pages.templates import templates
@@ -33,7 +33,7 @@ from runai.hub_service.api.routes import (
     usage,
     workloads,
 )
-from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.base_schema import Problem
 from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError, Unavailable
@@ -71,7 +71,7 @@ def create_app(
     app.include_router(page.router, prefix=platform.prefix.rstrip("/"))
     if login is not None:
         app.include_router(page.login_router(login), prefix=platform.prefix.rstrip("/"))
-    app.add_middleware(Tracing)
+    app.add_middleware(RequestLog)
     app.add_exception_handler(RunaiError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -99,15 +99,15 @@ def _operations(metrics: Metrics) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/health")
-    async def health(on: On) -> dict[str, str | int]:
+    async def health(platform: PlatformDep) -> dict[str, str | int]:
         """Return liveness, the cycle count and the state of both processes; needs no login."""
-        told: dict[str, str | int] = {
-            "status": "cycles fail" if on.controller.is_failing else "ok",
-            "version": on.version,
-            "cycles": on.controller.changes.version,
-            "decision_worker": on.scheduler.state(),
+        health_state: dict[str, str | int] = {
+            "status": "cycles fail" if platform.controller.is_failing else "ok",
+            "version": platform.version,
+            "cycles": platform.controller.changes.version,
+            "decision_worker": platform.decision_worker.state(),
         }
-        return told | ({"proxy": on.proxy} if on.proxy else {})
+        return health_state | ({"proxy": platform.proxy} if platform.proxy else {})
 
     @routes.get("/health/live")
     async def live() -> dict[str, str]:
@@ -115,30 +115,33 @@ def _operations(metrics: Metrics) -> APIRouter:
         return {"status": "ok"}
 
     @routes.get("/health/ready")
-    async def ready(on: On, response: Response) -> dict[str, str]:
+    async def ready(platform: PlatformDep, response: Response) -> dict[str, str]:
         """Return whether submissions can be stored and scheduled; 503 if not.
 
         The service stays ready without its history, and reports that.
         """
-        if on.leaving.is_set():
-            found = "leaving"
+        if platform.shutdown.is_set():
+            failing_part = "leaving"
         else:
-            found = next((part for part, wrong in on.checks.items() if wrong()), "")
-        if found:
+            failing_part = next((part for part, check in platform.checks.items() if check()), "")
+        if failing_part:
             response.status_code = 503
             response.headers["Retry-After"] = "2"
-            return {"status": "not ready", "because": found}
+            return {"status": "not ready", "because": failing_part}
         return {"status": "ready"} | (
-            {"without": "history"} if on.ledger.unhealthy_reason() else {}
+            {"without": "history"} if platform.ledger.unhealthy_reason() else {}
         )
 
     @routes.get("/metrics")
-    async def scrape(on: On, caller: Caller) -> Response:
+    async def scrape(platform: PlatformDep, caller: Caller) -> Response:
         """Return Prometheus counters and gauges; workloads are limited to the caller's."""
         authorise(caller, Action.SEE_CLUSTER)
         return Response(
             metrics.render(
-                await on.viewer(caller), on.version, on.scheduler, on.cluster.unsaved_pauses()
+                await platform.viewer(caller),
+                platform.version,
+                platform.decision_worker,
+                platform.cluster.unsaved_pauses(),
             ),
             media_type=CONTENT_TYPE,
         )
@@ -185,13 +188,13 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         return _reply(InvalidRequest("The body cannot be read as JSON.", code="invalid_json"))
     routes = "The routes are in api/v1/openapi.json."
     if status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        told = NotFound(
+        api_error = NotFound(
             f"The request has more than the {MOST_BODY_BYTES >> 20} MiB that one may have.",
             hint="Put large programs into files.",
             code="too_large",
         )
     elif status is HTTPStatus.REQUEST_TIMEOUT:
-        told = NotFound(
+        api_error = NotFound(
             f"The body of the request has not come whole within {WITHIN_S:.0f} s.",
             hint="Try again, over a faster connection.",
             code="too_slow",
@@ -199,17 +202,17 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     elif status is HTTPStatus.METHOD_NOT_ALLOWED:
         allow = _methods(request) or (error.headers or {}).get("Allow", "")
         what = f"{request.method} is not possible at {request.url.path}."
-        told = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
+        api_error = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
     elif f"{request.scope['path']}/" == (page_path := request.app.state.platform.prefix):
         return RedirectResponse(with_query(page_path, request))
     else:
-        on, path = request.app.state.platform, request.scope["path"]
+        platform, path = request.app.state.platform, request.scope["path"]
         is_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
-        if is_page and not path.startswith(f"{on.prefix}api/"):
-            return await page_reply(request, on, "problem.html", partial(_no_page, path))
+        if is_page and not path.startswith(f"{platform.prefix}api/"):
+            return await page_reply(request, platform, "problem.html", partial(_no_page, path))
         what = f"There is nothing to {request.method} at {request.url.path}."
         return _reply(NotFound(what, hint=routes, code="no_route"))
-    reply = _reply(told, status)
+    reply = _reply(api_error, status)
     if allow:
         reply.headers["Allow"] = allow
     return reply
@@ -234,8 +237,8 @@ def _methods(request: Request) -> str:
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     incident = secrets.token_hex(4)
     # Starlette runs this outside all middleware, where the context variable is reset.
-    named = request.scope.get(REQUEST, "")
-    problems.current.set(named)
+    request_id = request.scope.get(REQUEST_ID_KEY, "")
+    problems.current.set(request_id)
     LOG.error("incident %s: %s %s", incident, request.method, request.url.path, exc_info=error)
     reply = _reply(
         RunaiError(
@@ -244,5 +247,5 @@ async def _on_unexpected_error(request: Request, error: Exception) -> Response:
             code="internal_error",
         )
     )
-    reply.headers[problems.HEADER] = named
+    reply.headers[problems.HEADER] = request_id
     return reply

@@ -63,8 +63,8 @@ def named(workloads: Sequence[WorkloadView], name: str) -> list[WorkloadView]:
     found = [view for view in workloads if name in {view.id, view.name}]
     array, _, index = name.rpartition("-")
     if index.isdecimal() and str(int(index)) == index:
-        rests = [view for view in workloads if array in {view.id, view.name}]
-        elements = (element_of(view, int(index)) for view in rests)
+        array_views = [view for view in workloads if array in {view.id, view.name}]
+        elements = (element_of(view, int(index)) for view in array_views)
         found += [view for view in elements if view is not None]
     lines = [line for line in folded(workloads) if line.states] if not found else []
     return found or [line for line in lines if name in {line.id, line.id.partition("/")[2]}]

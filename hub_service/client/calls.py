@@ -112,7 +112,7 @@ class Stream(Generic[T]):
     body: BaseModel | None = None
 
 
-TOLD_PATIENCE_S = 60.0
+THROTTLED_PATIENCE_S = 60.0
 """Maximum total wait after rejections for load or a rate limit."""
 
 
@@ -129,7 +129,7 @@ class Retries:
     def start_over(self) -> None:
         """Reset the backoff after a success."""
         self._left_s = self._patience_s
-        self._throttled_left_s = max(self._patience_s, TOLD_PATIENCE_S)
+        self._throttled_left_s = max(self._patience_s, THROTTLED_PATIENCE_S)
         self._next_s = 0.2
 
     def delay(self, error: Unavailable) -> float:
@@ -254,7 +254,7 @@ def _workload(workload: Named) -> str:
     return f"{API}/workloads/{check_workload_id(name)}"
 
 
-def _only(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
+def _uid_params(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
     uid = "" if isinstance(workload, str) else workload.uid
     return _params([("uid", uid or None), *more])
 
@@ -320,14 +320,14 @@ def workload_page(
 
     `after` is the previous page's `next_token`.
     """
-    wanted = [(name.name, getattr(which, name.name)) for name in fields(which)]
-    params = _params([*wanted, ("limit", limit), ("continue", after)])
+    criteria = [(name.name, getattr(which, name.name)) for name in fields(which)]
+    params = _params([*criteria, ("limit", limit), ("continue", after)])
     return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
 
 
 def workload(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return one workload by its id, `project/name`."""
-    return Call("GET", _workload(workload), schemas.WorkloadDetail, _only(workload))
+    return Call("GET", _workload(workload), schemas.WorkloadDetail, _uid_params(workload))
 
 
 def wait(
@@ -338,7 +338,7 @@ def wait(
         "GET",
         _workload(workload),
         schemas.WorkloadDetail,
-        _only(workload, ("changed_from", changed_from), ("timeout", timeout_s)),
+        _uid_params(workload, ("changed_from", changed_from), ("timeout", timeout_s)),
         timeout_s=timeout_s + ANSWER_WITHIN_S,
     )
 
@@ -375,45 +375,59 @@ def without_notes(request: schemas.SubmitRequest, refused: InvalidRequest) -> sc
 
 def suspend(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Suspend a job: remove it from the queue, and stop it if it runs."""
-    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail, _only(workload))
+    return Call(
+        "POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail, _uid_params(workload)
+    )
 
 
 def resume(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return a suspended job to its place in the queue."""
-    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail, _only(workload))
+    return Call(
+        "POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail, _uid_params(workload)
+    )
 
 
 def scale(workload: Named, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
     """Change the bounds on an elastic job's number of workers."""
     return Call(
-        "POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, _only(workload), asked
+        "POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, _uid_params(workload), asked
     )
 
 
 def keep(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Extend the allocation of idle GPUs by 30 minutes."""
-    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail, _only(workload))
+    return Call(
+        "POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail, _uid_params(workload)
+    )
 
 
 def release(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Release a session's GPUs; it continues without them."""
-    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail, _only(workload))
+    return Call(
+        "POST", f"{_workload(workload)}/release", schemas.WorkloadDetail, _uid_params(workload)
+    )
 
 
 def regain(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Request GPUs again for a session that released them."""
-    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail, _only(workload))
+    return Call(
+        "POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail, _uid_params(workload)
+    )
 
 
 def delete(workload: Named) -> Call[None]:
     """Stop a workload if it runs, and delete it."""
-    return Call("DELETE", _workload(workload), type(None), _only(workload))
+    return Call("DELETE", _workload(workload), type(None), _uid_params(workload))
 
 
 def attach(workload: Named, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
     """Register the process of a started session."""
     return Call(
-        "PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, _only(workload), process
+        "PUT",
+        f"{_workload(workload)}/process",
+        schemas.WorkloadDetail,
+        _uid_params(workload),
+        process,
     )
 
 
@@ -423,7 +437,7 @@ def environment(workload: Named, worker: int = 0) -> Call[EnvironmentView]:
         "GET",
         f"{_workload(workload)}/environment",
         EnvironmentView,
-        _only(workload, ("worker", worker)),
+        _uid_params(workload, ("worker", worker)),
     )
 
 
@@ -440,15 +454,16 @@ def logs(
     With `parts` a line that has not ended comes in parts (`log_lines` joins them).
     """
     switches = [
-        (name, "true" if on else None) for name, on in (("follow", follow), ("parts", parts))
+        (name, "true" if enabled else None)
+        for name, enabled in (("follow", follow), ("parts", parts))
     ]
-    params = _only(workload, ("worker", worker), ("tail", tail), *switches)
+    params = _uid_params(workload, ("worker", worker), ("tail", tail), *switches)
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
 def execute(workload: Named, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
     """Run a program beside a worker; yield its output and its exit code."""
-    params = _only(workload, ("worker", worker))
+    params = _uid_params(workload, ("worker", worker))
     return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
 
 
@@ -509,7 +524,7 @@ def explanation(workload: Named) -> Call[explanation_schemas.ExplanationView]:
         "GET",
         f"{_workload(workload)}/explanation",
         explanation_schemas.ExplanationView,
-        _only(workload),
+        _uid_params(workload),
         timeout_s=THOUGHT_WITHIN_S,
     )
 

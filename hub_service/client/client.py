@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from runai.hub_service.client import calls
 from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, WorkloadFilter
-from runai.hub_service.client.connection import Source, find_connection
+from runai.hub_service.client.connection import ConnectionSource, find_connection
 from runai.hub_service.client.transport import AsyncTransport, Transport
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadView
@@ -104,7 +104,7 @@ class _BaseClient:
         default_project: str | None = None,
         patience_s: float = PATIENCE_S,
         ca: str | None = None,
-        source: Source | None = None,
+        source: ConnectionSource | None = None,
     ) -> None:
         """Connect to the service at `url` with a token. `ca` is a file as for `login --ca`.
 
@@ -114,7 +114,12 @@ class _BaseClient:
         self._connect(url, token, patience_s, ca, source)
 
     def _connect(
-        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None,
+        source: ConnectionSource | None,
     ) -> None:
         raise NotImplementedError
 
@@ -126,7 +131,7 @@ class _BaseClient:
             Unavailable: neither is configured.
         """
         environ = os.environ if environ is None else environ
-        found, source = find_connection(environ), Source(environ)
+        found, source = find_connection(environ), ConnectionSource(environ)
         return cls(
             found.url, found.token, default_project=found.project, ca=found.ca, source=source
         )
@@ -136,7 +141,7 @@ class _BaseClient:
             request = request.model_copy(update={"project": self.default_project})
         return calls.submit(request, dry_run=dry_run)
 
-    def _names_its_project(self, request: SubmitRequest) -> bool:
+    def _has_explicit_project(self, request: SubmitRequest) -> bool:
         """Return True unless the default was used: one that does not exist here is no default."""
         return request.project is not None or self.default_project is None
 
@@ -145,7 +150,12 @@ class Client(_BaseClient):
     """Blocking client; thread-safe."""
 
     def _connect(
-        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None,
+        source: ConnectionSource | None,
     ) -> None:
         self.transport = Transport(url, token, patience_s, ca, source)
         self.url = self.transport.url
@@ -171,7 +181,7 @@ class Client(_BaseClient):
         try:
             return self.transport.send(self._submission(request, dry_run=dry_run))
         except NotFound:
-            if self._names_its_project(request):
+            if self._has_explicit_project(request):
                 raise
             return self.transport.send(calls.submit(request, dry_run=dry_run))
 
@@ -196,7 +206,12 @@ class AsyncClient(_BaseClient):
     """Client for asyncio. Cancelling a call closes its connection."""
 
     def _connect(
-        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None,
+        source: ConnectionSource | None,
     ) -> None:
         self.transport = AsyncTransport(url, token, patience_s, ca, source)
         self.url = self.transport.url
@@ -222,7 +237,7 @@ class AsyncClient(_BaseClient):
         try:
             return await self.transport.send(self._submission(request, dry_run=dry_run))
         except NotFound:
-            if self._names_its_project(request):
+            if self._has_explicit_project(request):
                 raise
             return await self.transport.send(calls.submit(request, dry_run=dry_run))
 

@@ -17,7 +17,7 @@ import httpx
 from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.validation import LONGEST_SHOWN
+from runai.hub_service.wire.validation import MAX_QUOTED_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ def address_parts(
         host = (parts.hostname or "").encode("idna")
         if parts.scheme in {"http", "https"} and host and parts.port != 0:
             return parts
-    shown = printable(url, LONGEST_SHOWN)
-    raise InvalidRequest(f"'{shown}' is no address of {what}.", hint=f"It looks like {example}.")
+    escaped = printable(url, MAX_QUOTED_CHARACTERS)
+    raise InvalidRequest(f"'{escaped}' is no address of {what}.", hint=f"It looks like {example}.")
 
 
 def checked_token(token: str) -> str:
@@ -110,7 +110,7 @@ def write_config(connection: Connection, path: Path) -> None:
     unfinished.replace(path)
 
 
-class Source:
+class ConnectionSource:
     """The source of a connection, for a client whose token is refused."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -124,7 +124,7 @@ class Source:
             self._environ.get("RUNAI_API_URL") and self._environ.get("JUPYTERHUB_API_TOKEN")
         )
 
-    def another_token(self, url: str, token: str) -> str | None:
+    def newer_token(self, url: str, token: str) -> str | None:
         """Return the token of a newer login to the same address; None: there is none."""
         with suppress(InvalidRequest):
             found = None if self.is_session else read_config(config_path(self._environ))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
-from runai.hub_service.client.connection import Source, address_parts, checked_token
+from runai.hub_service.client.connection import ConnectionSource, address_parts, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire import problems
@@ -25,7 +25,12 @@ class _Endpoint:
     """Common part of both transports: address, patience and error handling."""
 
     def __init__(
-        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None,
+        source: ConnectionSource | None,
     ) -> None:
         parts = address_parts(url)
         self.url = url.rstrip("/") + "/"
@@ -48,7 +53,7 @@ class _Endpoint:
             Unauthenticated: there is no other; in a session its hint says what helps there.
         """
         source = self._source
-        token = source and source.another_token(self.url, self._token)
+        token = source and source.newer_token(self.url, self._token)
         if not token:
             if source is not None and source.is_session:
                 refused.hint = "Stop this server and start it again: it then has a new token."
@@ -74,11 +79,11 @@ class _Endpoint:
 
     def stream(self, stream: Stream[T]) -> dict[str, Any]:
         timeout = httpx.Timeout(ANSWER_WITHIN_S, read=SILENCE_S)
-        asked = {"url": stream.path, "params": stream.params, "timeout": timeout}
+        options = {"url": stream.path, "params": stream.params, "timeout": timeout}
         if stream.body is None:
-            return {"method": "GET", **asked}
+            return {"method": "GET", **options}
         content = stream.body.model_dump_json().encode()
-        return {"method": "POST", "content": content, "headers": _JSON, **asked}
+        return {"method": "POST", "content": content, "headers": _JSON, **options}
 
     def pause(
         self, failure: Exception, retries: Retries, *, if_refused: bool, if_broken: bool
@@ -142,7 +147,7 @@ class Transport:
         token: str,
         patience_s: float,
         ca: str | None = None,
-        source: Source | None = None,
+        source: ConnectionSource | None = None,
     ) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca, source)
         self.url = self._endpoint.url
@@ -150,7 +155,7 @@ class Transport:
 
     def close(self) -> None:
         """Close this process's connections."""
-        if (http := self._http.made()) is not None:
+        if (http := self._http.existing()) is not None:
             http.close()
 
     def send(self, call: Call[T]) -> T:
@@ -202,7 +207,7 @@ class AsyncTransport:
         token: str,
         patience_s: float,
         ca: str | None = None,
-        source: Source | None = None,
+        source: ConnectionSource | None = None,
     ) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca, source)
         self.url = self._endpoint.url
@@ -210,7 +215,7 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Close this process's connections."""
-        if (http := self._http.made()) is not None:
+        if (http := self._http.existing()) is not None:
             await http.aclose()
 
     async def send(self, call: Call[T]) -> T:

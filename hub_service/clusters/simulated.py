@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
-from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
@@ -39,10 +39,10 @@ class MemoryStore:
         self,
         rows: Sequence[StoredWorkload] = (),
         *,
-        gone: Sequence[WorkloadId] = (),
+        deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
-        gone_projects: Sequence[str] = (),
+        deleted_projects: Sequence[str] = (),
         soon: bool = False,
         urgent: bool = False,
     ) -> None:
@@ -50,10 +50,10 @@ class MemoryStore:
         del soon, urgent
         self._rows.update({row.id: row for row in rows})
         self._projects.update({project.spec.name: project for project in projects})
-        for workload in gone:
+        for workload in deleted:
             del self._rows[workload]
             self._history.pop(workload, None)
-        for name in gone_projects:
+        for name in deleted_projects:
             del self._projects[name]
         for workload, line in events:
             self._history.setdefault(workload, []).append(line)
@@ -63,7 +63,7 @@ class MemoryStore:
         return list(self._history.get(workload, ()))
 
 
-class SimulatedCluster(RecordedCluster):
+class SimulatedCluster(StoredCluster):
     """Workloads without processes, in the time of an injected clock."""
 
     def __init__(
@@ -72,12 +72,12 @@ class SimulatedCluster(RecordedCluster):
         *,
         clock: Callable[[], float],
         store: MemoryStore | None = None,
-        keeping: RetentionPolicy | None = None,
+        retention: RetentionPolicy | None = None,
         capacities: Mapping[str, NodeCapacity] | None = None,
     ) -> None:
         """Load the rows of `store`, if any."""
         store = store if store is not None else MemoryStore()
-        super().__init__(store, nodes, capacities=capacities, keeping=keeping, clock=clock)
+        super().__init__(store, nodes, capacities=capacities, retention=retention, clock=clock)
         self._pids = 100_000
 
     async def run(self) -> NoReturn:
@@ -99,11 +99,11 @@ class SimulatedCluster(RecordedCluster):
             Conflict: none of them runs.
         """
         row = self._row(workload)
-        ending = [w.index for w in row.active if worker is None or w.index == worker]
-        if not ending:
+        indexes = [w.index for w in row.active if worker is None or w.index == worker]
+        if not indexes:
             raise Conflict(f"{workload} has nothing to complete ({row.record.state}).")
-        for index in ending:
-            known = self._rows.get(workload)
+        for index in indexes:
+            known = self._index.get(workload)
             if known is not None and known.record.workers[index].state in ACTIVE:
                 self.report_exit(workload, index, ExitStatus(exit_code, killed=killed))
 
@@ -141,7 +141,7 @@ class SimulatedCluster(RecordedCluster):
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail, parts
-        first = record = self._one(self._same(workload, uid)).record
+        first = record = self._single_row(self._checked_id(workload, uid)).record
         while follow and not record.state.finished and record.uid == first.uid:
             record = await self.wait(workload, record)
         nothing: tuple[LogChunk, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runai.hub_service.scheduler.explanations.outcomes import Difference
+from runai.hub_service.scheduler.explanations.outcomes import OutcomeDifference
 from runai.hub_service.scheduler.model.explanation import ExpectedStart, SetProject
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     Workload,
 )
 from runai.hub_service.scheduler.model.what_if import changed, with_workloads
-from runai.hub_service.scheduler.state.cluster_index import Changes
+from runai.hub_service.scheduler.state.cluster_index import SnapshotChanges
 
 VisibleNames = frozenset[str]
 """Workloads that an answer may name; `vision/sweep-` is all elements of an array."""
@@ -35,7 +35,7 @@ LENGTH_BYTES = 8
 class Decide:
     """Request for the next plan: of a whole snapshot, or of changes to the last one."""
 
-    seen: Snapshot | Changes
+    update: Snapshot | SnapshotChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Explain:
 class WhatIfQuestion:
     """Question for the plan of a snapshot with changes, which are not kept."""
 
-    changes: Changes
+    changes: SnapshotChanges
     foresee: tuple[str, ...] = ()
     """Workloads with an expected start in the answer."""
 
@@ -87,7 +87,7 @@ class Request:
     """A numbered request; its reply has the same number."""
 
     number: int
-    what: Decide | Question
+    payload: Decide | Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Failed:
     why: str
 
 
-Answer = PlanDifference | Explained | Foreseen | WhatIfResult | Difference | Failed
+Answer = PlanDifference | Explained | Foreseen | WhatIfResult | OutcomeDifference | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +167,14 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
     """Return `after` by the decisions that it shares with `before`, which are the same objects."""
     index = {id(decision): number for number, decision in enumerate(before.decisions)}
     parts: list[range | Waits | Decision] = []
-    kept = range(0)
+    reused = range(0)
     waits: list[Wait] = []
 
     def close() -> None:
-        nonlocal kept
-        if kept:
-            parts.append(kept)
-            kept = range(0)
+        nonlocal reused
+        if reused:
+            parts.append(reused)
+            reused = range(0)
         if waits:
             columns = zip(*((w.workload, w.reason, w.position) for w in waits), strict=True)
             parts.append(Waits(*columns))
@@ -183,12 +183,12 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
     for decision in after.decisions:
         number = index.get(id(decision))
         if number is not None:
-            if waits or number != kept.stop:
+            if waits or number != reused.stop:
                 close()
-                kept = range(number, number)
-            kept = range(kept.start, number + 1)
+                reused = range(number, number)
+            reused = range(reused.start, number + 1)
         elif isinstance(decision, Wait) and decision.explanation is None:
-            if kept:
+            if reused:
                 close()
             waits.append(decision)
         else:

@@ -42,7 +42,15 @@ from runai.hub_service.controller.decision_messages import (
     is_known,
 )
 from runai.hub_service.processes.own_process import end_with_parent
-from runai.hub_service.scheduler import Index, Plan, Snapshot, compare, decide, explain, forecast
+from runai.hub_service.scheduler import (
+    ClusterIndex,
+    Plan,
+    Snapshot,
+    compare,
+    decide,
+    explain,
+    forecast,
+)
 
 ANSWERS_WITHIN_S = 60.0
 """Seconds after which a child is killed; its question has no answer then."""
@@ -58,15 +66,15 @@ class Decisions:
 
     def __init__(self) -> None:
         """Start without a snapshot: the first request has one."""
-        self._index = Index(Snapshot())
+        self._index = ClusterIndex(Snapshot())
         self._plan = Plan()
 
     def decide(self, request: Decide) -> PlanDifference:
         """Return the next plan, as its difference to the last one."""
-        if isinstance(request.seen, Snapshot):
-            self._index, self._plan = Index(request.seen), Plan()
+        if isinstance(request.update, Snapshot):
+            self._index, self._plan = ClusterIndex(request.update), Plan()
         else:
-            self._index.apply(request.seen)
+            self._index.apply(request.update)
         before, self._plan = self._plan, decide(self._index)
         return difference(before, self._plan)
 
@@ -79,7 +87,7 @@ class Decisions:
                 wait = explain(snapshot, plan, question.workload, lambda w: is_known(w, known))
                 return Explained(snapshot.now, wait)
             case WhatIfQuestion():
-                index = Index(snapshot)
+                index = ClusterIndex(snapshot)
                 index.apply(question.changes)
                 other = index.snapshot()
                 found = decide(other)
@@ -143,10 +151,10 @@ class DecisionLoop:
         return bool(read)
 
     def _serve(self, request: Request) -> None:
-        if isinstance(request.what, Decide):
-            self._reply(Reply(request.number, self._decisions.decide(request.what)))
+        if isinstance(request.payload, Decide):
+            self._reply(Reply(request.number, self._decisions.decide(request.payload)))
         else:
-            self._fork(request.number, request.what)
+            self._fork(request.number, request.payload)
 
     def _reply(self, reply: Reply) -> None:
         left = memoryview(frame(reply))

@@ -39,7 +39,7 @@ from runai.hub_service.controller.decision_messages import (
     patched,
 )
 from runai.hub_service.processes.own_process import MODULE
-from runai.hub_service.scheduler.explanations.outcomes import Difference
+from runai.hub_service.scheduler.explanations.outcomes import OutcomeDifference
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.scheduler.state.cluster_index import changes_between
@@ -53,7 +53,7 @@ QUESTION_WITHIN_S = 70.0
 """Seconds for a question: the worker's own bound comes first."""
 TURN_WITHIN_S = 10.0
 """Seconds to wait for the previous question of the kind; then the caller may ask again."""
-_HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "COVERAGE_PROCESS_START")
+_PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "COVERAGE_PROCESS_START")
 
 
 class Pipe(Protocol):
@@ -91,7 +91,7 @@ class ProcessPipe:
         Raises:
             Unavailable: the machine has no processes, memory or descriptors left.
         """
-        environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+        environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         try:
             process = await asyncio.create_subprocess_exec(
                 *MODULE,
@@ -136,7 +136,7 @@ def _ended(status: int) -> str:
 
 
 @dataclass
-class _Life:
+class _WorkerSession:
     """One worker from its start to its end, and the base of the next differences."""
 
     pipe: Pipe
@@ -155,7 +155,7 @@ class DecisionWorker:
         """Start workers by `start`, on demand."""
         self._start = start
         self._numbers = itertools.count(1)
-        self._life: _Life | None = None
+        self._open_session: _WorkerSession | None = None
         self._deadline_s = DEADLINE_S
         self._starting, self._deciding = asyncio.Lock(), asyncio.Lock()
         self._explaining, self._foreseeing = asyncio.Lock(), asyncio.Lock()
@@ -165,7 +165,7 @@ class DecisionWorker:
 
     async def __aenter__(self) -> Self:
         """Start the first worker, so that the first decision need not wait for it."""
-        await self._living()
+        await self._get_session()
         return self
 
     async def __aexit__(
@@ -179,13 +179,13 @@ class DecisionWorker:
 
     async def close(self) -> None:
         """End the worker; the next request would start another one."""
-        if self._life is not None:
-            await self._end(self._life, "the service ends")
+        if self._open_session is not None:
+            await self._end(self._open_session, "the service ends")
 
     @property
     def pid(self) -> int | None:
         """Return the worker's process ID; None: there is none."""
-        return None if self._life is None else getattr(self._life.pipe, "pid", None)
+        return None if self._open_session is None else getattr(self._open_session.pipe, "pid", None)
 
     def state(self) -> str:
         """Return the worker's state in words, without secrets."""
@@ -206,20 +206,20 @@ class DecisionWorker:
             Unavailable: the worker died or was late; the next call starts another one.
         """
         async with self._deciding:
-            life = await self._living()
-            known, life.snapshot = life.snapshot, None  # unknown until the answer is here
-            seen = snapshot if known is None else changes_between(known, snapshot)
-            before = Plan() if known is None else life.plan
+            session = await self._get_session()
+            known, session.snapshot = session.snapshot, None  # unknown until the answer is here
+            update = snapshot if known is None else changes_between(known, snapshot)
+            before = Plan() if known is None else session.plan
             try:
                 async with asyncio.timeout(self._deadline_s):
-                    answer = await self._send(life, Decide(seen))
+                    answer = await self._send(session, Decide(update))
             except TimeoutError:
                 why = f"it did not decide within {self._deadline_s:g} seconds"
                 self._deadline_s *= 2
-                await self._end(life, why)
+                await self._end(session, why)
                 raise _unavailable(why) from None
             plan = patched(before, _expected(answer, PlanDifference))
-            life.snapshot, life.plan = snapshot, plan
+            session.snapshot, session.plan = snapshot, plan
             self._deadline_s, self._failing = DEADLINE_S, ""
             return plan
 
@@ -230,22 +230,22 @@ class DecisionWorker:
             Unavailable: there is no answer in time, or the question before takes too long.
         """
         async with _turn(self._explaining):
-            life = await self._living()
-            answer = await _in_time(self._send(life, Explain(workload, known)))
+            session = await self._get_session()
+            answer = await _in_time(self._send(session, Explain(workload, known)))
             return _expected(answer, Explained)
 
-    async def compare(self, question: Compare) -> Difference:
+    async def compare(self, question: Compare) -> OutcomeDifference:
         """Return the effects of changes to the last snapshot.
 
         Raises:
             Unavailable: there is no answer in time, or the question before takes too long.
         """
         async with _turn(self._explaining):
-            life = await self._living()
-            return _expected(await _in_time(self._send(life, question)), Difference)
+            session = await self._get_session()
+            return _expected(await _in_time(self._send(session, question)), OutcomeDifference)
 
     async def what_if(
-        self, other: Snapshot, foresee: Collection[str] = ()
+        self, changed_snapshot: Snapshot, foresee: Collection[str] = ()
     ) -> tuple[Plan, Mapping[str, ExpectedStart]]:
         """Return the plan of another snapshot, and the expected starts of some of its workloads.
 
@@ -254,13 +254,13 @@ class DecisionWorker:
         """
         async with _turn(self._foreseeing if foresee else self._explaining):
             async with self._deciding:  # so that the worker's snapshot is known
-                life = await self._living()
-                if life.snapshot is None:
+                session = await self._get_session()
+                if session.snapshot is None:
                     raise _unavailable("it has no snapshot yet")
-                before = life.plan
-                changes = changes_between(life.snapshot, other)
-                asked = self._send(life, WhatIfQuestion(changes, tuple(foresee)))
-            tried = _expected(await _in_time(asked), WhatIfResult)
+                before = session.plan
+                changes = changes_between(session.snapshot, changed_snapshot)
+                pending_answer = self._send(session, WhatIfQuestion(changes, tuple(foresee)))
+            tried = _expected(await _in_time(pending_answer), WhatIfResult)
         return patched(before, tried.plan), tried.starts
 
     async def forecast(self) -> Foreseen:
@@ -269,34 +269,34 @@ class DecisionWorker:
         Raises:
             Unavailable: there is no answer in time, or a person's forecast came first.
         """
-        life = await self._living()
-        return _expected(await _in_time(self._send(life, Foresee())), Foreseen)
+        session = await self._get_session()
+        return _expected(await _in_time(self._send(session, Foresee())), Foreseen)
 
     # ---- the worker's life
 
-    async def _living(self) -> _Life:
+    async def _get_session(self) -> _WorkerSession:
         """Return the running worker, after starting one if necessary."""
         async with self._starting:
-            if self._life is None:
-                self._life = _Life(await self._start())
+            if self._open_session is None:
+                self._open_session = _WorkerSession(await self._start())
                 self.started += 1
-                self._life.reading = asyncio.create_task(self._read(self._life))
-            return self._life
+                self._open_session.reading = asyncio.create_task(self._read(self._open_session))
+            return self._open_session
 
-    def _send(self, life: _Life, what: Decide | Question) -> asyncio.Future[Answer]:
+    def _send(self, session: _WorkerSession, what: Decide | Question) -> asyncio.Future[Answer]:
         request = Request(next(self._numbers), what)
-        answer = life.waiting[request.number] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda _: life.waiting.pop(request.number, None))
-        life.pipe.send(request)
+        answer = session.waiting[request.number] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: session.waiting.pop(request.number, None))
+        session.pipe.send(request)
         return answer
 
-    async def _read(self, life: _Life) -> None:
+    async def _read(self, session: _WorkerSession) -> None:
         """Hand each answer to its request, until the worker ends."""
         why = "its reply cannot be read"
         try:
             while True:
-                reply = await life.pipe.receive()
-                waiting = life.waiting.pop(reply.number, None)
+                reply = await session.pipe.receive()
+                waiting = session.waiting.pop(reply.number, None)
                 if waiting is None:  # cancelled meanwhile, answered already, or never asked
                     LOG.debug("dropped the reply to request %d: its caller is gone", reply.number)
                 elif not waiting.done():
@@ -306,18 +306,18 @@ class DecisionWorker:
         except Exception:  # whatever unpickling raises
             LOG.exception("a reply of the decision worker cannot be read")
         LOG.warning("the decision worker is replaced: %s", why)
-        await self._end(life, why, is_read=True)
+        await self._end(session, why, is_read=True)
 
-    async def _end(self, life: _Life, why: str, *, is_read: bool = False) -> None:
+    async def _end(self, session: _WorkerSession, why: str, *, is_read: bool = False) -> None:
         """End a worker and fail its requests; another one starts on demand."""
-        if self._life is life:
-            self._life, self._failing = None, why
-        for waiting in list(life.waiting.values()):
+        if self._open_session is session:
+            self._open_session, self._failing = None, why
+        for waiting in list(session.waiting.values()):
             if not waiting.done():
                 waiting.set_exception(_unavailable(why))
-        if life.reading is not None and not is_read:
-            life.reading.cancel()
-        await life.pipe.close()
+        if session.reading is not None and not is_read:
+            session.reading.cancel()
+        await session.pipe.close()
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from runai.hub_service.wire.errors import NotFound
 AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
 """Records and requests per batch between yields to the event loop; about 1 ms."""
 QUICK_S = 0.01
-RESTS = 10
+PAUSE_FACTOR = 10
 """Pause after each run, as a multiple of its duration (0.02 s for thousands)."""
 
 
@@ -54,8 +54,8 @@ class AllocationCache:
         """Start with an empty cache."""
         self._cluster = cluster
         self._seen: tuple[object, object] = None, None
-        self._held: Sequence[DeviceAllocation] = ()
-        self._rests_until = 0.0
+        self._allocations: Sequence[DeviceAllocation] = ()
+        self._next_update_at = 0.0
 
     async def now(self) -> Sequence[DeviceAllocation]:
         """Return all allocated device shares.
@@ -66,12 +66,12 @@ class AllocationCache:
         holders, devices = await self._cluster.holders(), await self._cluster.devices()
         began = time.perf_counter()
         known = self._seen[0] is holders and self._seen[1] is devices
-        if not known and began >= self._rests_until:
-            self._held = device_allocations(holders.values(), devices)
+        if not known and began >= self._next_update_at:
+            self._allocations = device_allocations(holders.values(), devices)
             self._seen = holders, devices
             took = time.perf_counter() - began
-            self._rests_until = began + RESTS * took if took > QUICK_S else 0.0
-        return self._held
+            self._next_update_at = began + PAUSE_FACTOR * took if took > QUICK_S else 0.0
+        return self._allocations
 
 
 class HistoryRecorder:
@@ -84,9 +84,9 @@ class HistoryRecorder:
         changes: Broadcast,
         clock: Callable[[], float] = time.time,
         *,
-        seen: Callable[[], Snapshot] = Snapshot,
+        last_snapshot: Callable[[], Snapshot] = Snapshot,
     ) -> None:
-        """Follow `cluster`; `seen` returns the snapshot of the last cycle."""
+        """Follow `cluster`; `last_snapshot` returns the snapshot of the last cycle."""
         self._cluster = cluster
         self._ledger = ledger
         self._changes = changes
@@ -94,9 +94,9 @@ class HistoryRecorder:
         self._records: Sequence[WorkloadRecord] | None = None
         """Records of the last run; None before the first run."""
         self._states: dict[WorkloadId, WorkloadState] = {}
-        self._seen = seen
+        self._last_snapshot = last_snapshot
         self._workloads: Sequence[Workload] = ()
-        self._wanted: dict[WorkloadId, Workload] = {}
+        self._workloads_by_name: dict[WorkloadId, Workload] = {}
         self._requests: dict[WorkloadId, PastRequest] = {}
         """Requests as last written."""
 
@@ -107,7 +107,7 @@ class HistoryRecorder:
             took = await self.write_down()
             await self._changes.after(version)
             # Pause after a change and not before it, so that the next scheduling cycle runs first.
-            await asyncio.sleep(RESTS * took)
+            await asyncio.sleep(PAUSE_FACTOR * took)
 
     async def write_down(self) -> float:
         """Write the current allocations, and the state changes since the last run.
@@ -117,20 +117,20 @@ class HistoryRecorder:
         clock = asyncio.get_running_loop().time
         began = clock()
         # Read before the cluster, because agent reports add new workloads to the ledger meanwhile.
-        counted = set(self._ledger.workloads())
+        recorded = set(self._ledger.workloads())
         records = await self._cluster.workloads()
         holders = await self._cluster.holders()
-        held = device_allocations(holders.values(), await self._cluster.devices())
-        self._ledger.record(self._clock(), 0.0, held)
+        allocations = device_allocations(holders.values(), await self._cluster.devices())
+        self._ledger.record(self._clock(), 0.0, allocations)
         # Changes before the first run are in the cluster's own history. Workloads that ended
         # meanwhile, or just before a crash, are still in the ledger; so are workloads that came and
         # went between two runs, if an agent reported them.
         is_first, before = self._records is None, self._records or ()
         differences = compared(before, records, is_same_workload)
-        left = [before[place].id for place in differences.gone]
+        left = [before[place].id for place in differences.removed]
         states = {name: self._states.pop(name) for name in left if name in self._states}
-        come = differences.come(records)
-        for place, record in enumerate(come):
+        changed_records = differences.changed_or_added(records)
+        for place, record in enumerate(changed_records):
             if place % AT_A_TIME == 0:
                 await asyncio.sleep(0)
             name, state = record.id, record.state
@@ -144,35 +144,41 @@ class HistoryRecorder:
                     project=record.spec.project,
                     user=record.spec.user,
                 )
-        for gone in (counted | states.keys()) - self._states.keys():
-            self._ledger.event(gone, "deleted", "")
-            self._ledger.forget(gone)
+        for removed in (recorded | states.keys()) - self._states.keys():
+            self._ledger.event(removed, "deleted", "")
+            self._ledger.forget(removed)
         self._records = records
-        await self._record_requests({record.id: record for record in come})
+        await self._record_requests({record.id: record for record in changed_records})
         return clock() - began
 
     async def _record_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
         """Write the requests of new and changed workloads."""
-        before, self._workloads = self._workloads, self._seen().workloads
+        before, self._workloads = self._workloads, self._last_snapshot().workloads
         differences = compared(before, self._workloads, _has_same_name)
-        for was in differences.gone:
-            self._wanted.pop(before[was].name, None)
+        for was in differences.removed:
+            self._workloads_by_name.pop(before[was].name, None)
             self._requests.pop(before[was].name, None)
-        come = {workload.name: workload for workload in differences.come(self._workloads)}
-        self._wanted |= come
-        for place, name in enumerate({**come, **changed}):
+        changed_workloads = {
+            workload.name: workload for workload in differences.changed_or_added(self._workloads)
+        }
+        self._workloads_by_name |= changed_workloads
+        for place, name in enumerate({**changed_workloads, **changed}):
             if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            workload, record = self._wanted.get(name), await self._record(name, changed)
+            workload, record = self._workloads_by_name.get(name), await self._record(name, changed)
             if record is None or workload is None:
                 continue
             known = self._requests.get(name)
-            if known is not None and name not in come and known.starts == record.attempts:
+            if (
+                known is not None
+                and name not in changed_workloads
+                and known.starts == record.attempts
+            ):
                 continue  # only its queue position changed, not its request
-            asked = _past_request(workload, record, "" if known is None else known.text)
-            if asked != known:
-                self._ledger.record_request(name, asked)
-                self._requests[name] = asked
+            request = _past_request(workload, record, "" if known is None else known.text)
+            if request != known:
+                self._ledger.record_request(name, request)
+                self._requests[name] = request
 
     async def _record(
         self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
@@ -202,6 +208,6 @@ def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool
     The part of an elastic job beyond its minimum may never be seen as a whole on Kubernetes. If no
     request was written yet, the visible part is written.
     """
-    is_leaving = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
+    is_terminating = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
     is_all = len(workload.workers) == len(record.workers) and record.released is None
-    return is_all or not (known or is_leaving)
+    return is_all or not (known or is_terminating)

@@ -19,11 +19,11 @@ from runai.hub_service.wire.errors import Unavailable
 
 LOG = logging.getLogger("runai.controller")
 
-AT_LEAST_EVERY_S = 10.0
+MAX_CYCLE_INTERVAL_S = 10.0
 SETTLE_S = 0.02
 """Time in seconds to merge a burst of changes into one cycle. Far below the limit of 0.1 s."""
-LONGEST_BACK_OFF_S = 10.0
-LONGEST_REST_S = 0.25
+MAX_BACKOFF_S = 10.0
+MAX_PAUSE_S = 0.25
 """Upper bound in seconds of the pause after a cycle, which otherwise lasts as long as it took to
 observe and decide: beside thousands of waiting jobs requests get half of the time.
 """
@@ -94,7 +94,7 @@ class Controller:
         """Return why no plan is made at present; "" while cycles succeed."""
         if self._failing:
             return f"the last cycle failed ({self._failing})"
-        late = self._clock() - self._ended > 3 * AT_LEAST_EVERY_S
+        late = self._clock() - self._ended > 3 * MAX_CYCLE_INTERVAL_S
         return "no cycle was run yet, or of late" if self._ended < 0 or late else ""
 
     @property
@@ -110,7 +110,7 @@ class Controller:
                 await self.cycle()
             except Exception as failed:  # the loop must survive any failed cycle
                 failures += 1
-                pause = min(0.1 * 2**failures, LONGEST_BACK_OFF_S)
+                pause = min(0.1 * 2**failures, MAX_BACKOFF_S)
                 self._failing = type(failed).__name__
                 if isinstance(failed, Unavailable):
                     LOG.warning("cycle failed: %s Next try in %.1f s", failed.message, pause)
@@ -133,14 +133,14 @@ class Controller:
         snapshot = await self._cluster.observe()
         if self._members is not None:
             snapshot = await self._members(snapshot)
-        seen = self._clock()
+        observed = self._clock()
         if self._policy is not None:
             snapshot = replace(snapshot, policy=self._policy)
             if self._policy.history_weight:
                 snapshot = self._history(snapshot)
         plan = await self._decider.decide(snapshot)
         decided = self._clock()
-        _log_plan(plan, observing=seen - began, deciding=decided - seen)
+        _log_plan(plan, observing=observed - began, deciding=decided - observed)
         refused = await self._cluster.apply(plan)
         for refusal in refused:
             LOG.warning(
@@ -150,8 +150,8 @@ class Controller:
             )
         self._ended = self._clock()
         phases: dict[CyclePhase, float] = {
-            "observe": seen - began,
-            "decide": decided - seen,
+            "observe": observed - began,
+            "decide": decided - observed,
             "apply": self._ended - decided,
         }
         self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
@@ -161,13 +161,13 @@ class Controller:
 
     async def _wait_for_change(self) -> None:
         try:
-            async with asyncio.timeout(AT_LEAST_EVERY_S):
+            async with asyncio.timeout(MAX_CYCLE_INTERVAL_S):
                 await self._cluster.changed()
         except TimeoutError:
             return
         took = self.last.phases.get("observe", 0.0) + self.last.phases.get("decide", 0.0)
-        rested = self._clock() - self._ended
-        await asyncio.sleep(max(SETTLE_S, min(LONGEST_REST_S, took) - rested))
+        paused = self._clock() - self._ended
+        await asyncio.sleep(max(SETTLE_S, min(MAX_PAUSE_S, took) - paused))
 
 
 def _log_plan(plan: Plan, *, observing: float, deciding: float) -> None:

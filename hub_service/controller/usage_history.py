@@ -60,8 +60,8 @@ class UsageHistory:
         now = self._clock()
         usage: dict[str, MilliGpu] = {}
         for record in await self._cluster.projects():
-            who = UsageFilter(project=record.spec.name)
-            found = await self._ledger.usage(who, now - REACHES_BACK_S, now, HOUR_S)
+            usage_filter = UsageFilter(project=record.spec.name)
+            found = await self._ledger.usage(usage_filter, now - REACHES_BACK_S, now, HOUR_S)
             usage[record.spec.name] = decayed(found, now)
         self._usage = usage
 
@@ -81,9 +81,9 @@ class UsageHistory:
 
 def decayed(usage: Usage, now: float) -> MilliGpu:
     """Return the average allocation in milli-GPU; unrecorded time counts as zero."""
-    held = weights = 0.0
+    allocated = weights = 0.0
     for point in usage.points:
         weight = 0.5 ** ((now - point.at) / HALF_LIFE_S)
         weights += weight
-        held += weight * (point.allocated or 0.0)
-    return MilliGpu(round(1000 * held / weights)) if weights else MilliGpu(0)
+        allocated += weight * (point.allocated or 0.0)
+    return MilliGpu(round(1000 * allocated / weights)) if weights else MilliGpu(0)

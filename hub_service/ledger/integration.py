@@ -40,7 +40,7 @@ class _Segment:
     """A period of constant allocation; it ends where the next one starts."""
 
     start: float
-    held: Mapping[tuple[str, str], int]
+    allocated: Mapping[tuple[str, str], int]
     """Milli-GPU by workload and device."""
     scopes: Mapping[tuple[str, str], tuple[Series, ...]]
     """Series of each workload and device, without the device's own series."""
@@ -75,7 +75,7 @@ class Integration:
         self.measured_until: dict[str, float] = {}
         """End of the newest report, by node."""
         self._must_rebuild = False
-        self._last_held: Sequence[DeviceAllocation] | None = None
+        self._last_allocations: Sequence[DeviceAllocation] | None = None
         """The list last passed to `set_allocations`; the identical list needs no comparison."""
         self.at = 0.0
         """End of the integrated time."""
@@ -87,10 +87,10 @@ class Integration:
 
     def devices_of(self, workload: str) -> Sequence[str]:
         """Return the devices allocated to a workload now."""
-        held = self._segments[-1].held if self._segments else {}
-        if self._indexed is not held:
-            self._indexed, self._devices_of = held, {}
-            for holder, device in held:
+        allocated = self._segments[-1].allocated if self._segments else {}
+        if self._indexed is not allocated:
+            self._indexed, self._devices_of = allocated, {}
+            for holder, device in allocated:
                 self._devices_of.setdefault(holder, []).append(device)
         return self._devices_of.get(workload, ())
 
@@ -109,14 +109,14 @@ class Integration:
         self._changed.clear()
         return found
 
-    def requeue(self, collected: Mapping[Series, Mapping[int, Totals]], most: int) -> None:
-        """Requeue amounts whose write failed, for the newest `most` windows."""
+    def requeue(self, collected: Mapping[Series, Mapping[int, Totals]], max_windows: int) -> None:
+        """Requeue amounts whose write failed, for the newest `max_windows` windows."""
         self._changed.update(collected)
         windows = sorted({window for amounts in collected.values() for window in amounts})
-        kept = frozenset(windows[-most:])
+        retained = frozenset(windows[-max_windows:])
         for series, amounts in collected.items():
             for window, amount in amounts.items():
-                if window in kept:
+                if window in retained:
                     series.wait(window, amount)
 
     def advance(self, at: float) -> None:
@@ -133,15 +133,18 @@ class Integration:
         while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
             self._segments.popleft()
 
-    def set_allocations(self, at: float, held: Sequence[DeviceAllocation]) -> None:
+    def set_allocations(self, at: float, allocations: Sequence[DeviceAllocation]) -> None:
         """Set the complete allocation of the cluster from `at` on."""
         self.advance(at)
-        if held is self._last_held and not self._must_rebuild:
+        if allocations is self._last_allocations and not self._must_rebuild:
             return
-        if self._must_rebuild or _by_workload_and_device(held) != self._segments[-1].held:
-            self._begin(self._segment(self.at, held))
+        if (
+            self._must_rebuild
+            or _by_workload_and_device(allocations) != self._segments[-1].allocated
+        ):
+            self._begin(self._segment(self.at, allocations))
             self._must_rebuild = False
-        self._last_held = held  # last: after an exception the next call tries again
+        self._last_allocations = allocations  # last: after an exception the next call tries again
 
     def _begin(self, segment: _Segment) -> None:
         last = self._segments[-1].milli if self._segments else {}
@@ -181,8 +184,10 @@ class Integration:
                 self._count_device(pieces, device.device, device.utilization)
         for piece in pieces:
             for series, (measured, used, idle) in piece.rates.items():
-                of_it = measured / piece.segment.milli[series] if measured else 0.0
-                series.add(piece.windows, Totals(measured_s=of_it, used_s=used, idle_s=idle))
+                measured_rate = measured / piece.segment.milli[series] if measured else 0.0
+                series.add(
+                    piece.windows, Totals(measured_s=measured_rate, used_s=used, idle_s=idle)
+                )
             self._changed.update(piece.rates)
 
     def _count_device(self, pieces: Sequence[_Piece], device: str, utilization: float) -> None:
@@ -208,14 +213,14 @@ class Integration:
                 return
             until = segment.start
 
-    def _segment(self, start: float, held: Sequence[DeviceAllocation]) -> _Segment:
+    def _segment(self, start: float, allocations: Sequence[DeviceAllocation]) -> _Segment:
         scopes: dict[tuple[str, str], tuple[Series, ...]] = {}
         devices: dict[str, Series] = {}
         milli = {self._series(Scope("watched")): 1000}
-        for project, user, workload, device, amount, node in held:
+        for project, user, workload, device, amount, node in allocations:
             if amount <= 0:
                 continue
-            mine = tuple(
+            workload_series = tuple(
                 self._series(scope)
                 for scope in (
                     Scope("all"),
@@ -227,25 +232,25 @@ class Integration:
                 )
                 if scope.kind != "node" or node
             )
-            scopes[workload, device] = mine
+            scopes[workload, device] = workload_series
             devices[device] = self._series(Scope("device", device=device))
-            for one in (*mine, devices[device]):
-                milli[one] = milli.get(one, 0) + amount
-        return _Segment(start, _by_workload_and_device(held), scopes, devices, milli)
+            for series in (*workload_series, devices[device]):
+                milli[series] = milli.get(series, 0) + amount
+        return _Segment(start, _by_workload_and_device(allocations), scopes, devices, milli)
 
 
 def _count(
     pieces: Sequence[_Piece], key: tuple[str, str], utilization: float, interval: float
 ) -> None:
     """Add one sample of a workload and device, the `key`."""
-    held = [piece for piece in pieces if key in piece.segment.held]
-    held_s = sum(piece.length_s for piece in held)
-    if held_s <= 0:
+    allocated_pieces = [piece for piece in pieces if key in piece.segment.allocated]
+    allocated_s = sum(piece.length_s for piece in allocated_pieces)
+    if allocated_s <= 0:
         return
     # The load falls on the pieces with an allocation, possibly a part of the interval only.
-    busy = utilization * interval / held_s
-    for piece in held:
-        milli = piece.segment.held[key]
+    busy = utilization * interval / allocated_s
+    for piece in allocated_pieces:
+        milli = piece.segment.allocated[key]
         idle = milli / 1000 if utilization < IDLE_BELOW else 0.0
         for series in piece.segment.scopes[key]:
             rates = piece.rates[series]
@@ -254,10 +259,10 @@ def _count(
             rates[2] += idle
 
 
-def _by_workload_and_device(held: Sequence[DeviceAllocation]) -> dict[tuple[str, str], int]:
+def _by_workload_and_device(allocations: Sequence[DeviceAllocation]) -> dict[tuple[str, str], int]:
     amounts: dict[tuple[str, str], int] = {}
-    for one in held:
-        if one.milli > 0:
-            key = one.workload, one.device
-            amounts[key] = amounts.get(key, 0) + one.milli
+    for allocation in allocations:
+        if allocation.milli > 0:
+            key = allocation.workload, allocation.device
+            amounts[key] = amounts.get(key, 0) + allocation.milli
     return amounts

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn, ParamSpec, TypeVar
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.access import Access
 from runai.hub_service.ledger.integration import IDLE_BELOW, DeviceAllocation, Integration
-from runai.hub_service.ledger.past import Past, PastRequest
+from runai.hub_service.ledger.past import PastRequest, PastWorkloadRecord
 from runai.hub_service.ledger.query import Usage, UsageFilter
 from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
@@ -24,10 +24,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WRITE_S = 10
-ASKED_S = 2.0
+MAX_ANSWER_AGE_S = 2.0
 """Largest age of the data in a query's answer: older unwritten amounts are written first."""
 
-MOST_WAITING_WINDOWS = 3600 // WRITE_S
+MAX_WAITING_WINDOWS = 3600 // WRITE_S
 """Windows kept while writes fail: one hour. Older windows are dropped, which leaves a gap."""
 
 RETENTION_S = 3600
@@ -67,15 +67,15 @@ class Ledger:
 
     def _merge(self, stored: Sequence[Series]) -> None:
         """Merge the stored series with the amounts counted before the database was open."""
-        forgotten = {one.workload for one in self._batch.forgotten}
+        forgotten = {workload.workload for workload in self._batch.forgotten}
         for series in stored:
             if series.scope.workload in forgotten:
                 continue
-            mine = self._by_scope.get(series.scope)
-            if mine is None:
+            existing = self._by_scope.get(series.scope)
+            if existing is None:
                 self._add(series)
             else:
-                mine.id, mine.opened, mine.base = series.id, series.opened, series.base
+                existing.id, existing.opened, existing.base = series.id, series.opened, series.base
 
     def _add(self, series: Series) -> None:
         self._by_scope[series.scope] = series
@@ -130,10 +130,10 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
-    def record_request(self, workload: str, asked: PastRequest) -> None:
+    def record_request(self, workload: str, request: PastRequest) -> None:
         """Record a workload's request; it replaces an earlier version of the same submission."""
         if len(self._batch.requests) < MAX_WAITING_EVENTS:
-            self._batch.requests[workload, asked.submitted] = asked
+            self._batch.requests[workload, request.submitted] = request
 
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
         """Add a project's GPU-seconds that other projects used instead of leaving them idle."""
@@ -141,8 +141,8 @@ class Ledger:
 
     def reclaimed(self) -> float:
         """Return all GPU-seconds ever reclaimed."""
-        all_of_it = (s.totals for s in self._by_scope.values() if s.scope.kind == "reclaimed")
-        return sum(totals.idle_s for totals in all_of_it)
+        totals_of_all = (s.totals for s in self._by_scope.values() if s.scope.kind == "reclaimed")
+        return sum(totals.idle_s for totals in totals_of_all)
 
     def forget(self, workload: str) -> None:
         """Close a deleted workload's series: a later workload of that name starts from zero."""
@@ -164,8 +164,8 @@ class Ledger:
             if (latest := self._latest.get((workload, device))) is not None and latest[0] > since
         ]
         busy = [utilization for _, utilization, _ in recent if utilization is not None]
-        held = [memory for _, _, memory in recent if memory is not None]
-        return (sum(busy), sum(held) if held else None) if busy else None
+        memory_mib = [memory for _, _, memory in recent if memory is not None]
+        return (sum(busy), sum(memory_mib) if memory_mib else None) if busy else None
 
     def average(self, workload: str) -> float | None:
         """Return a workload's average of busy GPUs while allocated; None: never measured."""
@@ -175,12 +175,12 @@ class Ledger:
     def totals(self, workload: str) -> Totals:
         """Return a workload's accumulated usage; zeros before its first allocation.
 
-        It includes usage from before a restart of the service, unlike `counted`.
+        It includes usage from before a restart of the service, unlike `totals_since_open`.
         """
         series = self._by_workload.get(workload)
         return Totals() if series is None else self._settled(series).totals
 
-    def counted(
+    def totals_since_open(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
     ) -> Mapping[str, Totals]:
         """Return the totals since this ledger was opened, by name.
@@ -191,7 +191,7 @@ class Ledger:
         self._sums.advance(self._clock())
         name = "project" if kind == "reclaimed" else kind
         return {
-            getattr(scope, name): self._settled(series).counted
+            getattr(scope, name): self._settled(series).accrued
             for scope, series in self._by_scope.items()
             if scope.kind == kind
         }
@@ -223,7 +223,7 @@ class Ledger:
         return self._access.trouble
 
     async def usage(
-        self, who: UsageFilter, since: float, until: float, step_s: int | None = None
+        self, usage_filter: UsageFilter, since: float, until: float, step_s: int | None = None
     ) -> Usage:
         """Return allocated and utilized GPUs over a range.
 
@@ -231,16 +231,18 @@ class Ledger:
         if there would be more than 1500 points; the result contains the actual range and step.
         Without `step_s` there are about 300 points.
         """
-        found = query.choose_range(since, until, step_s, now=self._clock())
+        query_range = query.choose_range(since, until, step_s, now=self._clock())
         return query.usage(
-            who.scope, found, *await self._read_current(self._store.sums, who.scope, found)
+            usage_filter.scope,
+            query_range,
+            *await self._read_current(self._store.sums, usage_filter.scope, query_range),
         )
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and its earlier namesakes, oldest first."""
         return await self._read_current(self._store.events_of, workload, since, limit)
 
-    async def past(self, since: float) -> list[Past]:
+    async def past(self, since: float) -> list[PastWorkloadRecord]:
         """Return the workloads with an allocation after a time, oldest first."""
         level = query.grid_of(self._clock() - since)
         return await self._read_current(self._store.past_workloads, since, level)
@@ -249,7 +251,7 @@ class Ledger:
         """Write recent amounts, then read; while the database fails, only `flush` writes."""
         async with self._writing:
             happened = self._batch.forgotten or self._batch.events or self._batch.requests
-            is_due = happened or abs(self._clock() - self._written_at) >= ASKED_S
+            is_due = happened or abs(self._clock() - self._written_at) >= MAX_ANSWER_AGE_S
             if is_due and not self._access.trouble:
                 await self._write()
         return await self._access.run_read(read, *args, **kwargs)
@@ -304,7 +306,7 @@ class Ledger:
             for series, id_ in ids.items():
                 series.id = id_
             return
-        self._sums.requeue(batch.amounts, MOST_WAITING_WINDOWS)
+        self._sums.requeue(batch.amounts, MAX_WAITING_WINDOWS)
         later, self._batch = self._batch, batch
         batch.amounts = {}
         batch.forgotten += later.forgotten

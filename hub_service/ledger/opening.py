@@ -19,7 +19,12 @@ ANSWERS_WITHIN_S = 5
 """Timeout of a connection; a server that needs longer counts as unreachable."""
 PINGED_WITHIN_S = 2
 
-_PASSES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED}
+_TEMPORARY_ERRORS = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+}
 """Temporary errors of a file: another writer, or a full or failing disk."""
 
 
@@ -48,10 +53,10 @@ def engine_of(database: str | Path) -> sa.Engine:
             hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
         ) from None
     is_server = url.get_backend_name() == "postgresql"
-    patience = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
+    connect_args = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
     # Pre-ping replaces connections that a server's restart has closed, so that no query fails.
     engine = sa.create_engine(
-        url, hide_parameters=True, connect_args=patience, pool_pre_ping=is_server
+        url, hide_parameters=True, connect_args=connect_args, pool_pre_ping=is_server
     )
     if not is_server:
         sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -65,8 +70,8 @@ def prepare(engine: sa.Engine) -> None:
         Unavailable: a newer version wrote the database.
     """
     with engine.connect() as connection:
-        is_of_today = revision(connection) == schema.HEAD
-    if is_of_today:
+        is_current = revision(connection) == schema.HEAD
+    if is_current:
         return
     if engine.dialect.name == "postgresql":
         upgrade(engine, MIGRATIONS)
@@ -90,7 +95,10 @@ def convert_errors(engine: sa.Engine) -> Iterator[None]:
     except sa.exc.OperationalError as failed:
         engine.dispose()
         is_server = engine.dialect.name == "postgresql"
-        if not is_server and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _PASSES:
+        if (
+            not is_server
+            and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _TEMPORARY_ERRORS
+        ):
             raise
         # Without the driver's message: it contains the address.
         if is_server and _refuses(engine):

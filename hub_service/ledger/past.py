@@ -20,7 +20,7 @@ class PastRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastWorkloadRecord:
     """A workload in the ledger's history, deleted or not."""
 
     workload: str
@@ -28,17 +28,21 @@ class Past:
     user: str
     submitted: float
     """Time of submission; if unknown, time of the first event or allocation."""
-    held_s: float
+    runtime_s: float
     allocated_s: float
     """GPU-seconds."""
     is_session: bool
     """True if it has an `ended` event, which only sessions have."""
-    asked: str = ""
-    """The request (`Asked.text`); "" if it was never stored."""
+    request: str = ""
+    """The request (`PastRequest.text`); "" if it was never stored."""
     starts: int = 1
 
 
-def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[PastRequest]) -> Past:  # noqa: ANN401  a row of a query
+def past_of(
+    row: Any,  # noqa: ANN401  a row of a query
+    life: Sequence[tuple[float, str]],
+    requests: Iterable[PastRequest],
+) -> PastWorkloadRecord:
     """Build a past workload from its series and its name's events and requests."""
     opened = row["opened"]
     start = max(
@@ -48,15 +52,15 @@ def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Past
     stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
     first = own[0][0] if own[:stop] else opened
     # The newest request before the first allocation: a workload is submitted before it starts.
-    asked = max((one for one in requests if one.submitted <= opened), default=None)
-    return Past(
+    request = max((one for one in requests if one.submitted <= opened), default=None)
+    return PastWorkloadRecord(
         row["workload"],
         row["project"],
         row["user"],
-        min(first, opened) if asked is None else asked.submitted,
+        min(first, opened) if request is None else request.submitted,
         row["held_s"],
         row["allocated_s"],
         any(kind == "ended" for _, kind in own[:stop]),
-        "" if asked is None else asked.text,
-        1 if asked is None else asked.starts,
+        "" if request is None else request.text,
+        1 if request is None else request.starts,
     )

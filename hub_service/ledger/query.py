@@ -13,7 +13,7 @@ MAX_POINTS = 1500
 NICE_POINTS = 300
 NICE_STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
-NOTHING_S = 1e-6
+EPSILON_S = 1e-6
 """Times below this are rounding errors."""
 
 
@@ -108,13 +108,13 @@ def choose_range(since: float, until: float, step_s: int | None, *, now: float) 
     grid = grid_of(now - since)
     start = int(since) // grid * grid
     end = max(start, min(window_of(until, grid), math.ceil(now)))
-    wanted = step_s or next(
+    desired_step = step_s or next(
         (s for s in NICE_STEPS_S if (end - start) / s <= NICE_POINTS), NICE_STEPS_S[-1]
     )
-    least = (end - start) // MAX_POINTS
-    if least > LEVELS_S[-1] / 2:
-        least = window_of(least, LEVELS_S[-1])  # whole hours: too many minutes to sum
-    step = window_of(max(wanted, least), grid)
+    min_step = (end - start) // MAX_POINTS
+    if min_step > LEVELS_S[-1] / 2:
+        min_step = window_of(min_step, LEVELS_S[-1])  # whole hours: too many minutes to sum
+    step = window_of(max(desired_step, min_step), grid)
     ends = tuple(range(start - start % step + step, end, step))
     return Range(start, end, step, (*ends, end) if end > start else (), grid)
 
@@ -129,7 +129,7 @@ def grid_of(age: float) -> int:
 
 
 def usage(
-    scope: Scope, found: Range, sums: Mapping[int, Totals], watched: Mapping[int, Totals]
+    scope: Scope, query_range: Range, sums: Mapping[int, Totals], watched: Mapping[int, Totals]
 ) -> Usage:
     """Compute averages and GPU-hours of a query from sums per step.
 
@@ -138,7 +138,7 @@ def usage(
     """
     points: list[Point] = []
     whole, watched_s = ZERO, 0.0
-    for step, end in enumerate(found.ends):
+    for step, end in enumerate(query_range.ends):
         added, seconds = sums.get(step, ZERO), watched.get(step, ZERO).held_s
         points.append(_point(end, added, seconds))
         whole, watched_s = whole.plus(added), watched_s + seconds
@@ -146,12 +146,12 @@ def usage(
         allocated = _ratio(whole.allocated_s, whole.held_s)
         utilized = _ratio(whole.used_s, whole.measured_s)
     else:
-        total = _point(found.until, whole, watched_s)
+        total = _point(query_range.until, whole, watched_s)
         allocated, utilized = total.allocated, total.utilized
     return Usage(
-        since=found.since,
-        until=found.until,
-        step_s=found.step_s,
+        since=query_range.since,
+        until=query_range.until,
+        step_s=query_range.step_s,
         points=tuple(points),
         allocated_average=allocated,
         utilized_average=utilized,
@@ -171,4 +171,4 @@ def _point(at: float, added: Totals, watched: float) -> Point:
 
 
 def _ratio(amount: float, seconds: float) -> float | None:
-    return amount / seconds if seconds > NOTHING_S else None
+    return amount / seconds if seconds > EPSILON_S else None

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.opening import convert_errors, engine_of, prepare
-from runai.hub_service.ledger.past import Past, PastRequest, past_of
+from runai.hub_service.ledger.past import PastRequest, PastWorkloadRecord, past_of
 from runai.hub_service.ledger.query import Range
 from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
 
@@ -79,7 +79,7 @@ CLOSE_WORKLOAD = sa.text(
     "UPDATE series SET closed = :at"
     " WHERE kind = 'workload' AND workload = :workload AND closed IS NULL"
 )
-KEEP_REQUEST = sa.text(
+SAVE_REQUEST = sa.text(
     "INSERT INTO requests (workload, submitted, asked, starts)"
     " VALUES (:workload, :submitted, :text, :starts) ON CONFLICT (workload, submitted)"
     " DO UPDATE SET asked = excluded.asked, starts = excluded.starts"
@@ -139,8 +139,8 @@ class LedgerStore:
                 connection.execute(CLOSE_WORKLOAD, closed)
             rows: dict[tuple[int, int, int], Totals] = {}
             totals: dict[int, Totals] = {}
-            for one, amounts in batch.amounts.items():
-                id_ = _id(connection, one, ids)
+            for series, amounts in batch.amounts.items():
+                id_ = _id(connection, series, ids)
                 for window, amount in amounts.items():
                     totals[id_] = totals.get(id_, ZERO).plus(amount)
                     for level in LEVELS_S:
@@ -151,25 +151,26 @@ class LedgerStore:
                 for (id_, level, at), added in rows.items()
             ]
             requests = [
-                {"workload": name} | one._asdict() for (name, _), one in batch.requests.items()
+                {"workload": name} | request._asdict()
+                for (name, _), request in batch.requests.items()
             ]
             for statement, many in (
                 (ADD_TOTALS, [{"id": id_} | added._asdict() for id_, added in totals.items()]),
                 (ADD_SAMPLE, samples),
-                (KEEP_REQUEST, requests),
+                (SAVE_REQUEST, requests),
                 (sa.insert(schema.events), [event._asdict() for event in batch.events]),
             ):
                 if many:
                     connection.execute(statement, many)
         return ids
 
-    def sums(self, scope: Scope, found: Range) -> tuple[dict[int, Totals], dict[int, Totals]]:
+    def sums(self, scope: Scope, query_range: Range) -> tuple[dict[int, Totals], dict[int, Totals]]:
         """Return the totals of a scope and of `watched` for each step of a range.
 
         Keys are step numbers. Closed series of the same name are included.
         """
         samples = schema.samples.c
-        step = (samples.at - 1) // found.step_s - found.since // found.step_s
+        step = (samples.at - 1) // query_range.step_s - query_range.since // query_range.step_s
         sums: dict[int, Totals] = {}
         watched: dict[int, Totals] = {}
         with self._engine.connect() as connection:
@@ -190,7 +191,7 @@ class LedgerStore:
                         samples.at <= until,
                     )
                     .group_by(samples.series_id, sa.literal_column("step"))
-                    for level, after, until in found.pieces()
+                    for level, after, until in query_range.pieces()
                 )
             )
             for is_watched, number, *added in connection.execute(query):
@@ -210,13 +211,13 @@ class LedgerStore:
             rows = connection.execute(query).mappings().all()
         return [Event(*(row[name] for name in Event._fields)) for row in reversed(rows)]
 
-    def past_workloads(self, since: float, level: int) -> list[Past]:
+    def past_workloads(self, since: float, level: int) -> list[PastWorkloadRecord]:
         """Return the workloads with an allocation after a time, oldest first.
 
         `level` is the length of the windows to search.
         """
         series, samples, events = schema.series.c, schema.samples.c, schema.events.c
-        held = (
+        series_query = (
             sa.select(schema.series)
             .where(
                 series.kind == "workload",
@@ -226,23 +227,23 @@ class LedgerStore:
             )
             .order_by(series.opened, series.id)
         )
-        names = sa.select(held.subquery().c.workload)
+        names = sa.select(series_query.subquery().c.workload)
         history = (
             sa.select(events.workload, events.at, events.kind)
             .where(events.workload.in_(names))
             .order_by(events.at, events.id)
         )
-        wanted = sa.select(schema.requests).where(schema.requests.c.workload.in_(names))
+        request_query = sa.select(schema.requests).where(schema.requests.c.workload.in_(names))
         with self._engine.connect() as connection:
-            asked: dict[str, list[PastRequest]] = {}
-            for workload, *one in connection.execute(wanted):
-                asked.setdefault(workload, []).append(PastRequest(*one))
+            requests: dict[str, list[PastRequest]] = {}
+            for workload, *fields in connection.execute(request_query):
+                requests.setdefault(workload, []).append(PastRequest(*fields))
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(history):
                 lives.setdefault(workload, []).append((at, kind))
             found = [
-                past_of(row, lives.get(row["workload"], []), asked.get(row["workload"], []))
-                for row in connection.execute(held).mappings()
+                past_of(row, lives.get(row["workload"], []), requests.get(row["workload"], []))
+                for row in connection.execute(series_query).mappings()
             ]
         return sorted(found, key=lambda past: (past.submitted, past.workload))
 

@@ -29,15 +29,19 @@ class Totals(NamedTuple):
     def plus(self, other: "Totals") -> "Totals":
         """Return the sum of both."""
         # Unrolled for speed: a report adds to a thousand series.
-        held, measured, allocated, used, idle = self
+        duration, measured, allocated, used, idle = self
         a, b, c, d, e = other
-        return Totals(held + a, measured + b, allocated + c, used + d, idle + e)
+        return Totals(duration + a, measured + b, allocated + c, used + d, idle + e)
 
     def times(self, seconds: float) -> "Totals":
         """Return the totals after `seconds` at these rates."""
-        held, measured, allocated, used, idle = self
+        duration, measured, allocated, used, idle = self
         return Totals(
-            held * seconds, measured * seconds, allocated * seconds, used * seconds, idle * seconds
+            duration * seconds,
+            measured * seconds,
+            allocated * seconds,
+            used * seconds,
+            idle * seconds,
         )
 
 
@@ -63,7 +67,7 @@ class Scope(NamedTuple):
 class Series:
     """Running totals of one scope, stored and since the ledger was opened. Not thread-safe."""
 
-    __slots__ = ("_gpus", "_since", "base", "counted", "id", "opened", "scope", "waiting")
+    __slots__ = ("_gpus", "_since", "accrued", "base", "id", "opened", "scope", "waiting")
 
     def __init__(
         self, scope: Scope, opened: float, id_: int | None = None, base: Totals = ZERO
@@ -74,17 +78,17 @@ class Series:
         self.id = id_
         self.base = base
         """Stored totals at the time when the ledger was opened."""
-        self.counted = ZERO
+        self.accrued = ZERO
         """Amounts added since."""
         self.waiting: dict[int, Totals] = {}
-        """The part of `counted` that is not written yet, by window."""
+        """The part of `accrued` that is not written yet, by window."""
         self._gpus = 0.0
         self._since = 0.0
 
     @property
     def totals(self) -> Totals:
         """Stored and counted totals, as of the last `settle`."""
-        return self.base.plus(self.counted)
+        return self.base.plus(self.accrued)
 
     def set_gpus(self, at: float, gpus: float) -> None:
         """Set the allocated GPUs from `at` on."""
@@ -101,7 +105,7 @@ class Series:
         """Add `rates` over these parts of windows, each a window and its seconds."""
         for window, seconds in parts:
             amounts = rates.times(seconds)
-            self.counted = self.counted.plus(amounts)
+            self.accrued = self.accrued.plus(amounts)
             self.wait(window, amounts)
 
     def wait(self, window: int, amounts: Totals) -> None:

@@ -1,8 +1,8 @@
 """Supervisor of one device's MPS daemon, detached because its clients outlive the service.
 
-`python -P -s -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts the daemon, tests its
+`python -P -s -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts it, tests its
 memory limit, and writes to DIRECTORY/state.json whether clients may connect, or why not. SIGTERM
-stops the daemon and the keeper. A second keeper in the same directory exits at once.
+stops the daemon and the supervisor. A second supervisor in the same directory exits at once.
 """
 
 import fcntl
@@ -22,12 +22,12 @@ CANARY_MIB = 1024
 """Limit for the test, small compared to the free memory of any device. On a full device every
 allocation fails, as if the limit held."""
 
-LOOK_EVERY_S = 1.0
+POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperState:
-    """State of an MPS daemon, from its keeper; valid only while the keeper runs."""
+class SupervisorState:
+    """State of an MPS daemon, from its supervisor; valid only while that runs."""
 
     pid: int
     created: float
@@ -36,8 +36,8 @@ class KeeperState:
     """Why clients may not connect, as half a sentence; "" during the test and while ready."""
 
     @classmethod
-    def read(cls, directory: Path) -> "KeeperState | None":
-        """Return the state of a keeper that runs or has failed with a reason."""
+    def read(cls, directory: Path) -> "SupervisorState | None":
+        """Return the state of a supervisor that runs or has failed with a reason."""
         try:
             state = cls(**json.loads((directory / "state.json").read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -45,7 +45,7 @@ class KeeperState:
         return state if state.reason or state.lives() else None
 
     def lives(self) -> bool:
-        """Return True if the keeper's process runs."""
+        """Return True if the supervisor's process runs."""
         try:
             process = psutil.Process(self.pid)
             same = process.create_time() == self.created
@@ -83,21 +83,21 @@ def _test_limit(daemon: MpsDaemon) -> None:
 
 
 def _watch(daemon: MpsDaemon, stopped: threading.Event) -> None:
-    while not stopped.wait(LOOK_EVERY_S):
+    while not stopped.wait(POLL_S):
         if not daemon.is_running:
             raise MpsUnavailable("its daemon ended by itself")
 
 
 def _write_state(directory: Path, *, ready: bool = False, reason: str = "") -> None:
     me = psutil.Process()
-    state = KeeperState(me.pid, me.create_time(), ready, reason)
+    state = SupervisorState(me.pid, me.create_time(), ready, reason)
     new = directory / "state.new"
     new.write_text(json.dumps(asdict(state)), encoding="utf-8")
     new.rename(directory / "state.json")
 
 
 def main() -> int:
-    """Run the keeper of the device and directory in the arguments."""
+    """Run the supervisor of the device and directory in the arguments."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopped.set())

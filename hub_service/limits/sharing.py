@@ -1,6 +1,6 @@
 """Device sharing on this machine: time slicing, or MPS if an admin enabled it.
 
-Starts and stops the keepers of MPS daemons (`mps_keeper`) and builds the workers' environment. Only
+Starts and stops the MPS supervisors (`mps_supervisor`) and builds the workers' environment. Only
 workers of a single shared device use MPS, and only after a test showed that the device's limit
 holds; all other workers are time-sliced.
 """
@@ -14,7 +14,7 @@ from signal import SIGTERM
 from typing import Protocol
 
 from runai.hub_service.limits.mps import MpsDaemon
-from runai.hub_service.limits.mps_keeper import KeeperState
+from runai.hub_service.limits.mps_keeper import SupervisorState
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 from runai.hub_service.processes import pidfd
 from runai.hub_service.processes.own_process import MODULE
@@ -22,10 +22,10 @@ from runai.hub_service.processes.own_process import MODULE
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Variable that marks a worker as an MPS client with a memory limit."""
 
-_KEEPER = (*MODULE, "runai.hub_service.limits.mps_keeper")
+_SUPERVISOR = (*MODULE, "runai.hub_service.limits.mps_keeper")
 _DETACHED = ("/bin/sh", "-c", '"$@" &', "sh")
-_HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME")
-"""Variables passed on to a keeper; the service's environment also contains secrets."""
+_PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME")
+"""Variables passed on to a supervisor; the service's environment also contains secrets."""
 
 
 class Sharing(Protocol):
@@ -65,7 +65,7 @@ class TimeSliced:
 
 
 class MpsSharing:
-    """MPS with one keeper per device. Its folder in `directory` is named after the UUID's end."""
+    """MPS with a supervisor per device. Its folder in `directory` is named after the UUID's end."""
 
     def __init__(self, directory: Path, devices: Sequence[str], *, refused: str = "") -> None:
         """Share these devices; none of them if `refused` has a reason (half a sentence)."""
@@ -74,56 +74,58 @@ class MpsSharing:
         self._refused = refused
 
     def begin(self) -> None:
-        """Start the missing keepers; their state file tells when they are ready, or why not."""
+        """Start the missing supervisors; their state file tells when they are ready, or why not."""
         for device in self._devices:
-            state = KeeperState.read(self._place(device))
+            state = SupervisorState.read(self._directory_of(device))
             if state is None or not state.lives():
                 self._start(device)
 
     def end(self) -> None:
-        """Stop all keepers and their daemons."""
+        """Stop all supervisors and their daemons."""
         for path in self._directory.glob("*/state.json"):
-            state = KeeperState.read(path.parent)
+            state = SupervisorState.read(path.parent)
             if state is not None:
                 with suppress(PermissionError):
                     pidfd.send(state.pid, state.created, SIGTERM)
 
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
         """Return the variables of an MPS client with its limit; none before MPS is ready."""
-        state = KeeperState.read(self._place(device)) if device in self._devices else None
+        state = (
+            SupervisorState.read(self._directory_of(device)) if device in self._devices else None
+        )
         if state is None or not state.ready:
             return {}
-        daemon = MpsDaemon(device, self._place(device))
+        daemon = MpsDaemon(device, self._directory_of(device))
         return daemon.client_environment(memory_mib=memory_mib)
 
     def unavailable_reason(self, device: str) -> str:
         """Return why MPS is not available on a device; "" if it is."""
         if device not in self._devices:
             return self._refused
-        state = KeeperState.read(self._place(device))
+        state = SupervisorState.read(self._directory_of(device))
         return state.reason if state is not None else "its daemon does not run"
 
     def mps(self, device: str) -> str | None:
         """Return the state of MPS on a device, also while its limit is being tested."""
         if device not in self._devices:
             return self._refused or NO_MPS_HERE
-        state = KeeperState.read(self._place(device))
+        state = SupervisorState.read(self._directory_of(device))
         if state is None or state.reason or state.ready:
             return self.unavailable_reason(device)
         return MPS_IS_TRIED
 
-    def _place(self, device: str) -> Path:
+    def _directory_of(self, device: str) -> Path:
         return self._directory / device[-12:]
 
     def _start(self, device: str) -> None:
-        place = self._place(device)
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (place / "state.json").unlink(missing_ok=True)
-        with (place / "keeper.log").open("w", encoding="utf-8") as log:
-            # Started by a shell that exits at once, so that the keeper is not our child to reap.
+        directory = self._directory_of(device)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "state.json").unlink(missing_ok=True)
+        with (directory / "keeper.log").open("w", encoding="utf-8") as log:
+            # Started by a shell that exits at once, so that the supervisor is no child of ours.
             subprocess.run(  # noqa: S603  our own module
-                [*_DETACHED, *_KEEPER, device, str(place)],
-                env={name: os.environ[name] for name in _HANDED_ON if name in os.environ},
+                [*_DETACHED, *_SUPERVISOR, device, str(directory)],
+                env={name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,

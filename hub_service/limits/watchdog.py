@@ -68,9 +68,9 @@ class WatchedProcess(NamedTuple):
     spared: bool = False
     """True for a notebook server: it is stopped only after all other processes."""
 
-    def is_same(self, other: "WatchedProcess") -> bool:
+    def is_same(self, other_process: "WatchedProcess") -> bool:
         """Return True for the same process, regardless of its memory."""
-        return (self.pid, self.created) == (other.pid, other.created)
+        return (self.pid, self.created) == (other_process.pid, other_process.created)
 
 
 class Holding(NamedTuple):
@@ -99,14 +99,16 @@ class Holding(NamedTuple):
         """
         return self.used_mib > self.limit_mib + max(self.limit_mib // 50, SLACK_MIB)
 
-    def still(self, target: WatchedProcess | None) -> WatchedProcess | None:
+    def current_target(self, target_process: WatchedProcess | None) -> WatchedProcess | None:
         """Return the newest measurement of the process being stopped; None: choose another.
 
         That is if it ended, or if it is a notebook server and a program has started beside it.
         """
-        here = (m for m in self.members if target is not None and m.is_same(target))
-        found = next(here, None)
-        # The target is a notebook server, and a kernel has started since: stop the kernel.
+        measurements = (
+            m for m in self.members if target_process is not None and m.is_same(target_process)
+        )
+        found = next(measurements, None)
+        # The process is a notebook server, and a kernel has started since: stop the kernel.
         is_superseded = found is not None and found.spared and not self.largest().spared
         return None if is_superseded else found
 
@@ -125,18 +127,18 @@ class EscalationStep:
     device: str
     limit_mib: int
     used_mib: int
-    target: WatchedProcess | None = None
+    target_process: WatchedProcess | None = None
 
     def sentence(self) -> str:
         """Return the notice for the workload's owner, without subject and full stop."""
         share = f"{gib(self.used_mib)} of device memory, and its share is {gib(self.limit_mib)}"
-        if self.target is None:
+        if self.target_process is None:
             if self.rung is Rung.BACK:
                 return f"is within its share of device memory again ({gib(self.used_mib)})"
             return f"uses {share}: in {NOTICE_S:.0f} s its largest process is interrupted"
         verb = _VERBS[self.rung]
-        name = f"{self.target.name or 'process'} ({self.target.pid})"
-        return f"uses {share}: {name} with {gib(self.target.memory_mib)} is {verb}"
+        name = f"{self.target_process.name or 'process'} ({self.target_process.pid})"
+        return f"uses {share}: {name} with {gib(self.target_process.memory_mib)} is {verb}"
 
     def outlook(self) -> str:
         """Return the rest of the sentence, if the signal was sent: the way out."""
@@ -152,10 +154,10 @@ _VERBS = {
 
 
 @dataclass(slots=True)
-class _Ladder:
+class _Escalation:
     samples: int = 0
     notified_at: float | None = None
-    target: WatchedProcess | None = None
+    target_process: WatchedProcess | None = None
     rung: Rung = Rung.NOTICE
     since: float = 0.0
 
@@ -164,7 +166,7 @@ class _Ladder:
 class Watchdog:
     """Escalation state of every workload over its limit."""
 
-    _ladders: dict[tuple[str, str], _Ladder] = field(default_factory=dict)
+    _ladders: dict[tuple[str, str], _Escalation] = field(default_factory=dict)
 
     def check(
         self,
@@ -177,10 +179,10 @@ class Watchdog:
         Devices in `unknown` have no sample this time: they get no step and keep their state. `now`
         is in seconds of a monotonic clock.
         """
-        seen = {(h.workload, h.device): h for h in holdings if h.device not in unknown}
-        for key in [k for k in self._ladders if k not in seen and k[1] not in unknown]:
+        sampled = {(h.workload, h.device): h for h in holdings if h.device not in unknown}
+        for key in [k for k in self._ladders if k not in sampled and k[1] not in unknown]:
             del self._ladders[key]
-        steps = (self._next_step(now, key, holding) for key, holding in seen.items())
+        steps = (self._next_step(now, key, holding) for key, holding in sampled.items())
         return [step for step in steps if step is not None]
 
     def _next_step(
@@ -191,30 +193,36 @@ class Watchdog:
             was_notified = ladder is not None and ladder.notified_at is not None
             # No `back` without processes: the notice about their end stays the newest.
             return _step(now, Rung.BACK, holding) if was_notified and holding.members else None
-        ladder = self._ladders.setdefault(key, _Ladder())
+        ladder = self._ladders.setdefault(key, _Escalation())
         ladder.samples += 1
         if ladder.samples < SAMPLES_OVER:
             return None
         if ladder.notified_at is None:
             ladder.notified_at = now
             return _step(now, Rung.NOTICE, holding)
-        target = holding.still(ladder.target)
-        if target is None:
+        target_process = holding.current_target(ladder.target_process)
+        if target_process is None:
             # No target yet, or it ended and the rest is still too large: start with an interrupt.
             if now - ladder.notified_at < NOTICE_S - EARLY_S:
                 return None
-            target, rung = holding.largest(), Rung.INTERRUPT
+            target_process, rung = holding.largest(), Rung.INTERRUPT
         elif now - ladder.since < _WAIT_S.get(ladder.rung, KILL_S) - EARLY_S:
             return None
         else:
             rung = _NEXT[ladder.rung]
-        ladder.target, ladder.rung, ladder.since = target, rung, now
-        return _step(now, rung, holding, target)
+        ladder.target_process, ladder.rung, ladder.since = target_process, rung, now
+        return _step(now, rung, holding, target_process)
 
 
 def _step(
-    now: float, rung: Rung, holding: Holding, target: WatchedProcess | None = None
+    now: float, rung: Rung, holding: Holding, target_process: WatchedProcess | None = None
 ) -> EscalationStep:
     return EscalationStep(
-        now, rung, holding.workload, holding.device, holding.limit_mib, holding.used_mib, target
+        now,
+        rung,
+        holding.workload,
+        holding.device,
+        holding.limit_mib,
+        holding.used_mib,
+        target_process,
     )

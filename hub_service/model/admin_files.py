@@ -24,7 +24,7 @@ from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy, Snapshot
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
-from runai.hub_service.scheduler.model.snapshot import MOST_LEVELS
+from runai.hub_service.scheduler.model.snapshot import MAX_LEVELS
 from runai.hub_service.scheduler.model.snapshot_json import policy_from_json, snapshot_to_json
 from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import InvalidRequest
@@ -48,10 +48,10 @@ def read_projects(path: Path) -> list[ProjectSpec]:
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a projects.yaml (--projects).",
         ) from unreadable
-    return _Reader(path).read(text)
+    return _ProjectsReader(path).read(text)
 
 
-class _Reader:
+class _ProjectsReader:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -103,7 +103,7 @@ class _Reader:
             )
         try:
             value = _plain(node)
-        except _TwiceError as wrong:
+        except _DuplicateKeyError as wrong:
             raise self._error(key, f"{key.value}: {wrong.problem}") from None
         except (ValueError, yaml.YAMLError):
             raise self._error(key, f"{key.value} has no value that can be read") from None
@@ -160,9 +160,9 @@ class _Reader:
                 known = spec.parent in specs
                 why = "is its own ancestor" if known else f"has the unknown parent {spec.parent!r}"
                 raise self._error(node, f"project {name} {why}", "Parents are in the same file.")
-            if levels > MOST_LEVELS:
-                text = f"project {ready[0]} is below {MOST_LEVELS} other projects"
-                hint = f"At most {MOST_LEVELS} levels are possible."
+            if levels > MAX_LEVELS:
+                text = f"project {ready[0]} is below {MAX_LEVELS} other projects"
+                hint = f"At most {MAX_LEVELS} levels are possible."
                 raise self._error(specs[ready[0]][1], text, hint)
             for name in ready:
                 yield waiting.pop(name)[0]
@@ -173,7 +173,7 @@ class _Reader:
         return InvalidRequest(f"{self._path}, line {line}: {text}.", hint=hint)
 
 
-class _TwiceError(yaml.MarkedYAMLError):
+class _DuplicateKeyError(yaml.MarkedYAMLError):
     """A key that is there twice, of which PyYAML would keep the last."""
 
 
@@ -183,7 +183,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if twice := [key for key, count in keys.items() if count > 1]:
-            raise _TwiceError(problem=f"{twice[0]!r} is there twice", problem_mark=node.start_mark)
+            raise _DuplicateKeyError(
+                problem=f"{twice[0]!r} is there twice", problem_mark=node.start_mark
+            )
         return super().construct_mapping(node, deep)
 
 
@@ -220,7 +222,7 @@ def read_policy(path: Path | None) -> Policy:
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a file with the scheduler's policy (--policy).",
         ) from unreadable
-    except _TwiceError as wrong:
+    except _DuplicateKeyError as wrong:
         raise InvalidRequest(f"{path}: {wrong.problem}.", hint="Leave one of them.") from wrong
     except (RecursionError, yaml.YAMLError, ValueError) as wrong:
         raise InvalidRequest(

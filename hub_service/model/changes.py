@@ -17,14 +17,14 @@ T = TypeVar("T")
 class Differences(NamedTuple):
     """Indexes of removed, changed and added items."""
 
-    gone: list[int]
+    removed: list[int]
     """Indexes in the list before."""
     changed: list[tuple[int, int]]
     """Indexes in the list before, and in the list after."""
     new: int
     """Start of the added items in the list after."""
 
-    def come(self, after: Sequence[T]) -> list[T]:
+    def changed_or_added(self, after: Sequence[T]) -> list[T]:
         """Return the changed items as they are now, and the added ones."""
         return [*(after[now] for _, now in self.changed), *after[self.new :]]
 
@@ -36,20 +36,20 @@ def compared(
 
     An item that moved counts as removed and added.
     """
-    gone, changed = list[int](), list[tuple[int, int]]()
+    removed, changed = list[int](), list[tuple[int, int]]()
     old = iter(before)
     for now in compress(count(), map(is_not, old, after)):
-        was = now + len(gone)
+        was = now + len(removed)
         while not is_same(before[was], after[now]):
-            gone.append(was)
+            removed.append(was)
             was += 1
             if next(old, None) is None:
-                return Differences(gone, changed, now)
+                return Differences(removed, changed, now)
         if before[was] is not after[now]:
             changed.append((was, now))
-    new = min(len(before) - len(gone), len(after))
-    gone += range(new + len(gone), len(before))
-    return Differences(gone, changed, new)
+    new = min(len(before) - len(removed), len(after))
+    removed += range(new + len(removed), len(before))
+    return Differences(removed, changed, new)
 
 
 def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:

@@ -315,7 +315,7 @@ class Cluster(ControlledCluster, Protocol):
         All further devices stay as they are; a repeat changes nothing.
         """
 
-    async def note_holders(self, node: str, seen: NodeReport) -> None:
+    async def note_holders(self, node: str, report: NodeReport) -> None:
         """Store a node agent's view of devices and their pods.
 
         A cluster that assigns devices itself ignores it.
@@ -356,7 +356,7 @@ class Cluster(ControlledCluster, Protocol):
         """
 
 
-LONGEST_LINE_BYTES = 2**20
+MAX_LINE_BYTES = 2**20
 """Longer lines are split, so that memory is bounded."""
 
 
@@ -380,8 +380,8 @@ class LineCutter:
         end = read.rfind(b"\n") + 1
         lines, rest = read[:end], read[end:]
         before = 0 if end else self._parts_bytes
-        while before + len(rest) >= LONGEST_LINE_BYTES:
-            most = LONGEST_LINE_BYTES - before
+        while before + len(rest) >= MAX_LINE_BYTES:
+            most = MAX_LINE_BYTES - before
             lines, rest, before = lines + rest[:most] + b"\n", rest[most:], 0
         self.unread, self._parts_bytes = rest, before
         return lines

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from runai.hub_service.scheduler.model.quantity import MilliGpu, gpu_text
 from runai.hub_service.wire.errors import InvalidRequest
 
-OTHERS = "*"
+OTHER_TYPES = "*"
 
 QuotaTable = Mapping[str, MilliGpu | None]
 """Quota by name of a type; None: unlimited."""
@@ -36,7 +36,7 @@ def by_node_type(table: QuotaTable, there: Collection[str]) -> dict[str, MilliGp
     """
     found: dict[str, MilliGpu | None] = {}
     for name, amount in table.items():
-        gpu_type = _meant(name, there)[0]
+        gpu_type = _types_or_name(name, there)[0]
         found[gpu_type] = _sum([amount, found.get(gpu_type, MilliGpu(0))])
     return found
 
@@ -49,20 +49,20 @@ def checked_table(table: QuotaTable, there: Collection[str]) -> dict[str, MilliG
     """
     found: dict[str, str] = {}
     for name in table:
-        meant = _meant(name, there)
-        if len(meant) > 1:
+        matches = _types_or_name(name, there)
+        if len(matches) > 1:
             raise InvalidRequest(
-                f"A quota of {name} GPUs is ambiguous: {' and '.join(meant)} are of that name.",
+                f"A quota of {name} GPUs is ambiguous: {' and '.join(matches)} are of that name.",
                 hint="Give each type its own quota, by more words of its name.",
                 code="ambiguous_gpu_type",
             )
-        if meant[0] in found:
+        if matches[0] in found:
             raise InvalidRequest(
-                f"{found[meant[0]]} and {name} are the same GPU type: {meant[0]}.",
+                f"{found[matches[0]]} and {name} are the same GPU type: {matches[0]}.",
                 hint="Give the quota of a type once.",
                 code="ambiguous_gpu_type",
             )
-        found[meant[0]] = name
+        found[matches[0]] = name
     return by_node_type(table, there)
 
 
@@ -70,12 +70,12 @@ def table_notes(table: QuotaTable, there: Collection[str]) -> list[str]:
     """Return a sentence for each entry that guarantees something else than it seems to."""
     notes = []
     for name, amount in table.items():
-        meant = _meant(name, there)
-        if len(meant) > 1:
+        matches = _types_or_name(name, there)
+        if len(matches) > 1:
             notes.append(
-                f"{' and '.join(meant)} are both called {name}: the quota is of {meant[0]}."
+                f"{' and '.join(matches)} are both called {name}: the quota is of {matches[0]}."
             )
-        elif name != OTHERS and meant[0] not in there:
+        elif name != OTHER_TYPES and matches[0] not in there:
             share = "unlimited" if amount is None else gpu_text(amount)
             notes.append(
                 f"No node has a GPU of type {name}: the quota of {share} counts once one has."
@@ -91,7 +91,9 @@ def largest_entry(
     A workload is charged to one entry, however many it could have used.
     """
     known = by_node_type(table, there)
-    entries = [known.get(t, known.get(OTHERS, MilliGpu(0))) for t in types] or [*known.values()]
+    entries = [known.get(t, known.get(OTHER_TYPES, MilliGpu(0))) for t in types] or [
+        *known.values()
+    ]
     bounded = [entry for entry in entries if entry is not None]
     return max(bounded) if len(bounded) == len(entries) else None
 
@@ -101,42 +103,42 @@ def _sum(amounts: Collection[MilliGpu | None]) -> MilliGpu | None:
     return MilliGpu(sum(bounded)) if len(bounded) == len(amounts) else None
 
 
-def _meant(name: str, there: Collection[str]) -> list[str]:
-    return [name] if name == OTHERS else types_named(name, there) or [name]
+def _types_or_name(name: str, there: Collection[str]) -> list[str]:
+    return [name] if name == OTHER_TYPES else types_named(name, there) or [name]
 
 
 _BETWEEN = re.compile(r"[\s_-]+")
 
 
-def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
+def resolve_types(names: str, there: Iterable[str]) -> tuple[str, ...]:
     """Return the types of these names, separated by commas, in their order of preference.
 
     A name means the type of that name, else each type with all of its words.
 
-    >>> types_meant("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
+    >>> resolve_types("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
     ('NVIDIA A100-PCIE-40GB', 'NVIDIA A100-SXM4-80GB')
-    >>> types_meant("l4, A100 80GB", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "L4"])
+    >>> resolve_types("l4, A100 80GB", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "L4"])
     ('L4', 'NVIDIA-A100-SXM4-80GB')
-    >>> types_meant("nvidia l4", ["NVIDIA L4", "NVIDIA L4 24GB"])
+    >>> resolve_types("nvidia l4", ["NVIDIA L4", "NVIDIA L4 24GB"])
     ('NVIDIA L4',)
 
     Raises:
         InvalidRequest: a name means none; the hint lists the existing types.
     """
     known = sorted({name for name in there if name})
-    meant: dict[str, None] = {}
-    for name in asked.split(","):
+    matches: dict[str, None] = {}
+    for name in names.split(","):
         found = types_named(name, known)
         if not found:
             raise InvalidRequest(
-                f"There is no GPU of type {name.strip() or asked}.",
+                f"There is no GPU of type {name.strip() or names}.",
                 hint=f"There is {' and '.join(known)}."
                 if known
                 else "No node says which type it has.",
                 code="no_such_gpu_type",
             )
-        meant.update(dict.fromkeys(found))
-    return tuple(meant)
+        matches.update(dict.fromkeys(found))
+    return tuple(matches)
 
 
 def types_named(name: str, there: Iterable[str]) -> list[str]:

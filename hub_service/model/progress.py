@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 PROGRESS_FILE = "progress.json"
 """File name in the job's checkpoint directory; `runai.reporter` writes it."""
 
-MOST_NAMES = 100
-MOST_CHARACTERS = 100
+MAX_NAMES = 100
+MAX_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +42,29 @@ def read_progress(content: bytes) -> Progress | None:
     True
     """
     try:
-        told = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return None
     metrics = {
         name: number
-        for name, value in _named(told.get("metrics"))
+        for name, value in _named(fields.get("metrics"))
         if (number := _number(value)) is not None
     }
     parameters = {
         name: _printable(value)
-        for name, value in _named(told.get("parameters"))
+        for name, value in _named(fields.get("parameters"))
         if isinstance(value, str)
     }
     return Progress(metrics, parameters) if metrics or parameters else None
 
 
 def _named(values: object) -> Iterator[tuple[str, object]]:
-    """Yield printable names with their values, MOST_NAMES at most; keys of JSON are strings."""
-    for name, value in list(values.items())[:MOST_NAMES] if isinstance(values, dict) else ():
-        if shown := _printable(name):
-            yield shown, value
+    """Yield printable names with their values, MAX_NAMES at most; keys of JSON are strings."""
+    for name, value in list(values.items())[:MAX_NAMES] if isinstance(values, dict) else ():
+        if printable_name := _printable(name):
+            yield printable_name, value
 
 
 def _number(value: object) -> float | None:
@@ -78,4 +78,4 @@ def _number(value: object) -> float | None:
 
 def _printable(text: str) -> str:
     """Remove characters that would move a terminal's cursor."""
-    return "".join(letter for letter in text[:MOST_CHARACTERS] if letter.isprintable())
+    return "".join(letter for letter in text[:MAX_CHARACTERS] if letter.isprintable())

@@ -6,10 +6,10 @@ Pure.
 from collections.abc import Mapping, Sequence
 
 from runai.hub_service.model.records import ProjectSpec, WorkloadId
-from runai.hub_service.scheduler.model.snapshot import MOST_LEVELS
+from runai.hub_service.scheduler.model.snapshot import MAX_LEVELS
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 
-NAMED_AT_MOST = 3
+MAX_NAMED = 3
 
 
 def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
@@ -39,11 +39,11 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
         above = parents[above]
     levels = len(seen) + _levels_below(spec.name, parents)
     # A tree that an earlier version stored may have more, and stays changeable.
-    if levels > MOST_LEVELS and before.get(spec.name) != spec.parent:
+    if levels > MAX_LEVELS and before.get(spec.name) != spec.parent:
         raise InvalidRequest(
             f"Project {spec.name} cannot have the parent {spec.parent}: there would be"
             f" {levels} levels of projects.",
-            hint=f"At most {MOST_LEVELS} are possible: choose a parent further up.",
+            hint=f"At most {MAX_LEVELS} are possible: choose a parent further up.",
             code="too_many_levels",
         )
 
@@ -93,6 +93,6 @@ def check_deletion(
 
 
 def _named(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED_AT_MOST
-    shown = ", ".join(names[:NAMED_AT_MOST])
-    return shown if rest <= 0 else f"{shown} and {rest} more"
+    rest = len(names) - MAX_NAMED
+    listed = ", ".join(names[:MAX_NAMED])
+    return listed if rest <= 0 else f"{listed} and {rest} more"

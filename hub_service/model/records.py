@@ -18,11 +18,11 @@ IDLE_BELOW = 0.01
 """A workload that keeps each device less busy is idle, whatever memory it holds."""
 
 
-KEEP_S = 30 * 60
-"""Seconds that "keep" adds, KEEPS times at most in one idle stretch."""
+EXTENSION_S = 30 * 60
+"""Seconds that "keep" adds, MAX_EXTENSIONS times at most in one idle stretch."""
 
 
-KEEPS = 2
+MAX_EXTENSIONS = 2
 
 
 NEVER_USED_S = 15 * 60

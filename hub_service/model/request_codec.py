@@ -17,9 +17,9 @@ from runai.hub_service.scheduler.model.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model.snapshot import Snapshot, Worker, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 
-MOST_NODES: Final = 64
+MAX_NODES: Final = 64
 """A worker with more allowed nodes, but not all, is stored as allowed on any."""
-MOST_WORKERS: Final = 100_000
+MAX_WORKERS: Final = 100_000
 
 
 def request_of(workload: Workload) -> str:
@@ -30,7 +30,7 @@ def request_of(workload: Workload) -> str:
     >>> request_of(Workload(name="vision/a", project="vision", workers=(worker,), priority=75))
     '{"workers":[{"gpus":2}],"priority":75}'
     """
-    asked = replace(
+    request = replace(
         workload,
         workers=tuple(_requested(worker, n) for n, worker in enumerate(workload.workers)),
         user="",
@@ -41,7 +41,7 @@ def request_of(workload: Workload) -> str:
         checkpointed=None if workload.checkpointed is None else 0,
         throughput={},
     )
-    (written,) = snapshot_to_json(Snapshot(workloads=(asked,)))["workloads"]
+    (written,) = snapshot_to_json(Snapshot(workloads=(request,)))["workloads"]
     for left_out in ("name", "project"):
         del written[left_out]
     for worker in written["workers"]:
@@ -66,25 +66,25 @@ def _requested(worker: Worker, index: int) -> Worker:
         memory_mib=worker.memory_mib,
         node_selector=worker.node_selector,
         gpu_types=worker.gpu_types,
-        nodes=None if nodes is None or len(nodes) > MOST_NODES else nodes,
+        nodes=None if nodes is None or len(nodes) > MAX_NODES else nodes,
     )
 
 
-def workload_of(name: str, project: str, asked: Mapping[str, Any]) -> Workload:
+def workload_of(name: str, project: str, request: Mapping[str, Any]) -> Workload:
     """Build the workload of a request, with pending workers.
 
     Raises:
         InvalidSnapshot: the request is malformed.
     """
     workers: list[dict[str, Any]] = []
-    for run in asked.get("workers", ()):
+    for run in request.get("workers", ()):
         if type(run) is not dict or type(count := run.get("count", 1)) is not int:
             message = f"workload {name}: its workers are no list of objects with a count"
             raise InvalidSnapshot(message)
-        if not 0 < count <= MOST_WORKERS - len(workers):
+        if not 0 < count <= MAX_WORKERS - len(workers):
             message = f"workload {name}: it has too many workers, or none"
             raise InvalidSnapshot(message)
         worker, first = {key: run[key] for key in run if key != "count"}, len(workers)
         workers += [{**worker, "name": f"{name}-{n}"} for n in range(first, first + count)]
-    whole = {**asked, "name": name, "project": project, "workers": workers}
+    whole = {**request, "name": name, "project": project, "workers": workers}
     return snapshot_from_json({"workloads": [whole]}).workloads[0]

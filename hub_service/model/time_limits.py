@@ -23,7 +23,7 @@ def rules_of(project: ProjectSpec, kind: str) -> TimeRules:
 
 
 def limit_of(
-    asked: int | None, expected: int | None, kind: str, project: ProjectSpec
+    requested: int | None, expected: int | None, kind: str, project: ProjectSpec
 ) -> int | None:
     """Return the limit of a new workload: as asked for, else the project's.
 
@@ -31,20 +31,22 @@ def limit_of(
         InvalidRequest: it is above the project's maximum, or below the expected runtime.
     """
     rules = rules_of(project, kind)
-    if asked is not None and rules.most_s is not None and asked > rules.most_s:
+    if requested is not None and rules.most_s is not None and requested > rules.most_s:
         raise InvalidRequest(
-            f"A time limit of {clock_text(asked)} is above the maximum of"
+            f"A time limit of {clock_text(requested)} is above the maximum of"
             f" {clock_text(rules.most_s)} for {kind}s of project {project.name}.",
             hint=f"Give --time {clock_text(rules.most_s)} or less, save checkpoints and submit the"
             " rest again, or ask an admin of the project for more.",
             code="over_max_time",
         )
     own = rules.default_s if rules.default_s is not None else rules.most_s
-    limit = own if asked is None else asked
+    limit = own if requested is None else requested
     if limit is not None and expected is not None and expected > limit:
-        whose = "its time limit" if asked is not None else f"the limit of project {project.name}"
+        limit_name = (
+            "its time limit" if requested is not None else f"the limit of project {project.name}"
+        )
         raise InvalidRequest(
-            f"An expected runtime of {clock_text(expected)} is longer than {whose} of"
+            f"An expected runtime of {clock_text(expected)} is longer than {limit_name} of"
             f" {clock_text(limit)}.",
             hint=f"Give --time {clock_text(expected)} or more, or a shorter --expected-runtime.",
             code="over_time_limit",
@@ -91,9 +93,9 @@ def bound_for_core(limit: int, ran_s: float, since: float | None, started: int |
     return max(0, ceil(left))
 
 
-def limit_within(asked: int | None, rules: TimeRules) -> int | None:
+def limit_within(requested: int | None, rules: TimeRules) -> int | None:
     """Return the limit of a workload that was made without us, within its project's maximum."""
-    own = rules.default_s if asked is None else asked
+    own = rules.default_s if requested is None else requested
     return min((limit for limit in (own, rules.most_s) if limit is not None), default=None)
 
 
@@ -104,8 +106,11 @@ def end_text(record: WorkloadRecord) -> str:
     text = f"ran {clock_text(limit)}, its time limit"
     if spec.kind == "session":
         return f"{text}: start it again to go on"
-    kept = f"; its checkpoints are in {record.checkpoint_dir}" if record.checkpoint_dir else ""
-    return f"{text}: submit it again, with --time {clock_text(limit + ceil(limit / 2))} or so{kept}"
+    checkpoint_text = (
+        f"; its checkpoints are in {record.checkpoint_dir}" if record.checkpoint_dir else ""
+    )
+    longer = clock_text(limit + ceil(limit / 2))
+    return f"{text}: submit it again, with --time {longer} or so{checkpoint_text}"
 
 
 def warning_text(record: WorkloadRecord, now: float) -> str:

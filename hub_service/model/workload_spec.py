@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import NodeCapacity
-from runai.hub_service.model.gpu_types import largest_entry, types_meant
+from runai.hub_service.model.gpu_types import largest_entry, resolve_types
 from runai.hub_service.model.records import Code, ProjectSpec, WorkloadSpec
-from runai.hub_service.processes.program_files import GONE
+from runai.hub_service.processes.program_files import MISSING
 from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
     MilliGpu,
@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.quantity import (
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitRequest
 
-OF_SERVERS = "lab-"
+SERVER_PREFIX = "lab-"
 """Beginning of the names of notebook servers' sessions, which no submission can take."""
 
 
@@ -69,7 +69,7 @@ def elastic_gpus(request: SubmitRequest) -> MilliGpu:
 
 CPU_MILLI, MEMORY_MIB = 1000, 1024
 """Request of a worker without a GPU that names none: nothing else would make it wait."""
-LEAST_CPU_MILLI, LEAST_MEMORY_MIB = 100, 64
+MIN_CPU_MILLI, MIN_MEMORY_MIB = 100, 64
 """Request of a worker without a whole GPU that names less: thousands would start at once."""
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
@@ -79,7 +79,7 @@ FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SubmissionContext:
     """Context of a submission: projects, taken names, devices."""
 
     projects: Mapping[str, ProjectSpec]
@@ -139,7 +139,9 @@ def choose_project(
     )
 
 
-def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, ProjectSpec]) -> None:
+def check_limit(
+    requested: MilliGpu, project: ProjectSpec, projects: Mapping[str, ProjectSpec]
+) -> None:
     """Raise InvalidRequest if a project, or one of its ancestors, may never hold as much.
 
     Raises:
@@ -147,9 +149,9 @@ def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, Pr
     """
     above: ProjectSpec | None = project
     while above is not None:
-        if above.limit is not None and asked > above.limit:
+        if above.limit is not None and requested > above.limit:
             raise InvalidRequest(
-                f"{count_text(asked)} are more than project {above.name} may ever hold:"
+                f"{count_text(requested)} are more than project {above.name} may ever hold:"
                 f" its limit is {gpu_text(above.limit)}.",
                 hint="Ask for fewer, or ask an admin for a higher limit.",
                 code="over_limit",
@@ -165,7 +167,12 @@ def build_quota(project: ProjectSpec) -> MilliGpu | None:
 
 
 def workload_spec(
-    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site, key: str = ""
+    request: SubmitRequest,
+    *,
+    user: str,
+    project: ProjectSpec,
+    site: SubmissionContext,
+    key: str = "",
 ) -> WorkloadSpec:
     """Return the specification to store: of a workload, or of a whole array.
 
@@ -177,8 +184,8 @@ def workload_spec(
         _check_image(request, site)
     gpus = elastic_gpus(request) if request.elastic else _gpus(request)
     preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
-    at_least = 1 if request.elastic else request.workers
-    min_workers = at_least if request.min_workers is None else request.min_workers
+    default_min = 1 if request.elastic else request.workers
+    min_workers = default_min if request.min_workers is None else request.min_workers
     _check_guarantee(request, min_workers)
     gpus_max = MilliGpu(0)
     if request.elastic and request.workers == 1:
@@ -186,7 +193,7 @@ def workload_spec(
     gpu_types: tuple[str, ...] = ()
     if request.gpu_type:
         _check_requests_gpus(request)
-        gpu_types = types_meant(request.gpu_type, site.gpu_types)
+        gpu_types = resolve_types(request.gpu_type, site.gpu_types)
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, gpu_types, project, site)
     command = None if request.command is None else tuple(request.command)
@@ -229,17 +236,17 @@ def workload_spec(
         gpu_types=gpu_types,
         key=key,
     )
-    return with_least(spec) if site.default_cpu else spec
+    return with_min_resources(spec) if site.default_cpu else spec
 
 
-def with_least(spec: WorkloadSpec) -> WorkloadSpec:
+def with_min_resources(spec: WorkloadSpec) -> WorkloadSpec:
     """Return the specification with the CPU and memory that a worker requests at least.
 
     Whole GPUs bound the number of workers by themselves.
     """
     if spec.gpus >= WHOLE_GPU:
         return spec
-    cpu, memory = max(spec.cpu_milli, LEAST_CPU_MILLI), max(spec.memory_mib, LEAST_MEMORY_MIB)
+    cpu, memory = max(spec.cpu_milli, MIN_CPU_MILLI), max(spec.memory_mib, MIN_MEMORY_MIB)
     return replace(spec, cpu_milli=cpu, memory_mib=memory)
 
 
@@ -270,18 +277,18 @@ def _check_shape(request: SubmitRequest) -> None:
 
 
 def _check_guarantee(request: SubmitRequest, min_workers: int) -> None:
-    asked = request.guaranteed_workers
-    if asked is None:
+    guaranteed = request.guaranteed_workers
+    if guaranteed is None:
         return
     if not request.elastic:
         raise InvalidRequest(
-            f"{asked} guaranteed workers are asked for, and the job is not elastic.",
+            f"{guaranteed} guaranteed workers are asked for, and the job is not elastic.",
             hint="Give --elastic, or leave --guaranteed-workers out.",
             code="not_elastic",
         )
-    if not min_workers <= asked <= request.workers:
+    if not min_workers <= guaranteed <= request.workers:
         raise InvalidRequest(
-            f"{asked} guaranteed workers are not between the least ({min_workers}) and all"
+            f"{guaranteed} guaranteed workers are not between the least ({min_workers}) and all"
             f" ({request.workers}).",
             hint=f"Give --guaranteed-workers from {min_workers} to {request.workers}.",
         )
@@ -290,7 +297,7 @@ def _check_guarantee(request: SubmitRequest, min_workers: int) -> None:
 def _code(request: SubmitRequest) -> Code | None:
     if request.code is None:
         return None
-    files = {name: digest for name, digest in request.code.files.items() if digest != GONE}
+    files = {name: digest for name, digest in request.code.files.items() if digest != MISSING}
     return Code(files, request.code.commit)
 
 
@@ -302,7 +309,7 @@ def _check_requests_gpus(request: SubmitRequest) -> None:
         )
 
 
-def _check_image(request: SubmitRequest, site: Site) -> None:
+def _check_image(request: SubmitRequest, site: SubmissionContext) -> None:
     if not site.images:
         raise InvalidRequest(
             "Jobs here run as programs of this machine, not in container images.",
@@ -327,7 +334,7 @@ def _gpus(request: SubmitRequest) -> MilliGpu:
     return milli
 
 
-def _beside_gpus(request: SubmitRequest, site: Site) -> tuple[int, int]:
+def _beside_gpus(request: SubmitRequest, site: SubmissionContext) -> tuple[int, int]:
     """Return the CPU and memory that each worker requests.
 
     In Kubernetes' pods a worker without a GPU requests what its user's notebook does.
@@ -347,7 +354,7 @@ def _check_fits_node(
     cpu_milli: int,
     memory_mib: int,
     gpu_types: Sequence[str],
-    site: Site,
+    site: SubmissionContext,
     largest: NodeCapacity,
 ) -> None:
     """Raise InvalidRequest if a worker requests more than any node has, of the types it accepts."""
@@ -363,22 +370,22 @@ def _check_fits_node(
         option = f"--gpus {most_devices}{more}{other}"
         raise _over_node(count_text(gpus), str(most_devices), option, unit=f"node{of}")
     if request.gpu_memory_mib and request.gpu_memory_mib > device_mib:
-        asked = f"{_memory_text(request.gpu_memory_mib)} of one GPU"
+        amount = f"{_memory_text(request.gpu_memory_mib)} of one GPU"
         option = f"--gpu-memory {_memory_option(device_mib)}" if device_mib else "--gpus 0"
-        raise _over_node(asked, _memory_text(device_mib), f"{option}{other}", unit=f"GPU{of}")
+        raise _over_node(amount, _memory_text(device_mib), f"{option}{other}", unit=f"GPU{of}")
     if most_cpu is not None and cpu_milli > most_cpu:
         most = gpu_text(most_cpu)
         raise _over_node(count_text(cpu_milli, "CPU"), most, f"--cpu {most}")
     if most_memory is not None and memory_mib > most_memory:
-        asked = f"{_memory_text(memory_mib)} of memory"
+        amount = f"{_memory_text(memory_mib)} of memory"
         raise _over_node(
-            asked, _memory_text(most_memory), f"--memory {_memory_option(most_memory)}"
+            amount, _memory_text(most_memory), f"--memory {_memory_option(most_memory)}"
         )
 
 
-def _over_node(asked: str, most: str, option: str, *, unit: str = "node") -> InvalidRequest:
+def _over_node(amount: str, largest: str, option: str, *, unit: str = "node") -> InvalidRequest:
     return InvalidRequest(
-        f"Each worker requests {asked}, more than any {unit} has: the largest has {most}.",
+        f"Each worker requests {amount}, more than any {unit} has: the largest has {largest}.",
         hint=f"Ask for at most {option}.",
         code="over_node",
     )
@@ -402,24 +409,24 @@ def _check_fits_project(
     preemptible: bool,  # noqa: FBT001  one of several facts
     gpu_types: Collection[str],
     project: ProjectSpec,
-    site: Site,
+    site: SubmissionContext,
 ) -> None:
     """Raise InvalidRequest if the request could never start, however long it waited."""
     each = gpus
     if request.gpu_memory_mib and site.largest_device_mib:
         each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
-    asked = MilliGpu(each * min_workers)
-    check_limit(asked, project, site.projects)
-    rooms = [build_quota(project)]
+    requested = MilliGpu(each * min_workers)
+    check_limit(requested, project, site.projects)
+    quotas = [build_quota(project)]
     if project.quota_by_type is not None:
         types = gpu_types or site.gpu_types
-        rooms.append(largest_entry(project.quota_by_type, types, site.gpu_types))
-    room = min((r for r in rooms if r is not None), default=None)
-    if not preemptible and room is not None and asked > room:
-        on = "" if room == rooms[0] else " on GPUs of one type"
+        quotas.append(largest_entry(project.quota_by_type, types, site.gpu_types))
+    quota = min((r for r in quotas if r is not None), default=None)
+    if not preemptible and quota is not None and requested > quota:
+        on = "" if quota == quotas[0] else " on GPUs of one type"
         raise InvalidRequest(
-            f"{count_text(asked)} for a session are more than project {project.name} may ever give"
-            f" to sessions: its build quota{on} is {gpu_text(room)}.",
+            f"{count_text(requested)} for a session are more than project {project.name}"
+            f" may ever give to sessions: its build quota{on} is {gpu_text(quota)}.",
             hint="Ask for fewer, submit a job, or let it be stopped for others (--preemptible).",
             code="over_build_quota",
         )
@@ -438,10 +445,10 @@ def _name(request: SubmitRequest, project: str, taken: Container[str]) -> str:
     if name is None:
         name = f"{request.kind}-{_free(f'{project}/{request.kind}', taken)}"
     first = f"{name}-0" if request.array else name
-    if request.command is not None and first.startswith(OF_SERVERS):
+    if request.command is not None and first.startswith(SERVER_PREFIX):
         raise InvalidRequest(
             f"The name {name} is not free: notebook servers have names that begin with"
-            f" {OF_SERVERS}.",
+            f" {SERVER_PREFIX}.",
             hint="Choose another name.",
             code="name_of_servers",
         )

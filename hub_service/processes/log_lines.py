@@ -18,9 +18,9 @@ from runai.hub_service.wire.printable import printable
 
 LogFormat = Literal["text", "json"]
 
-MOST_CHARACTERS = 4000
-MOST_OF_A_WORD = 200  # clients choose request paths, up to the size of a request's head
-_LONG_WORD = re.compile(rf"(\S{{{MOST_OF_A_WORD - 1}}})\S{{2,}}")
+MAX_CHARACTERS = 4000
+MAX_WORD_CHARACTERS = 200  # clients choose request paths, up to the size of a request's head
+_LONG_WORD = re.compile(rf"(\S{{{MAX_WORD_CHARACTERS - 1}}})\S{{2,}}")
 _CHATTY = ("alembic", "httpx", "uvicorn.error")
 
 
@@ -52,7 +52,7 @@ class DescriptorShortage(logging.Filter):
         return True
 
 
-MOST_ANONYMOUS_LINES = 100
+MAX_ANONYMOUS_LINES = 100
 
 
 class AnonymousLines(logging.Filter):
@@ -69,14 +69,14 @@ class AnonymousLines(logging.Filter):
         super().__init__()
         self._is_anonymous = is_anonymous
         self._clock = clock
-        self._left, self._at, self._omitted = float(MOST_ANONYMOUS_LINES), clock(), 0
+        self._left, self._at, self._omitted = float(MAX_ANONYMOUS_LINES), clock(), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for such a line above the rate."""
         if not self._is_anonymous(record):
             return True
         now = self._clock()
-        self._left = min(MOST_ANONYMOUS_LINES, self._left + now - self._at)
+        self._left = min(MAX_ANONYMOUS_LINES, self._left + now - self._at)
         self._at = now
         if self._left < 1:
             self._omitted += 1
@@ -116,7 +116,7 @@ def bounded(line: str) -> str:
     >>> len(bounded("/" + "x" * 60_000))
     200
     """
-    return printable(_LONG_WORD.sub(r"\1…", line), MOST_CHARACTERS)
+    return printable(_LONG_WORD.sub(r"\1…", line), MAX_CHARACTERS)
 
 
 class LogLines(logging.Formatter):

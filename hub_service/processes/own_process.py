@@ -11,12 +11,12 @@ import resource
 import signal
 import sys
 
-ENOUGH = 524_288
+MAX_DESCRIPTORS = 524_288
 """Upper bound, as systemd's. Some programs close every possible descriptor at their start, which
 takes long with a higher limit."""
-FEW = 4096
+MIN_DESCRIPTORS = 4096
 """Lower bound. A hundred users with a few pages each, and a thousand jobs, use half of it."""
-MOST_CONNECTIONS = 10_000
+MAX_CONNECTIONS = 10_000
 """Connections of a server: each costs 6 KiB of memory, 54 KiB while its head is long."""
 HEAD_WITHIN_S = 15.0
 """Time for a connection's request head, as at the proxy."""
@@ -27,9 +27,9 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def max_descriptors() -> int:
-    """Return the highest descriptor limit that this process can set, at most `ENOUGH`."""
+    """Return the highest descriptor limit that this process can set, at most `MAX_DESCRIPTORS`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    return MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
 
 
 def raise_descriptor_limit() -> int:
@@ -44,7 +44,7 @@ def raise_descriptor_limit() -> int:
 def max_connections() -> int:
     """Return the bound of a server's connections: half of the descriptors serve other purposes."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
 
 def end_with_parent(parent: int | None = None) -> None:

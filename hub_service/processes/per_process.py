@@ -36,16 +36,16 @@ class PerProcess(Generic[T]):
 
     def get(self) -> T:
         """Return this process's value."""
-        if (value := self.made()) is None:
+        if (value := self.existing()) is None:
             value = self._values.setdefault(_forks, self._make())
         return value
 
-    def made(self) -> T | None:
+    def existing(self) -> T | None:
         """Return this process's value if it was made already."""
         return self._values.get(_forks)
 
 
-class Birthplace:
+class CreatorProcess:
     """The process that made an object; in its children the object only reads."""
 
     def __init__(self) -> None:
@@ -53,16 +53,16 @@ class Birthplace:
         self._forks = _forks
 
     @property
-    def is_here(self) -> bool:
+    def is_current(self) -> bool:
         """Return True in the process that made it, False in a child of it."""
         return self._forks == _forks
 
-    def leave_to(self, before: Any, number: int) -> bool:  # noqa: ANN401  as `signal.getsignal`
+    def delegate_signal(self, before: Any, number: int) -> bool:  # noqa: ANN401  as `signal.getsignal`
         """Let a child handle a signal as before its parent listened; False in the parent.
 
         A child has its parent's handlers: without this, a pool could not end its processes.
         """
-        if self.is_here:
+        if self.is_current:
             return False
         signal.signal(number, signal.SIG_DFL if before is None else before)
         os.kill(os.getpid(), number)

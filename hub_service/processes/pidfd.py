@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 
 import psutil
 
-MOST = 384
+MAX_HANDLES = 384
 """Bound of open handles: they are file descriptors, often limited to 1,024 per process."""
 
 
@@ -36,7 +36,7 @@ class _Handle:
         return not self._poll.poll(0)
 
 
-class Lifetimes:
+class PidfdHandles:
     """Open pidfds by PID."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Lifetimes:
         if self.still_runs(pid):
             return
         self._handles.pop(pid, None)
-        if len(self._handles) < MOST:
+        if len(self._handles) < MAX_HANDLES:
             # OSError: the process has ended, or too many files are open; AttributeError: not Linux.
             with contextlib.suppress(OSError, AttributeError):
                 self._handles[pid] = _Handle(pid)

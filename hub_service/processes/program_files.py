@@ -16,10 +16,10 @@ ENDINGS: Final = (
     *(".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".conf"),
 )
 """Endings of programs and configurations; no other file is read."""
-MOST_FILES: Final = 3
-MOST_BYTES: Final = 16 * 2**20
+MAX_FILES: Final = 3
+MAX_BYTES: Final = 16 * 2**20
 
-GONE, TOO_LARGE, IRREGULAR, UNREADABLE = "gone", "over 16 MiB", "no file", "not readable"
+MISSING, TOO_LARGE, IRREGULAR, UNREADABLE = "gone", "over 16 MiB", "no file", "not readable"
 """Stand in the place of a digest."""
 
 _SHELLS = {"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"}
@@ -27,15 +27,15 @@ _SHELL_TEXT = re.compile(r"-[a-z]*c")
 _OPTION = re.compile(r"-{0,2}[A-Za-z][\w.-]*=")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,4096}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_MOST_LINKS = 5
+_MAX_LINKS = 5
 """Symbolic references to follow from HEAD; git follows as many."""
-_MOST_TEXT = 4096
+_MAX_TEXT_BYTES = 4096
 
 
 def named_files(command: Sequence[str]) -> list[str]:
     """Return the first programs and configurations that a command names, by their endings."""
     found = dict.fromkeys(name for word in _words(command) if (name := _file_of(word)))
-    return list(found)[:MOST_FILES]
+    return list(found)[:MAX_FILES]
 
 
 def _words(command: Sequence[str]) -> Iterator[str]:
@@ -78,7 +78,7 @@ def read_code(folder: str, names: Sequence[str]) -> dict[str, Any]:
 def _digest(path: str) -> str:
     import hashlib  # noqa: PLC0415  megabytes, which the other supervisors do without
 
-    digest, left = hashlib.sha256(), MOST_BYTES
+    digest, left = hashlib.sha256(), MAX_BYTES
     try:
         with _open(path) as file:
             while piece := file.read(2**20):
@@ -87,7 +87,7 @@ def _digest(path: str) -> str:
                 if left < 0:
                     return TOO_LARGE
     except (FileNotFoundError, NotADirectoryError):
-        return GONE
+        return MISSING
     except (IrregularError, IsADirectoryError):
         return IRREGULAR
     except (OSError, ValueError):
@@ -138,7 +138,7 @@ def _head(git: str) -> str:
     with contextlib.suppress(FileNotFoundError):
         common = os.path.join(git, _text(f"{git}/commondir"))  # noqa: PTH118
     head = _text(f"{git}/HEAD")
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         if _COMMIT.fullmatch(head):
             return head
         name = head.removeprefix("ref: ")
@@ -157,7 +157,7 @@ def _loose(path: str) -> str:
 
 def _packed(common: str, name: str) -> str:
     with _open(f"{common}/packed-refs") as file:
-        for line in file.read(MOST_BYTES).splitlines():
+        for line in file.read(MAX_BYTES).splitlines():
             commit, _, packed = line.partition(b" ")
             if packed == name.encode():
                 return commit.decode()
@@ -166,4 +166,4 @@ def _packed(common: str, name: str) -> str:
 
 def _text(path: str) -> str:
     with _open(path) as file:
-        return file.read(_MOST_TEXT).decode().strip()
+        return file.read(_MAX_TEXT_BYTES).decode().strip()

@@ -19,7 +19,7 @@ _PACKAGE: Final = "jupyter-runai"
 _REQUIREMENT: Final = re.compile(r'([\w.-]+)(?:\[(\w+)\])?([^;]*)(?:; extra == "(\w+)")?')
 
 
-class Unmet(NamedTuple):
+class UnmetRequirement(NamedTuple):
     """A library that is missing or too old."""
 
     name: str
@@ -28,17 +28,17 @@ class Unmet(NamedTuple):
     """Requirement to install instead, such as `pydantic>=2.12`."""
 
 
-def unmet(extra: str = "") -> list[Unmet]:
+def unmet(extra: str = "") -> list[UnmetRequirement]:
     """Return the missing and too old libraries of the package itself, or of one of its extras."""
-    found: list[Unmet] = []
+    found: list[UnmetRequirement] = []
     for name, inner, needed in _needs(_PACKAGE, extra):
         found += unmet(inner) if name == _PACKAGE else _unmet(name, needed)
     return found
 
 
-def unmet_below() -> list[Unmet]:
+def unmet_below() -> list[UnmetRequirement]:
     """Return those of the package, and of the libraries that it needs, and so on."""
-    found: list[Unmet] = []
+    found: list[UnmetRequirement] = []
     packages = [_PACKAGE]
     for package in packages:
         for name, _, needed in _needs(package, ""):
@@ -47,16 +47,16 @@ def unmet_below() -> list[Unmet]:
     return found
 
 
-def _unmet(name: str, needed: str) -> list[Unmet]:
+def _unmet(name: str, needed: str) -> list[UnmetRequirement]:
     """Return a library that is missing or older than needed, else nothing."""
     install = f"{name}>={needed}"
     try:
         version = distribution(name).version
     except PackageNotFoundError:
-        return [Unmet(name, f"{name} is missing", install)]
+        return [UnmetRequirement(name, f"{name} is missing", install)]
     if _numbers(version) >= _numbers(needed):
         return []
-    return [Unmet(name, f"{name} {version} is too old, {needed} is needed", install)]
+    return [UnmetRequirement(name, f"{name} {version} is too old, {needed} is needed", install)]
 
 
 def _needs(package: str, extra: str) -> Iterator[tuple[str, str, str]]:
@@ -67,11 +67,11 @@ def _needs(package: str, extra: str) -> Iterator[tuple[str, str, str]]:
         return
     for each in needs:
         if (parsed := _REQUIREMENT.fullmatch(each)) is not None and (parsed[4] or "") == extra:
-            least = re.search(r">=\s*([\w.]+)", parsed[3])
-            yield parsed[1], parsed[2], least[1] if least else "0"
+            min_version = re.search(r">=\s*([\w.]+)", parsed[3])
+            yield parsed[1], parsed[2], min_version[1] if min_version else "0"
 
 
-def unmet_here() -> list[Unmet]:
+def unmet_here() -> list[UnmetRequirement]:
     """Return `unmet` of all that is installed: the client alone, or the platform."""
     with suppress(PackageNotFoundError):
         distribution("jupyterhub")
@@ -79,12 +79,12 @@ def unmet_here() -> list[Unmet]:
     return unmet()
 
 
-def in_words(found: Iterable[Unmet]) -> str:
+def in_words(found: Iterable[UnmetRequirement]) -> str:
     """Return the sentence's part that names them."""
     return "; ".join(each.text for each in found)
 
 
-def install_command(found: list[Unmet]) -> str:
+def install_command(found: list[UnmetRequirement]) -> str:
     """Return the command that installs what this Python lacks."""
     return shlex.join([sys.executable, "-m", "pip", "install", *(each.install for each in found)])
 
@@ -110,12 +110,12 @@ def naming_libraries() -> Iterator[None]:
     raise _mistake(found)
 
 
-def _mistake(found: list[Unmet]) -> Exception:
-    way_out = f"%pip install {shlex.join(each.install for each in found)}"
+def _mistake(found: list[UnmetRequirement]) -> Exception:
+    hint = f"%pip install {shlex.join(each.install for each in found)}"
     if Path(sys.prefix).name == FOLDER:  # without them the platform's are back
-        way_out = f"%pip uninstall -y {' '.join(each.name for each in found)}"
+        hint = f"%pip uninstall -y {' '.join(each.name for each in found)}"
     sentence = (
-        f"runai.widgets cannot be loaded: {in_words(found)}. Run {way_out} and restart the kernel."
+        f"runai.widgets cannot be loaded: {in_words(found)}. Run {hint} and restart the kernel."
     )
     try:
         from IPython.core.error import UsageError  # noqa: PLC0415 - it may be what is missing
@@ -124,7 +124,7 @@ def _mistake(found: list[Unmet]) -> Exception:
     return UsageError(sentence)
 
 
-def _older_than_the_platforms() -> list[Unmet]:
+def _older_than_the_platforms() -> list[UnmetRequirement]:
     own = [path for path in sys.path if Path(path).is_relative_to(sys.prefix)]
     below = [path for path in sys.path if path not in own]
     platforms = {_name(each): each.version for each in distributions(path=below)}
@@ -134,7 +134,7 @@ def _older_than_the_platforms() -> list[Unmet]:
         newer = platforms.get(name, "")
         if _numbers(each.version) < _numbers(newer):
             text = f"{name} {each.version} is older than the platform's {newer}"
-            found.append(Unmet(name, text, f"{name}>={newer}"))
+            found.append(UnmetRequirement(name, text, f"{name}>={newer}"))
     return found
 
 

@@ -26,8 +26,8 @@ SUPERVISOR = "/local/supervisor/subreaper.py"
 
 TERMINATED_WITHIN_S = 10.0
 KILLED_WITHIN_S = 5.0
-GONE_WITHIN_S = 2.0
-LOOK_EVERY_S = 0.05
+EXIT_WITHIN_S = 2.0
+POLL_S = 0.05
 QUIET_SEARCHES = 5
 STOP_ROUNDS = 50
 OLDER_S = 2.0
@@ -63,11 +63,11 @@ class SessionProcesses:
         """
         pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)  # noqa: PTH208 - faster
         for pid in pids:
-            if not self._has(pid):
+            if not self._is_marked(pid):
                 continue
             with contextlib.suppress(psutil.Error, OSError):
                 process = psutil.Process(pid)
-                if self._is_its(process) and not self._is_below_others(process):
+                if self._is_member(process) and not self._is_in_other_workload(process):
                     yield process
 
     def is_own(self, process: psutil.Process) -> bool:
@@ -80,23 +80,23 @@ class SessionProcesses:
         """Signal a process, if it is still one of its own."""
         with contextlib.suppress(PermissionError, psutil.Error):
             try:
-                pidfd.send(process.pid, process.create_time(), number, self._is_its)
+                pidfd.send(process.pid, process.create_time(), number, self._is_member)
             except OSError as failed:
                 if failed.errno != errno.ENOSYS:  # a kernel without pidfds
                     raise
-                if self._is_its(process):
+                if self._is_member(process):
                     process.send_signal(number)
 
-    def _is_its(self, process: psutil.Process) -> bool:
+    def _is_member(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
             return (
                 process.create_time() >= self.since - OLDER_S
-                and self._has(process.pid)
+                and self._is_marked(process.pid)
                 and process.status() != psutil.STATUS_ZOMBIE
             )
         return False
 
-    def _has(self, pid: int) -> bool:
+    def _is_marked(self, pid: int) -> bool:
         """Return True if a process is in its control group, or carries its id in none."""
         grouped = self.in_group(pid)
         if grouped is not None:
@@ -107,7 +107,7 @@ class SessionProcesses:
         except OSError:  # it has ended, or is not ours to read
             return False
 
-    def _is_below_others(self, process: psutil.Process) -> bool:
+    def _is_in_other_workload(self, process: psutil.Process) -> bool:
         if self.in_group(process.pid):
             return False
         with contextlib.suppress(psutil.Error, OSError):
@@ -124,13 +124,13 @@ async def end_session(session: SessionProcesses) -> Sequence[LeftOver]:
 
     Repeatable; other tasks run meanwhile.
     """
-    end = _End(session)
-    if not await _all_gone(end.terminate, TERMINATED_WITHIN_S):
-        await _all_gone(end.kill, KILLED_WITHIN_S)
+    end = _Termination(session)
+    if not await _wait_for_exit(end.terminate, TERMINATED_WITHIN_S):
+        await _wait_for_exit(end.kill, KILLED_WITHIN_S)
     return await asyncio.to_thread(_left_over, session)
 
 
-async def _all_gone(signal_own: Callable[[], set[psutil.Process]], within_s: float) -> bool:
+async def _wait_for_exit(signal_own: Callable[[], set[psutil.Process]], within_s: float) -> bool:
     """Signal the processes that run until there are none; return False if time is over.
 
     A process that forks and ends, or that begins another program, may be missed by one search.
@@ -142,25 +142,25 @@ async def _all_gone(signal_own: Callable[[], set[psutil.Process]], within_s: flo
         if own and clock() >= until:
             return False
         quiet = 0 if own else quiet + 1
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_S)
     return True
 
 
-class _End:
+class _Termination:
     """One end of a session's processes."""
 
     def __init__(self, session: SessionProcesses) -> None:
         self._session = session
-        self._told = set[psutil.Process]()
+        self._terminated = set[psutil.Process]()
         self._groups = set[int]()
         """Process groups seen: a process that forks and ends leaves its group to its child."""
 
     def terminate(self) -> set[psutil.Process]:
         """Send SIGTERM to each process once; return the running ones."""
         own = self._own()
-        for process in own - self._told:
+        for process in own - self._terminated:
             self._session.send(process, signal.SIGTERM)
-        self._told |= own
+        self._terminated |= own
         return own
 
     def kill(self) -> set[psutil.Process]:
@@ -198,7 +198,7 @@ class _End:
 
 def _left_over(session: SessionProcesses) -> Sequence[LeftOver]:
     # The kernel takes a moment for a killed one, on a busy machine a longer one.
-    _, alive = psutil.wait_procs([*session.find()], timeout=GONE_WITHIN_S)
+    _, alive = psutil.wait_procs([*session.find()], timeout=EXIT_WITHIN_S)
     left = []
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -23,7 +23,7 @@ CPU_VARIABLES: Final = (
     "OMP_NUM_THREADS",
 )
 """Variables that name the CPUs of one worker, the first always; another inherits none of them."""
-OF_TORCHRUN: Final = {
+TORCHRUN_VARIABLES: Final = {
     "PET_NNODES": "WORLD_SIZE",
     "PET_NODE_RANK": "RANK",
     "PET_MASTER_ADDR": "MASTER_ADDR",
@@ -32,7 +32,7 @@ OF_TORCHRUN: Final = {
 """Variables from which torchrun takes its arguments, each by the one that has its value."""
 RENDEZVOUS: Final = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *OF_TORCHRUN,
+    *TORCHRUN_VARIABLES,
     "RUNAI_ELASTIC_DIR",
 )
 """Variables by which a process joins the training of a gang or an elastic job."""
@@ -65,15 +65,15 @@ def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
     return found | {name: value and _with_scheme(value) for name, value in proxies.items()}
 
 
-def of_python(environ: Mapping[str, str]) -> dict[str, str]:
+def python_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that our own Python needs to start a program of ours."""
     return {name: value for name in ("LD_LIBRARY_PATH",) if (value := environ.get(name))}
 
 
 def without_cpus(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment for another worker's program: without the CPUs of its own worker."""
-    is_told = CPU_VARIABLES[0] in environ
-    return {n: v for n, v in environ.items() if not (is_told and n in CPU_VARIABLES)}
+    has_cpus = CPU_VARIABLES[0] in environ
+    return {n: v for n, v in environ.items() if not (has_cpus and n in CPU_VARIABLES)}
 
 
 def refused_proxies(environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,14 +22,14 @@ from typing import Any, Final
 
 from runai.hub_service.processes.folder_lock import is_locked
 
-MOST_BYTES: Final = 34
+MAX_PATH_BYTES: Final = 34
 """Length of a path: a socket's has at most 107 bytes, so 72 are left below; Ray needs 68."""
-USUAL: Final = Path("/tmp")  # noqa: S108 - names in it are random
+DEFAULT_BASE: Final = Path("/tmp")  # noqa: S108 - names in it are random
 TRY_AGAIN_S: Final = 10.0
 _TRASH: Final = ".trash"
 """Name of the folder whose content is being removed."""
 _NO_PROCESS: Final = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-_OF_ONE: Final = re.compile(r"/(.*/)?runai-[a-z2-7]{6}/[a-z2-7]{8}(/.*)?")
+_TMP_DIR: Final = re.compile(r"/(.*/)?runai-[a-z2-7]{6}/[a-z2-7]{8}(/.*)?")
 _REMOVAL: Final = (
     # A folder that cannot be written keeps its files.
     r'find "$0" -xdev -type d ! -perm -700 -exec chmod u+rwx {} \; ;'
@@ -37,9 +37,9 @@ _REMOVAL: Final = (
 )
 
 
-def is_of_one(path: str) -> bool:
+def is_in_tmp_dir(path: str) -> bool:
     """Return True if a path lies in the temporary folder of a job or session."""
-    return _OF_ONE.fullmatch(path) is not None
+    return _TMP_DIR.fullmatch(path) is not None
 
 
 class TmpDirs:
@@ -156,7 +156,7 @@ class TmpDirs:
 
 def _base(given: str, *, for_all: bool) -> Path:
     """Return the platform's own TMPDIR if it is short and can be used, else /tmp."""
-    path, longest = Path(given), MOST_BYTES - len("/runai-abcdef/abcdefgh")
+    path, longest = Path(given), MAX_PATH_BYTES - len("/runai-abcdef/abcdefgh")
     with suppress(OSError):
         modes = [folder.stat().st_mode for folder in (path, *path.parents)]
         is_safe = not modes[0] & stat.S_IWOTH or modes[0] & stat.S_ISVTX
@@ -164,16 +164,16 @@ def _base(given: str, *, for_all: bool) -> Path:
         is_short = path.is_absolute() and len(os.fsencode(path)) <= longest
         if is_short and is_safe and can_enter and os.access(path, os.W_OK | os.X_OK):
             return path
-    return USUAL
+    return DEFAULT_BASE
 
 
 def _digest(name: str) -> str:
     return _letters(hashlib.sha256(name.encode()).digest()[:5])
 
 
-def _letters(five: bytes) -> str:
+def _letters(data: bytes) -> str:
     """Return five bytes as eight letters."""
-    return b32encode(five).decode().lower()
+    return b32encode(data).decode().lower()
 
 
 def _is_ours(parent: Path) -> bool:

@@ -185,12 +185,12 @@ class UserEnvironment:
         )
 
     def _unusable(self, why: str) -> str:
-        there = os.path.lexists(self.root)
+        exists = os.path.lexists(self.root)
         old, new = shlex.quote(str(self.root)), shlex.quote(f"{self.root}.broken")
-        way_out = f"Begin a new one: mv {old} {new}" if there else "Make room in your home"
+        hint = f"Begin a new one: mv {old} {new}" if exists else "Make room in your home"
         return (
             f"Your Python environment {self.root} cannot be used: {why}. This runs on the"
-            f" platform's Python, into which you can install nothing. {way_out}, then start again."
+            f" platform's Python, into which you can install nothing. {hint}, then start again."
         )
 
     def _earlier(self) -> str:

@@ -5,11 +5,16 @@ no floating point. Rules have letters (S, O, Q, R, P, E, X), cited in the code t
 """
 
 from runai.hub_service.scheduler.cycle import decide, explain, forecast
-from runai.hub_service.scheduler.explanations.outcomes import Difference, Effect, Outcome, compare
+from runai.hub_service.scheduler.explanations.outcomes import (
+    Outcome,
+    OutcomeChange,
+    OutcomeDifference,
+    compare,
+)
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
-    AskOtherwise,
     Change,
+    ChangeRequest,
     Counterfactual,
     EndWorkloads,
     ExpectedStart,
@@ -50,24 +55,25 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 from runai.hub_service.scheduler.model.what_if import changed, serves
 from runai.hub_service.scheduler.placement.quota_check import oversubscribed
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
+from runai.hub_service.scheduler.state.cluster_index import (
+    ClusterIndex,
+    SnapshotChanges,
+    changes_between,
+)
 
 __all__ = [
     "SHIPPED",
     "AllowMoves",
-    "AskOtherwise",
     "Change",
-    "Changes",
+    "ChangeRequest",
+    "ClusterIndex",
     "Counterfactual",
     "Decision",
     "DeviceShare",
-    "Difference",
-    "Effect",
     "EndWorkloads",
     "ExpectedStart",
     "Explanation",
     "Holder",
-    "Index",
     "LeftOut",
     "Mib",
     "MilliGpu",
@@ -75,6 +81,8 @@ __all__ = [
     "Node",
     "NodeTypes",
     "Outcome",
+    "OutcomeChange",
+    "OutcomeDifference",
     "Plan",
     "Policy",
     "Project",
@@ -84,6 +92,7 @@ __all__ = [
     "Resize",
     "SetProject",
     "Snapshot",
+    "SnapshotChanges",
     "Start",
     "Stop",
     "Unreserve",

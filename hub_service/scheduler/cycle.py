@@ -9,16 +9,20 @@ from runai.hub_service.scheduler.explanations.explain import explain_with, expla
 from runai.hub_service.scheduler.explanations.plan import plan_of
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot, Wait, Workload
-from runai.hub_service.scheduler.state.cluster_index import Index
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.cluster_index import ClusterIndex
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.steps.allocate import AllocateStep
-from runai.hub_service.scheduler.steps.consolidate import Consolidation
-from runai.hub_service.scheduler.steps.quota_choice import choose_parts, divide, start_elsewhere
-from runai.hub_service.scheduler.steps.reclaim import Reclaim
+from runai.hub_service.scheduler.steps.consolidate import ConsolidateStep
+from runai.hub_service.scheduler.steps.quota_choice import (
+    choose_parts,
+    start_elsewhere,
+    update_fair_shares,
+)
+from runai.hub_service.scheduler.steps.reclaim import ReclaimStep
 
 
-def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
+def decide(snapshot: Snapshot | ClusterIndex, policy: Policy | None = None) -> Plan:
     """Return the plan for a snapshot: starts, stops, moves and waits.
 
     Pure, deterministic and total: equal snapshots give equal plans, whatever the order of their
@@ -34,7 +38,7 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
     >>> [(d.kind, d.worker, d.node) for d in plan.decisions]
     [('start', 'exp-0', 'dgx-1')]
     """
-    if isinstance(snapshot, Index):
+    if isinstance(snapshot, ClusterIndex):
         if policy is None:
             state = snapshot.state()
             plan = run(state)
@@ -45,7 +49,7 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
         snapshot = snapshot.snapshot()
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)
-    state = State(snapshot, tree_of(snapshot))
+    state = PlanningState(snapshot, tree_of(snapshot))
     plan = run(state)
     state.clear()
     return explained(decide, snapshot, plan) if snapshot.policy.explain == "full" else plan
@@ -77,17 +81,17 @@ def forecast(
     return forecast_with(decide, snapshot, plan, only)
 
 
-def run(state: State) -> Plan:
+def run(state: PlanningState) -> Plan:
     """Run all steps of one scheduling cycle on a fresh state; return the plan.
 
-    The state then contains the planned placements and the number of candidates examined (`looks`).
+    The state then contains the planned placements and `candidates_examined`.
     """
     phases = state.policy.phases
 
     # 1. Count requests, and divide the cluster (P6, Q4, S).
     choose_parts(state)
-    state.expect_its_like()
-    divide(state)
+    state.set_expected_requests()
+    update_fair_shares(state)
 
     allocation = AllocateStep(state)
     # 2. Keep earlier reservations, and start them where capacity is free now (R7).
@@ -97,23 +101,23 @@ def run(state: State) -> Plan:
     if state.policy.backfill and "allocate" in phases:
         allocation.holds.reserve()
 
-    # 4. Start units that fit idle capacity, the most deprived project first (O, Q, P).
+    # 4. Start pod sets that fit idle capacity, the most deprived project first (O, Q, P).
     if "allocate" in phases:
-        allocation.start_what_fits()
+        allocation.start_fitting_pod_sets()
         start_elsewhere(state, allocation)
         if choose_parts(state):
-            divide(state)
+            update_fair_shares(state)
 
     # 5. Consolidate: move workers to make room, if the policy has this phase (R10).
-    reclaim = Reclaim(state, allocation)
-    consolidation = Consolidation(state, allocation, reclaim)
+    reclaim = ReclaimStep(state, allocation)
+    consolidation = ConsolidateStep(state, allocation, reclaim)
     may_take = "reclaim" in phases or "preempt" in phases
     if "consolidate" in phases:
         if may_take:
             reclaim.shrink()  # surplus first (R6)
         consolidation.make_room()
 
-    # 6. Reclaim and preempt for entitled units, as few victims as possible (R). Claims
+    # 6. Reclaim and preempt for entitled pod sets, as few victims as possible (R). Claims
     # within their quota that are still without a place move workers, and take CPU (R10, Q6).
     if may_take:
         reclaim.reclaim()
@@ -125,9 +129,9 @@ def run(state: State) -> Plan:
     if "stop_stale_gangs" in phases:
         reclaim.stop_stale_gangs()
 
-    # 8. Place the capacity left over by stops: stopped units move first, then units start (R5).
-    if reclaim.took_something:
-        allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+    # 8. Place the capacity left over by stops: stopped pod sets move first, then others start (R5).
+    if reclaim.has_freed_devices:
+        allocation.use_freed_capacity(reclaim.stopped, start_waiting="allocate" in phases)
 
     # 9. Lend otherwise unusable GPUs to elastic workers (E2, E3).
     if "allocate" in phases:

@@ -16,7 +16,7 @@ WELL_AFTER_S = 60.0
 """Run time after which an agent counts as started well and the backoff is reset."""
 LEAVES_WITHIN_S = 5.0
 
-_HANDED_ON = (
+_PASSED_VARIABLES = (
     *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG"),
     *("RUNAI_GPUS", "RUNAI_SIMULATE", "RUNAI_AGENT_METRICS", "RUNAI_LOG_FORMAT"),
 )
@@ -26,7 +26,7 @@ def agent_environment(
     environ: Mapping[str, str], *, url: str, token: str, node: str
 ) -> dict[str, str]:
     """Return the agent's environment, without secrets of the service."""
-    handed = {name: environ[name] for name in _HANDED_ON if name in environ}
+    handed = {name: environ[name] for name in _PASSED_VARIABLES if name in environ}
     return handed | {
         "RUNAI_API_URL": url,
         "RUNAI_AGENT_TOKEN": token,

@@ -84,7 +84,7 @@ async def run_until(
         running = [tasks.create_task(coroutine) for coroutine in work]
         serving = tasks.create_task(serve())
         await stopped.wait()
-        platform.leaving.set()
+        platform.shutdown.set()
         if server.started:
             server.stop()
             await serving

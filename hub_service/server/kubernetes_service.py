@@ -13,22 +13,25 @@ from importlib.metadata import version
 from kubernetes_asyncio.config import ConfigException
 
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth.authentication import SharedTokens
+from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
-from runai.hub_service.api.auth.node_tokens import NodeTokens
+from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
 from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.middleware.request_limits import CallerLimits
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
-from runai.hub_service.clusters.kubernetes.client.leader_label import OwnPod, answering
+from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
+from runai.hub_service.clusters.kubernetes.client.leader_label import (
+    LeaderLabel,
+    serve_liveness_probe,
+)
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
-from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
@@ -55,7 +58,7 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 LOG = logging.getLogger("runai.service")
 
 
-async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
+async def serve_kubernetes(config: Config, kube_config: KubernetesConfig) -> None:
     """Wait for the Lease, then run the service for a Kubernetes cluster while it leads.
 
     Raises:
@@ -66,30 +69,30 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
     policy = read_policy(config.policy_file)
-    pool_of(where)  # report a wrong value before the wait for the Lease
+    pool_of(kube_config)  # report a wrong value before the wait for the Lease
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    alive = answering(config.host, where.alive_port)
+    alive = serve_liveness_probe(config.host, kube_config.alive_port)
     async with (
         alive,
         await connected() as api,
-        api.another() as reviewing,
+        api.clone() as reviewing,
         hub_users(config) as users,
     ):
-        pod = OwnPod(api, where.own_namespace, where.pod)
+        pod = LeaderLabel(api, kube_config.own_namespace, kube_config.pod)
 
         async def work() -> None:
             ended.clear()
             try:
-                async with DecisionWorker() as scheduler:
-                    seen = config, where, api, reviewing, users, scheduler, policy
-                    await lead(*seen, stopped, serves, pod)
+                async with DecisionWorker() as decision_worker:
+                    arguments = config, kube_config, api, reviewing, users, decision_worker, policy
+                    await lead(*arguments, stopped, serves, pod)
             finally:
                 ended.set()
 
-        leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
+        leadership = LeaderElection(api, namespace=kube_config.own_namespace, identity=identity)
 
         async def run_for_leadership() -> None:
-            await pod.shows(leads=False)  # the previous container may have left the label
+            await pod.update(leads=False)  # the previous container may have left the label
             LOG.info("%s waits to become the leader", identity)
             await leadership.lead(work)
 
@@ -124,15 +127,15 @@ async def connected() -> Api:
 
 async def lead(
     config: Config,
-    where: KubernetesConfig,
+    kube_config: KubernetesConfig,
     api: Api,
     reviewing: Api,
     users: HubAuthenticator | None,
-    scheduler: DecisionWorker,
+    decision_worker: DecisionWorker,
     policy: Policy,
     stopped: asyncio.Event,
     serves: asyncio.Event,
-    pod: OwnPod,
+    pod: LeaderLabel,
 ) -> None:
     """Schedule and serve requests until stopped, starting from a fresh list of the cluster.
 
@@ -140,21 +143,21 @@ async def lead(
     """
     cluster = KubernetesCluster(
         api,
-        namespace=where.namespace,
-        image=where.image,
+        namespace=kube_config.namespace,
+        image=kube_config.image,
         api_url=config.api_url,
-        ttl_s=where.jobs_ttl_s,
-        bounds=Confinement(where.jobs_limits, has_token=where.jobs_token),
-        default_project=where.default_project,
-        reservation_image=where.reservation_image or IMAGE,
+        ttl_s=kube_config.jobs_ttl_s,
+        bounds=Confinement(kube_config.jobs_limits, has_token=kube_config.jobs_token),
+        default_project=kube_config.default_project,
+        reservation_image=kube_config.reservation_image or IMAGE,
         elastic=config.elastic,
-        pool=pool_of(where),
+        pool=pool_of(kube_config),
     )
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
     past = UsageHistory(cluster, ledger)
-    authenticator = NodeTokens(
-        reviewing, where.agent_account, SharedTokens(config.hub_token, {}, users)
+    authenticator = NodeTokenAuthenticator(
+        reviewing, kube_config.agent_account, SharedTokenAuthenticator(config.hub_token, {}, users)
     )
     # Other pods of the cluster were never asked for a membership; submissions have a key.
     members = FormerMembers(cluster, authenticator.person, was_checked=lambda spec: bool(spec.key))
@@ -162,25 +165,25 @@ async def lead(
         cluster=cluster,
         controller=Controller(
             cluster,
-            scheduler,
+            decision_worker,
             policy=policy,
             history=past.with_usage,
             members=members.marked,
             on_cycle=metrics.count,
         ),
-        scheduler=scheduler,
+        decision_worker=decision_worker,
         ledger=ledger,
         idle=IdleWatch(cluster, ledger, releases=False),
         authenticator=authenticator,
-        members=members,
+        former_members=members,
         prefix=config.prefix,
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,
         images=True,
         workers=cluster.elastic,
-        programs=PodPrograms(api, cluster.lookup.pods_of),
-        callers=Callers(config.allowance),
-        jobs=JobLimit(config.allowance.unfinished_jobs),
+        programs=PodExec(api, cluster.lookup.pods_of),
+        caller_limits=CallerLimits(config.allowance),
+        job_limit=JobLimit(config.allowance.unfinished_jobs),
     )
     platform.checks = {"scheduler": platform.controller.unhealthy_reason}
     work: list[Work] = [
@@ -192,7 +195,7 @@ async def lead(
             cluster,
             ledger,
             platform.controller.changes,
-            seen=lambda: platform.controller.last.snapshot,
+            last_snapshot=lambda: platform.controller.last.snapshot,
         ).run(),
         ledger.run(),
     ]
@@ -205,7 +208,7 @@ async def lead(
     server = Server(create_app(platform, metrics=metrics, login=users))
     LOG.info("leader; listening at %s", url_of(config, listening))
     try:
-        await pod.shows(leads=True)
+        await pod.update(leads=True)
         projects = apply_projects(cluster, config)  # before users are told they have none
         serves.set()
         await run_until(stopped, platform, server, listening, work, first=projects)
@@ -213,17 +216,17 @@ async def lead(
         serves.clear()
         listening.close()
         ledger.close()
-        await pod.shows(leads=False)
+        await pod.update(leads=False)
 
 
-def pool_of(where: KubernetesConfig) -> Pool:
+def pool_of(kube_config: KubernetesConfig) -> NodePool:
     """Return the node pool of this platform.
 
     Raises:
         InvalidRequest: RUNAI_NODE_POOL is invalid.
     """
     try:
-        return Pool.parse(where.node_pool)
+        return NodePool.parse(kube_config.node_pool)
     except ValueError as error:
         raise InvalidRequest(
             f"RUNAI_NODE_POOL: {error}.", hint="Name a label of nodes: runai/node-pool=a"

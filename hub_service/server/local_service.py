@@ -18,10 +18,10 @@ import psutil
 
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth.authentication import SharedTokens
+from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.middleware.request_limits import CallerLimits
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import AgentReports
@@ -152,7 +152,7 @@ async def serve(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    if config.kubernetes is None:
+    if config.kube_config is None:
         await serve_here(config)
         return
     try:
@@ -163,7 +163,7 @@ async def serve(config: Config) -> None:
             f"Kubernetes cannot be spoken with: {missing}.",
             hint="Install it: pip install 'jupyter-runai[kubernetes]'.",
         ) from missing
-    await serve_kubernetes(config, config.kubernetes)
+    await serve_kubernetes(config, config.kube_config)
 
 
 async def serve_here(config: Config) -> None:
@@ -195,7 +195,7 @@ async def serve_here(config: Config) -> None:
         api_url=api_url,
         sharing=sharing,
         elastic=config.elastic,
-        keeping=config.keeping,
+        retention=config.retention,
         job_files=config.job_files,
         capacity=capacity_of(config, devices),
         requests=RequestGroups.enable(),
@@ -208,7 +208,9 @@ async def serve_here(config: Config) -> None:
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
         past = UsageHistory(cluster, ledger)
-        authenticator = SharedTokens(config.hub_token, {node: agent_token}, users, accounts)
+        authenticator = SharedTokenAuthenticator(
+            config.hub_token, {node: agent_token}, users, accounts
+        )
         members = FormerMembers(cluster, authenticator.person)
         platform = Platform(
             cluster=cluster,
@@ -220,19 +222,19 @@ async def serve_here(config: Config) -> None:
                 members=members.marked,
                 on_cycle=metrics.count,
             ),
-            scheduler=scheduler,
+            decision_worker=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=authenticator,
-            members=members,
+            former_members=members,
             prefix=config.prefix,
             version=version("jupyter-runai"),
             proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
             accounts=accounts,
-            present=AgentReports(sharing),
-            callers=Callers(config.allowance),
-            jobs=JobLimit(config.allowance.unfinished_jobs),
+            agent_reports=AgentReports(sharing),
+            caller_limits=CallerLimits(config.allowance),
+            job_limit=JobLimit(config.allowance.unfinished_jobs),
         )
         platform.checks = {
             "database": cluster.unhealthy_reason,
@@ -248,7 +250,7 @@ async def serve_here(config: Config) -> None:
                 cluster,
                 platform.ledger,
                 platform.controller.changes,
-                seen=lambda: platform.controller.last.snapshot,
+                last_snapshot=lambda: platform.controller.last.snapshot,
             ).run(),
             platform.ledger.run(),
         ]

@@ -98,7 +98,7 @@ class Config:
     log_format: LogFormat = "text"
     elastic: ElasticRules = field(default_factory=ElasticRules)
     """Rules for growing elastic jobs."""
-    keeping: RetentionPolicy = field(default_factory=RetentionPolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     """Retention of finished workloads (single machine only)."""
     job_files: int = MOST_JOB_FILES
     """Maximum number of files in a job's own directory (single machine only); 0: no limit."""
@@ -106,7 +106,7 @@ class Config:
     """CPUs that workloads may request together (single machine only); None: by the machine."""
     memory_mib: int | None = None
     """Memory that they may request together, as `cpus`."""
-    kubernetes: KubernetesConfig | None = None
+    kube_config: KubernetesConfig | None = None
     """None: the cluster is this machine."""
     notify: NotificationSettings = field(default_factory=NotificationSettings)
     """Channels that notify users beside the pages; none by default."""
@@ -157,11 +157,11 @@ class Config:
             log_level=_log_level(environ),
             log_format=log_format(environ),
             elastic=_elastic_rules(environ),
-            keeping=_keeping(environ),
+            retention=_retention(environ),
             job_files=_count_or(MOST_JOB_FILES, "RUNAI_JOB_FILES", environ, MOST_EVER_FILES),
             cpus=_count_or(None, "RUNAI_CPUS", environ, MOST_GPUS),
             memory_mib=_memory("RUNAI_MEMORY", environ),
-            kubernetes=_kubernetes(environ),
+            kube_config=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),
             proxy=environ.get("RUNAI_PROXY", ""),
@@ -227,15 +227,15 @@ def _required(name: str, environ: Mapping[str, str]) -> str:
     return value
 
 
-def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
+def _count(name: str, environ: Mapping[str, str], max_value: int = 1024) -> int:
     value = environ.get(name, "")
-    if not (value.isascii() and value.isdecimal() and int(value) <= most):
-        raise _invalid(name, environ, f"a whole number from 0 to {most}")
+    if not (value.isascii() and value.isdecimal() and int(value) <= max_value):
+        raise _invalid(name, environ, f"a whole number from 0 to {max_value}")
     return int(value)
 
 
-def _count_or(default: T, name: str, environ: Mapping[str, str], most: int = 1024) -> int | T:
-    return _count(name, environ, most) if environ.get(name) else default
+def _count_or(default: T, name: str, environ: Mapping[str, str], max_value: int = 1024) -> int | T:
+    return _count(name, environ, max_value) if environ.get(name) else default
 
 
 def _memory(name: str, environ: Mapping[str, str]) -> int | None:
@@ -273,7 +273,7 @@ def _database(name: str, environ: Mapping[str, str]) -> str:
     if value.startswith("postgresql://"):
         value = value.replace("postgresql://", "postgresql+psycopg://", 1)
     if value and not value.startswith("postgresql+psycopg://"):
-        # Not `_wrong`, which repeats the value: it may contain a password.
+        # Not `_invalid`, which repeats the value: it may contain a password.
         raise InvalidRequest(
             f"{name} is no address of a PostgreSQL database.",
             hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
@@ -297,11 +297,14 @@ def _jobs_ttl(environ: Mapping[str, str]) -> int | None:
     return _count_or(None, "RUNAI_JOBS_TTL", environ, 365 * DAY_S)
 
 
-def _keeping(environ: Mapping[str, str]) -> RetentionPolicy:
-    rules = RetentionPolicy()
+def _retention(environ: Mapping[str, str]) -> RetentionPolicy:
+    retention = RetentionPolicy()
     if (seconds := _jobs_ttl(environ)) is not None:
-        rules = replace(rules, for_s=max(float(seconds), rules.at_least_s))
-    return replace(rules, most=_count_or(rules.most, "RUNAI_JOBS_KEPT", environ, MOST_AT_ONCE))
+        retention = replace(retention, max_age_s=max(float(seconds), retention.min_age_s))
+    return replace(
+        retention,
+        max_finished=_count_or(retention.max_finished, "RUNAI_JOBS_KEPT", environ, MOST_AT_ONCE),
+    )
 
 
 def _allowance(environ: Mapping[str, str]) -> Allowance:
@@ -364,5 +367,5 @@ def log_format(environ: Mapping[str, str]) -> LogFormat:
     return "text"
 
 
-def _invalid(name: str, environ: Mapping[str, str], wanted: str) -> InvalidRequest:
-    return InvalidRequest(f"{name} is {environ.get(name, '')!r}.", hint=f"It must be {wanted}.")
+def _invalid(name: str, environ: Mapping[str, str], expected: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} is {environ.get(name, '')!r}.", hint=f"It must be {expected}.")

@@ -30,7 +30,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, SnapshotChanges
 from runai.hub_service.simulation.jobs import SimulatedJob
 from runai.hub_service.simulation.policies import PartPlan, PolicyName, parts_of, quotas_of
 from runai.hub_service.simulation.results import Results, SimulationTotals
@@ -47,11 +47,15 @@ class PartScheduler:
 
     def __init__(self, nodes: Sequence[Node], projects: Sequence[Project], policy: Policy) -> None:
         """Start with an empty cluster."""
-        self._index = Index(Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects)))
+        self._index = ClusterIndex(
+            Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects))
+        )
 
-    def decide(self, now: int, changed: Iterable[Workload], gone: Iterable[str]) -> Plan:
-        """Apply new, changed and gone workloads to the index; return the plan."""
-        self._index.apply(Changes(now=now, workloads=tuple(changed), gone=tuple(gone)))
+    def decide(self, now: int, changed: Iterable[Workload], removed: Iterable[str]) -> Plan:
+        """Apply new, changed and removed workloads to the index; return the plan."""
+        self._index.apply(
+            SnapshotChanges(now=now, workloads=tuple(changed), removed=tuple(removed))
+        )
         return decide(self._index)
 
 
@@ -105,24 +109,24 @@ class _Part:
         self.largest = max((node.devices for node in plan.nodes), default=0)
         self.jobs: dict[str, SimulatedJob] = {}
         self.changed: dict[str, SimulatedJob] = {}
-        self.gone: list[str] = []
+        self.removed: list[str] = []
         self.queue: deque[SimulatedJob] = deque()
         """Strict order only: waiting jobs that the scheduler does not have, first in first out."""
-        self.shown: list[SimulatedJob] = []
+        self.head_jobs: list[SimulatedJob] = []
         """Strict order only: the head of the queue, which the scheduler has."""
         self.waiting = 0
         self.due: int | None = None
         self.last = -(1 << 60)
         self.settling = 0
 
-    def show_head(self) -> None:
+    def expose_head(self) -> None:
         """Pass the startable jobs of a strict queue to the scheduler, at least its head."""
-        wanted = sum(job.size for job in self.shown)
-        while self.queue and (wanted <= self.free or not self.shown):
+        requested = sum(job.size for job in self.head_jobs)
+        while self.queue and (requested <= self.free or not self.head_jobs):
             job = self.queue.popleft()
-            self.shown.append(job)
+            self.head_jobs.append(job)
             self.changed[job.name] = job
-            wanted += job.size
+            requested += job.size
 
 
 class _Engine:
@@ -227,9 +231,9 @@ class _Engine:
         self._update_progress(job, now)
         del part.jobs[job.name]
         part.changed.pop(job.name, None)
-        part.gone.append(job.name)
-        part.free += job.held
-        self.meter.record_allocation(row.project, -job.held)
+        part.removed.append(job.name)
+        part.free += job.allocated
+        self.meter.record_allocation(row.project, -job.allocated)
         jct = now - row.submit_s
         self.meter.finish(row.project, wait_s=jct - job.ran_s, jct_s=jct, duration_s=row.duration_s)
         job.version += 1
@@ -241,11 +245,11 @@ class _Engine:
         since = job.since
         spent = job.advance(now)
         if job.is_up and job.row.busy_pct is not None:
-            self.meter.use(since + spent, now, job.held * job.row.busy_pct / 100)
-        if job.held:
-            job.held_s += job.held * self.meter.measured(since, now)
+            self.meter.use(since + spent, now, job.allocated * job.row.busy_pct / 100)
+        if job.allocated:
+            job.allocated_s += job.allocated * self.meter.measured(since, now)
             if spent:
-                self.meter.spend(job.held * self.meter.measured(since, since + spent))
+                self.meter.spend(job.allocated * self.meter.measured(since, since + spent))
 
     # ---- cycles
 
@@ -253,7 +257,7 @@ class _Engine:
         part.settling = part.settling + 1 if part.last == now else 0
         part.due, part.last = None, now
         if part.plan.is_strict:
-            part.show_head()
+            part.expose_head()
         plain, queue = part.plan.is_plain, part.plan.queue
         plan = part.decider.decide(
             now,
@@ -261,16 +265,16 @@ class _Engine:
                 job.workload(queue or job.row.project, is_plain=plain)
                 for job in part.changed.values()
             ),
-            part.gone,
+            part.removed,
         )
         part.changed.clear()
-        part.gone.clear()
+        part.removed.clear()
         if self.on_plan is not None:
             self.on_plan(now, plan)
         return self._execute(part, plan, now)
 
     def _execute(self, part: _Part, plan: Plan, now: int) -> set[str]:
-        before: dict[SimulatedJob, tuple[bool, int]] = {}
+        previous: dict[SimulatedJob, tuple[bool, int]] = {}
         moved: set[SimulatedJob] = set()
         allowed = _allowed_to_start(part, plan) if part.plan.is_strict else None
         freed = False
@@ -280,8 +284,8 @@ class _Engine:
             if allowed is not None and decision.workload not in allowed:
                 continue
             job = part.jobs[decision.workload]
-            if job not in before:
-                before[job] = job.is_up, job.held
+            if job not in previous:
+                previous[job] = job.is_up, job.allocated
                 self._update_progress(job, now)
             index = job.index_of(decision.worker)
             if isinstance(decision, Start | Resize):
@@ -296,22 +300,36 @@ class _Engine:
                 freed = freed or not isinstance(decision, Unreserve)
                 if isinstance(decision, Move):
                     moved.add(job)
-        for job, (was_up, held) in before.items():
-            self._apply_changes(part, job, now, was_up=was_up, held=held, is_moved=job in moved)
-        if part.shown:
-            part.shown = [job for job in part.shown if not job.is_up]
+        for job, (was_up, allocated_before) in previous.items():
+            self._apply_changes(
+                part,
+                job,
+                now,
+                was_up=was_up,
+                allocated_before=allocated_before,
+                is_moved=job in moved,
+            )
+        if part.head_jobs:
+            part.head_jobs = [job for job in part.head_jobs if not job.is_up]
         if freed:
             part.due = now if part.settling < _SETTLING else now + self.setting.every
-        return {job.row.project for job in before}
+        return {job.row.project for job in previous}
 
     def _apply_changes(
-        self, part: _Part, job: SimulatedJob, now: int, *, was_up: bool, held: int, is_moved: bool
+        self,
+        part: _Part,
+        job: SimulatedJob,
+        now: int,
+        *,
+        was_up: bool,
+        allocated_before: int,
+        is_moved: bool,
     ) -> None:
         """Update meter, pauses and end time of a job that a plan changed."""
         row, meter = job.row, self.meter
         part.changed[job.name] = job
-        part.free -= job.held - held
-        meter.record_allocation(row.project, job.held - held)
+        part.free -= job.allocated - allocated_before
+        meter.record_allocation(row.project, job.allocated - allocated_before)
         job.version += 1
         if was_up and not job.is_up:
             meter.pauses += not is_moved
@@ -324,9 +342,9 @@ class _Engine:
                 job.pauses = (*(at for at in job.pauses if at > now - 3600), now)
                 self._schedule_wake(part, now + 3600)
             if row.checkpoint_cost_s is None:
-                meter.lose(job.held_s)
+                meter.lose(job.allocated_s)
                 job.start_over()
-            job.held_s = 0
+            job.allocated_s = 0
         elif job.is_up:
             if not was_up:
                 part.waiting -= 1
@@ -352,7 +370,7 @@ def _allowed_to_start(part: _Part, plan: Plan) -> set[str]:
     """Return the jobs that a strict queue lets start: none behind a waiting job."""
     started = {d.workload for d in plan.decisions if isinstance(d, Start)}
     allowed: set[str] = set()
-    for job in part.shown:
+    for job in part.head_jobs:
         if job.name not in started:
             break
         allowed.add(job.name)

@@ -74,30 +74,32 @@ def rows_of(past: Iterable[PastWorkload]) -> list[TraceRow]:
 
 
 def _row(name: str, past: PastWorkload) -> TraceRow:
-    asked, gpus = None, _estimated_request(past.gpus)
+    request, gpus = None, _estimated_request(past.gpus)
     # Subtract the cost of the real pauses; the replay adds the cost of its own.
     ran_s = past.held_s - RESUME_S * max(0, past.starts - 1)
     if past.asked is not None:
-        asked = replace(
+        request = replace(
             workload_of(name, past.project, past.asked),
             user=past.user,
             submitted=int(past.submitted.timestamp()),
         )
-        if wanted := sum(worker.gpus * worker.devices_wanted for worker in asked.workers):
-            gpus = wanted
-        if _is_elastic(asked) and wanted:
+        if requested_milli := sum(
+            worker.gpus * worker.devices_wanted for worker in request.workers
+        ):
+            gpus = requested_milli
+        if _is_elastic(request) and requested_milli:
             # Scale to the duration with all requested GPUs: work is proportional to GPUs.
-            ran_s *= past.gpus * WHOLE_GPU / wanted
+            ran_s *= past.gpus * WHOLE_GPU / requested_milli
     return TraceRow(
         job=name,
         project=past.project,
         submit_s=int(past.submitted.timestamp()),
         gpus=gpus,
         duration_s=max(1, round(ran_s)),
-        kind=past.kind if asked is None else asked.kind,
+        kind=past.kind if request is None else request.kind,
         user=past.user,
         checkpoint_cost_s=RESUME_S,
-        asked=asked,
+        request=request,
     )
 
 
@@ -108,9 +110,9 @@ def _not_understood(wrong: InvalidSnapshot) -> InvalidRequest:
     )
 
 
-def _is_elastic(asked: Workload) -> bool:
+def _is_elastic(workload: Workload) -> bool:
     """Return True if its allocation may change while it runs."""
-    return asked.gpus_max is not None or asked.minimum < len(asked.workers)
+    return workload.gpus_max is not None or workload.minimum < len(workload.workers)
 
 
 def _estimated_request(gpus: float) -> int:
@@ -121,13 +123,13 @@ def _estimated_request(gpus: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Today:
+class CurrentCluster:
     """Cluster, projects and policy of the platform's last cycle."""
 
     snapshot: Snapshot
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Today:
+    def read(cls, fields: Mapping[str, Any]) -> CurrentCluster:
         """Parse the platform's snapshot.
 
         Raises:
@@ -183,17 +185,19 @@ def _spec(project: Project) -> ProjectSpec:
     )
 
 
-def left_out(past: Sequence[PastWorkload], rows: Sequence[TraceRow], today: Today) -> Iterator[str]:
+def left_out(
+    past: Sequence[PastWorkload], rows: Sequence[TraceRow], today: CurrentCluster
+) -> Iterator[str]:
     """Yield a sentence for each omission from `rows` and for each assumption."""
     yield "Nodes, projects and policy are those of today, whatever they were meanwhile."
-    if gone := len(past) - len(rows):
-        yield f"{_jobs(gone)} of projects that are not there: left out."
-    if unknown := sum(row.asked is None for row in rows):
+    if missing := len(past) - len(rows):
+        yield f"{_jobs(missing)} of projects that are not there: left out."
+    if unknown := sum(row.request is None for row in rows):
         yield (
             f"{_jobs(unknown)} of before it was written down what is asked for: taken to ask for"
             " what they held, of any node, at the usual priority."
         )
-    if elastic := sum(row.asked is not None and _is_elastic(row.asked) for row in rows):
+    if elastic := sum(row.request is not None and _is_elastic(row.request) for row in rows):
         yield f"{_jobs(elastic)} elastic: taken to be as fast as they have GPUs."
     if today.snapshot.policy.history_weight:
         yield "The policy's history_weight counts for nothing: a replay begins without a past."

@@ -20,12 +20,11 @@ class SimulatedJob:
     """One job, from its submission to its end. Amounts in milli-GPU, times in seconds."""
 
     __slots__ = (
-        "asked",
+        "allocated",
+        "allocated_s",
+        "allocations",
         "beyond",
         "ends",
-        "held",
-        "held_s",
-        "holds",
         "is_sized",
         "largest",
         "minimum",
@@ -38,6 +37,7 @@ class SimulatedJob:
         "running",
         "since",
         "size",
+        "template",
         "version",
         "work",
         "workers",
@@ -50,37 +50,37 @@ class SimulatedJob:
         """
         self.row = row
         self.name = row.job
-        self.asked = asked = (
+        self.template = template = (
             _request_from_columns(row, node_gpus)
-            if row.asked is None
+            if row.request is None
             else _request_with_row_name(row)
         )
         """The scheduler's view of the job without allocations."""
-        self.is_sized = asked.gpus_max is not None
+        self.is_sized = template.gpus_max is not None
         """Whether it is one worker with a variable number of GPUs (E2)."""
-        self.workers = list(asked.workers)
-        wanted = [_wanted(worker) for worker in asked.workers]
-        least = asked.gpus_min if self.is_sized else None
-        self.request = len(wanted)
+        self.workers = list(template.workers)
+        requested = [_requested_milli(worker) for worker in template.workers]
+        min_gpus = template.gpus_min if self.is_sized else None
+        self.request = len(requested)
         """Number of workers (or GPUs, if sized) with which it takes exactly its duration."""
         if self.is_sized or row.is_elastic:
-            self.request = (wanted[0] if self.is_sized else row.gpus) // WHOLE_GPU
-        self.minimum = asked.minimum
+            self.request = (requested[0] if self.is_sized else row.gpus) // WHOLE_GPU
+        self.minimum = template.minimum
         self.beyond = beyond
-        self.size = least or sum(wanted[: self.minimum])
+        self.size = min_gpus or sum(requested[: self.minimum])
         """Minimum allocation to run, in milli-GPU."""
-        self.largest = least or max(worker.gpus for worker in asked.workers)
+        self.largest = min_gpus or max(worker.gpus for worker in template.workers)
         """Minimum allocation on a single node, in milli-GPU."""
         self.work = row.duration_s * self.request * PERMILLE
         self.overhead = 0
         """Seconds to read its checkpoint at the start of its next run."""
         self.running = 0
-        self.holds = [0] * len(wanted)
+        self.allocations = [0] * len(requested)
         """Allocation of each running worker, in milli-GPU."""
-        self.held = 0
+        self.allocated = 0
         self.since = 0
         """Time of the last update of its progress."""
-        self.held_s = 0
+        self.allocated_s = 0
         """Measured milli-GPU-seconds since it last started from zero."""
         self.ran_s = 0
         """Seconds with its minimum running; the rest of its time it waited."""
@@ -98,8 +98,8 @@ class SimulatedJob:
         """Work per second; at the requested size it is `request` times PERMILLE."""
         if not self.is_up:
             return 0
-        there = self.held // WHOLE_GPU if self.is_sized else self.running
-        return PERMILLE * min(there, self.request) + self.beyond * max(0, there - self.request)
+        active = self.allocated // WHOLE_GPU if self.is_sized else self.running
+        return PERMILLE * min(active, self.request) + self.beyond * max(0, active - self.request)
 
     def advance(self, now: int) -> int:
         """Update the progress to `now`; return the seconds spent on reading a checkpoint."""
@@ -130,7 +130,7 @@ class SimulatedJob:
         self.running += is_running - (self.workers[index].state is WorkerState.RUNNING)
         self._set_allocation(index, sum(share.gpus for share in devices) if is_running else 0)
         self.workers[index] = replace(
-            self.asked.workers[index],
+            self.template.workers[index],
             state=state,
             node=node,
             devices=tuple(share.device for share in devices),
@@ -141,11 +141,11 @@ class SimulatedJob:
         """Release a worker's devices; it waits again."""
         self.running -= self.workers[index].state is WorkerState.RUNNING
         self._set_allocation(index, 0)
-        self.workers[index] = self.asked.workers[index]
+        self.workers[index] = self.template.workers[index]
 
     def _set_allocation(self, index: int, milli: int) -> None:
-        self.held += milli - self.holds[index]
-        self.holds[index] = milli
+        self.allocated += milli - self.allocations[index]
+        self.allocations[index] = milli
 
     def index_of(self, worker: str) -> int:
         """Return a worker's index by its name."""
@@ -153,24 +153,26 @@ class SimulatedJob:
 
     def workload(self, project: str, *, is_plain: bool) -> Workload:
         """Build the scheduler's view; a plain queue has neither kinds nor priorities."""
-        seen = replace(self.asked, project=project, workers=tuple(self.workers), pauses=self.pauses)
+        view = replace(
+            self.template, project=project, workers=tuple(self.workers), pauses=self.pauses
+        )
         if is_plain:
             return replace(
-                seen, kind="job", preemptible=None, priority=None, checkpointed=None, saves=False
+                view, kind="job", preemptible=None, priority=None, checkpointed=None, saves=False
             )
-        return replace(seen, checkpointed=self._checkpointed())
+        return replace(view, checkpointed=self._checkpointed())
 
     def _checkpointed(self) -> int | None:
         """Return since when its work may be unsaved; None without checkpoints or before a start.
 
         A job with checkpoints saves one at each stop, which the scheduler learns only afterwards.
         """
-        if self.asked.checkpointed is None:
+        if self.template.checkpointed is None:
             return None
         return max((w.started for w in self.workers if w.started is not None), default=None)
 
 
-def _wanted(worker: Worker) -> int:
+def _requested_milli(worker: Worker) -> int:
     """Return its milli-GPU; a request in memory counts as a whole device."""
     if worker.gpus >= WHOLE_GPU:
         return worker.gpus
@@ -179,10 +181,10 @@ def _wanted(worker: Worker) -> int:
 
 def _request_with_row_name(row: TraceRow) -> Workload:
     """Return a row's request under the row's name, which breaks ties."""
-    assert row.asked is not None
-    workers = enumerate(row.asked.workers)
+    assert row.request is not None
+    workers = enumerate(row.request.workers)
     return replace(
-        row.asked,
+        row.request,
         name=row.job,
         submitted=row.submit_s,
         workers=tuple(replace(worker, name=f"{row.job}-{n}") for n, worker in workers),

@@ -80,11 +80,11 @@ def parts_of(
             nodes=part,
             projects=(Project(name=POOL, quota=None),),
             policy=alone,
-            owners=whose,
+            owners=part_owners,
             queue=POOL,
             is_strict=is_strict,
         )
-        for whose, part in cut
+        for part_owners, part in cut
     ]
 
 

@@ -95,7 +95,7 @@ class SimulationTotals:
         self.moves = 0
         self._capacity = capacity
         self._allocated = 0
-        self._held = 0
+        self._allocated_s = 0
         self._used: float | None = None
         self._lost = 0
         self._overhead = 0
@@ -114,7 +114,7 @@ class SimulationTotals:
         seconds = self.measured(self.now, now)
         self.now = now
         if seconds:
-            self._held += self._allocated * seconds
+            self._allocated_s += self._allocated * seconds
             self._violation_s += self._violated * seconds
 
     def record_allocation(self, project: str, change: int) -> None:
@@ -198,9 +198,9 @@ class SimulationTotals:
             if name in alone and wait > alone[name] + _ANOMALY_S
         ]
         return Results(
-            allocated_pct=share * self._held,
+            allocated_pct=share * self._allocated_s,
             utilized_pct=None if self._used is None else share * self._used,
-            useful_pct=share * (self._held - self._lost - self._overhead),
+            useful_pct=share * (self._allocated_s - self._lost - self._overhead),
             wait_mean_h=sum(waits) / count / _HOUR,
             wait_p50_h=percentile(waits, 50) / _HOUR,
             wait_p99_h=percentile(waits, 99) / _HOUR,

@@ -1,4 +1,4 @@
-"""Pictures of runs: allocation over time, one lane per project, quota as a line.
+"""Pictures of runs: allocation over time, one row per project, quota as a line.
 
 The SVG is written without a library and looks the same everywhere. HTML is the SVG with the
 figures below it; resvg (extra `simulate`) renders it as PNG.
@@ -19,7 +19,7 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 SUFFIXES: Final = (".svg", ".html", ".png")
 
-_LEFT, _TOP, _LANE, _GAP, _WIDTH, _BETWEEN = 112, 84, 40, 10, 520, 28
+_LEFT, _TOP, _ROW_HEIGHT, _GAP, _WIDTH, _BETWEEN = 112, 84, 40, 10, 520, 28
 _FONT: Final = "DejaVu Sans, Arial, Helvetica, sans-serif"
 _WITHIN, _OVER, _BUSY = "#4c78a8", "#f58518", "#1f3b57"
 _LINE, _INK, _FAINT = "#1a1a1a", "#333333", "#e6e6e6"
@@ -37,7 +37,7 @@ class RunColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _ChartRow:
     name: str
     bound: int | None
     """Its quota, or the cluster's GPUs, in milli-GPU."""
@@ -48,7 +48,7 @@ class _Lane:
 
     @property
     def top(self) -> float:
-        """GPUs at the lane's upper edge."""
+        """GPUs at the row's upper edge."""
         peak = max((max(level, default=0.0) for level in self.levels), default=0.0)
         return max(peak, (self.bound or 0) / WHOLE_GPU, 1e-9) * 1.05
 
@@ -86,53 +86,58 @@ def render_svg(
     title: str, columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
     """Return an SVG of the runs side by side: the cluster, then each project."""
-    lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
+    chart_rows = [_whole(columns, quotas, capacity), *_chart_rows(columns, quotas)]
     width = _LEFT + len(columns) * (_WIDTH + _BETWEEN)
-    height = _TOP + len(lanes) * (_LANE + _GAP) + 34
+    height = _TOP + len(chart_rows) * (_ROW_HEIGHT + _GAP) + 34
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}" fill="{_INK}">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(12, 24, title, size=16, weight="bold"),
-        *_legend(width, shows_busy=bool(lanes[0].busy)),
+        *_legend(width, shows_busy=bool(chart_rows[0].busy)),
     ]
-    for n, lane in enumerate(lanes):
-        y = _TOP + n * (_LANE + _GAP)
-        parts.append(_text(12, y + 17, lane.name, size=12, weight="bold"))
-        parts.append(_text(12, y + 32, _bound_text(lane, is_whole=n == 0), size=11))
+    for n, chart_row in enumerate(chart_rows):
+        y = _TOP + n * (_ROW_HEIGHT + _GAP)
+        parts.append(_text(12, y + 17, chart_row.name, size=12, weight="bold"))
+        parts.append(_text(12, y + 32, _bound_text(chart_row, is_whole=n == 0), size=11))
     for n, column in enumerate(columns):
         x = _LEFT + n * (_WIDTH + _BETWEEN)
         parts.append(_text(x, _TOP - 26, column.title, size=13, weight="bold"))
         parts.append(_text(x, _TOP - 10, _summary(column.results), size=11))
-        for m, lane in enumerate(lanes):
-            parts += _render_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
+        for m, chart_row in enumerate(chart_rows):
+            parts += _render_chart_row(
+                chart_row, n, x, _TOP + m * (_ROW_HEIGHT + _GAP), is_whole=m == 0
+            )
         parts += _time_axis(column.timeline, x, height - 34)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _whole(columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int) -> _Lane:
+def _whole(
+    columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int
+) -> _ChartRow:
     levels = []
     for column in columns:
         each = [column.timeline.gpus(name) for name in quotas]
         levels.append([sum(step) for step in zip(*each, strict=True)])
     is_known = all(column.results.utilized_pct is not None for column in columns)
     busy = tuple(column.timeline.busy_gpus() for column in columns) if is_known else ()
-    return _Lane("all projects", capacity, tuple(levels), busy)
+    return _ChartRow("all projects", capacity, tuple(levels), busy)
 
 
-def _lanes(columns: Sequence[RunColumn], quotas: Mapping[str, int | None]) -> list[_Lane]:
+def _chart_rows(columns: Sequence[RunColumn], quotas: Mapping[str, int | None]) -> list[_ChartRow]:
     order = sorted(quotas, key=lambda name: (-(quotas[name] or 0), name))
-    lanes = [
-        _Lane(name, quotas[name], tuple(c.timeline.gpus(name) for c in columns)) for name in order
+    chart_rows = [
+        _ChartRow(name, quotas[name], tuple(c.timeline.gpus(name) for c in columns))
+        for name in order
     ]
-    return [lane for lane in lanes if any(any(level) for level in lane.levels)]
+    return [chart_row for chart_row in chart_rows if any(any(level) for level in chart_row.levels)]
 
 
-def _bound_text(lane: _Lane, *, is_whole: bool) -> str:
-    if lane.bound is None:
+def _bound_text(chart_row: _ChartRow, *, is_whole: bool) -> str:
+    if chart_row.bound is None:
         return "unlimited"
-    return f"{gpu_text(lane.bound)} GPUs" if is_whole else f"quota {gpu_text(lane.bound)}"
+    return f"{gpu_text(chart_row.bound)} GPUs" if is_whole else f"quota {gpu_text(chart_row.bound)}"
 
 
 def _summary(results: Results) -> str:
@@ -144,18 +149,18 @@ def _summary(results: Results) -> str:
     )
 
 
-def _render_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
-    level, top = lane.levels[n], lane.top
-    bound = top if lane.bound is None or is_whole else lane.bound / WHOLE_GPU
-    parts = [f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_LANE}" fill="{_FAINT}"/>']
+def _render_chart_row(chart_row: _ChartRow, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
+    level, top = chart_row.levels[n], chart_row.top
+    bound = top if chart_row.bound is None or is_whole else chart_row.bound / WHOLE_GPU
+    parts = [f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_ROW_HEIGHT}" fill="{_FAINT}"/>']
     over = any(gpus > bound for gpus in level)
     if over:
         parts.append(_area(level, x, y, top, _OVER))
     parts.append(_area([min(gpus, bound) for gpus in level], x, y, top, _WITHIN))
-    if lane.busy:
-        parts.append(_area(lane.busy[n], x, y, top, _BUSY))
-    if lane.bound is not None:
-        at = y + _LANE * (1 - lane.bound / WHOLE_GPU / top)
+    if chart_row.busy:
+        parts.append(_area(chart_row.busy[n], x, y, top, _BUSY))
+    if chart_row.bound is not None:
+        at = y + _ROW_HEIGHT * (1 - chart_row.bound / WHOLE_GPU / top)
         parts.append(
             f'<line x1="{x}" y1="{at:.1f}" x2="{x + _WIDTH}" y2="{at:.1f}"'
             f' stroke="{_LINE}" stroke-width="1" stroke-dasharray="4 3"/>'
@@ -165,10 +170,10 @@ def _render_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list
 
 def _area(level: Sequence[float], x: int, y: int, top: float, colour: str) -> str:
     step = _WIDTH / len(level)
-    corners = [f"M{x} {y + _LANE}"]
+    corners = [f"M{x} {y + _ROW_HEIGHT}"]
     for n, gpus in enumerate(level):
-        corners.append(f"V{y + _LANE * (1 - gpus / top):.1f}H{x + (n + 1) * step:.1f}")
-    return f'<path d="{"".join(corners)}V{y + _LANE}Z" fill="{colour}"/>'
+        corners.append(f"V{y + _ROW_HEIGHT * (1 - gpus / top):.1f}H{x + (n + 1) * step:.1f}")
+    return f'<path d="{"".join(corners)}V{y + _ROW_HEIGHT}Z" fill="{colour}"/>'
 
 
 def _legend(width: int, *, shows_busy: bool) -> list[str]:

@@ -55,8 +55,8 @@ class TraceRow:
     """Cost of a pause; None: no checkpoints, so that it restarts from zero."""
     busy_pct: float | None = None
     """Average percentage of the requested GPUs that it keeps busy while it runs; None: unknown."""
-    asked: Workload | None = None
-    """Complete request, if more is known than the columns (`history`)."""
+    request: Workload | None = None
+    """Complete request, if more is known than the columns (`platform_history`)."""
 
     @property
     def is_elastic(self) -> bool:
@@ -68,7 +68,7 @@ class TraceRow:
 
         A check before the division into workers; elastic jobs and full requests always pass.
         """
-        return self.asked is not None or self.is_elastic or self.gpus <= milli
+        return self.request is not None or self.is_elastic or self.gpus <= milli
 
 
 MOST_DIGITS: Final = 12
@@ -185,7 +185,7 @@ def read_trace(path: Path) -> list[TraceRow]:
     return rows
 
 
-LONGEST_SHOWN: Final = 60
+MAX_QUOTED_LENGTH: Final = 60
 _COLUMN_HINT: Final = f"A trace has the columns {','.join(REQUIRED_COLUMNS)}."
 
 
@@ -213,7 +213,7 @@ def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's 
             row = _row(where, header, values)
             if row.job in seen:
                 raise InvalidRequest(
-                    f"{where}, column job: {_shown(row.job)} is there twice, first in line"
+                    f"{where}, column job: {_quoted(row.job)} is there twice, first in line"
                     f" {seen[row.job]}.",
                     hint="Give every job a name of its own.",
                 )
@@ -224,8 +224,8 @@ def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's 
         raise InvalidRequest(text, hint=_COLUMN_HINT) from wrong
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…")
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= MAX_QUOTED_LENGTH else f"{text[: MAX_QUOTED_LENGTH - 1]}…")
 
 
 def _header(path: Path, header: Sequence[str]) -> Sequence[str]:
@@ -233,7 +233,7 @@ def _header(path: Path, header: Sequence[str]) -> Sequence[str]:
     for column in header:
         if column not in _COLUMNS:
             raise InvalidRequest(
-                f"{path}, line 1: there is no column {_shown(column)}.",
+                f"{path}, line 1: there is no column {_quoted(column)}.",
                 hint=f"Columns: {', '.join(_COLUMNS)}.",
             )
         if header.count(column) > 1:
@@ -254,7 +254,7 @@ def _row(where: str, header: Sequence[str], values: Sequence[str]) -> TraceRow:
         try:
             given[column] = _COLUMNS[column](text)
         except ValueError as wrong:
-            raise InvalidRequest(f"{where}, column {column}: {_shown(text)} {wrong}.") from None
+            raise InvalidRequest(f"{where}, column {column}: {_quoted(text)} {wrong}.") from None
     given["project"] = intern(given["project"])
     row = TraceRow(**given)
     wrong_together = _contradiction(row)
@@ -284,15 +284,18 @@ def _contradiction(row: TraceRow) -> tuple[str, str] | None:
 
 def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
     whole, rest = divmod(row.gpus, WHOLE_GPU)
-    least, most = row.min_workers or 1, row.max_workers or whole
+    min_workers, max_workers = row.min_workers or 1, row.max_workers or whole
     if rest:
         return "gpus", "elastic workers have one GPU each, so the request must be whole"
     if row.workers not in {None, whole}:
         return "workers", f"{row.workers} elastic workers cannot be {whole} GPUs"
     if whole > MOST_WORKERS:
         return "gpus", f"{whole} elastic workers are too many; a job has at most {MOST_WORKERS}"
-    if not least <= whole <= most:
-        return "gpus", f"{whole} is not between min_workers {least} and max_workers {most}"
+    if not min_workers <= whole <= max_workers:
+        return (
+            "gpus",
+            f"{whole} is not between min_workers {min_workers} and max_workers {max_workers}",
+        )
     return None
 
 
@@ -303,7 +306,7 @@ def in_whole_gpus(row: TraceRow, nodes: Sequence[Node]) -> TraceRow:
     if row.gpu_memory_mib is not None:
         device = min((n.device_memory_mib for n in nodes if n.device_memory_mib), default=Mib(0))
         each = fraction_of_memory(row.gpu_memory_mib, device) if device else WHOLE_GPU
-    if each >= WHOLE_GPU or row.asked is not None:
+    if each >= WHOLE_GPU or row.request is not None:
         return row
     return replace(
         row,
@@ -320,6 +323,6 @@ def shuffled(rows: Iterable[TraceRow], seed: int) -> list[TraceRow]:
     percent: run several seeds to see by how much.
     """
     chance = random.Random(seed)  # noqa: S311  not used for secrets
-    drawn = [(row.submit_s, chance.random(), row) for row in rows]
-    drawn.sort(key=lambda entry: entry[:2])
-    return [replace(row, job=f"{n:08}:{row.job}") for n, (_, _, row) in enumerate(drawn)]
+    keyed = [(row.submit_s, chance.random(), row) for row in rows]
+    keyed.sort(key=lambda entry: entry[:2])
+    return [replace(row, job=f"{n:08}:{row.job}") for n, (_, _, row) in enumerate(keyed)]

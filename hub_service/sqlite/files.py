@@ -87,13 +87,17 @@ def unknown_revision(path: Path, revisions: Path) -> str:
     return next((revision for revision in found if revision not in known), "")
 
 
-def copy(source: Path, target: Path, tell: ReportProgress | None = None) -> None:
+def copy(source: Path, target: Path, report_progress: ReportProgress | None = None) -> None:
     """Copy a consistent snapshot of a file, also during writes, with mode 0600.
 
     Raises:
         Unavailable: the source is broken, the copy is, or it could not be made.
     """
-    progress = None if tell is None else lambda _, left, of: tell(source.name, of - left, of)
+    progress = (
+        None
+        if report_progress is None
+        else lambda _, left, of: report_progress(source.name, of - left, of)
+    )
     check(source, to_read=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
@@ -127,8 +131,8 @@ def _pages_at_once(source: sqlite3.Connection) -> int:
 
 def opened_to_read(path: Path) -> sqlite3.Connection:
     """Open a file read-only, without creating files beside it; writers may use it meanwhile."""
-    how, log = "mode=ro", path.with_name(f"{path.name}-wal")
+    mode, log = "mode=ro", path.with_name(f"{path.name}-wal")
     is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
     if is_read_only and not (log.exists() and log.stat().st_size):
-        how = "immutable=1"  # otherwise SQLite tries to create a write-ahead log
-    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=30)
+        mode = "immutable=1"  # otherwise SQLite tries to create a write-ahead log
+    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=30)

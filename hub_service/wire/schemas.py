@@ -2,7 +2,7 @@
 
 Validation happens here, at the border: user input becomes a typed value or a one-sentence error.
 GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339 in UTC.
-Unknown fields are errors. Only `client` and `api` use these; clusters use `clusters.records`.
+Unknown fields are errors. Only `client` and `api` use these; clusters use `model.records`.
 """
 
 from collections.abc import Mapping
@@ -387,15 +387,19 @@ class WorkloadView(Wire):
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 
-    def gpu_types_held(self) -> list[str]:
+    def allocated_gpu_types(self) -> list[str]:
         """Return the types of the devices that its workers hold."""
         return list(dict.fromkeys(w.gpu_type for w in self.workers if w.gpu_type))
 
     def gpu_type_text(self) -> str:
         """Return the type that it got, and those that it asked for in order; "" if neither."""
-        asked = ", else ".join(self.gpu_types)
-        held = " and ".join(self.gpu_types_held())
-        return f"{held} (asked for {asked})" if held and asked else held or asked
+        requested = ", else ".join(self.gpu_types)
+        allocated = " and ".join(self.allocated_gpu_types())
+        return (
+            f"{allocated} (asked for {requested})"
+            if allocated and requested
+            else allocated or requested
+        )
 
     def time_warning(self, now: datetime) -> str:
         """Return the warning before the end of its time; "" before that is due."""

@@ -27,7 +27,7 @@ _HINTS = {
     "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
     "priority": "Use low, normal or high.",
 }
-LONGEST_SHOWN = 60
+MAX_QUOTED_CHARACTERS = 60
 _SECRET = frozenset({"env", "source", "command"})
 """Fields with values that may be secret, which errors and logs must not repeat."""
 
@@ -38,7 +38,7 @@ def check_project_name(name: str) -> str:
     Raises:
         InvalidRequest: no project can have it.
     """
-    return _of_form(PROJECT_NAME, name, "a project", _HINTS["project"])
+    return _check_form(PROJECT_NAME, name, "a project", _HINTS["project"])
 
 
 def check_workload_id(workload: str) -> str:
@@ -48,7 +48,7 @@ def check_workload_id(workload: str) -> str:
         InvalidRequest: no workload can have it.
     """
     hint = "It is project/name, as `runai list` shows them."
-    return _of_form(WORKLOAD_ID, workload, "a workload", hint)
+    return _check_form(WORKLOAD_ID, workload, "a workload", hint)
 
 
 def check_text(name: str, value: str) -> str:
@@ -58,14 +58,16 @@ def check_text(name: str, value: str) -> str:
         InvalidRequest: it has letters that UTF-8 lacks, as bytes of a command line may give.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidRequest(f"{name} is '{printable(value, LONGEST_SHOWN)}': it is no UTF-8 text.")
+        raise InvalidRequest(
+            f"{name} is '{printable(value, MAX_QUOTED_CHARACTERS)}': it is no UTF-8 text."
+        )
     return value
 
 
-def _of_form(form: str, text: str, what: str, hint: str) -> str:
+def _check_form(form: str, text: str, what: str, hint: str) -> str:
     if not re.fullmatch(form, text):
-        shown = printable(text, LONGEST_SHOWN)
-        raise InvalidRequest(f"'{shown}' cannot be the name of {what}.", hint=hint)
+        escaped = printable(text, MAX_QUOTED_CHARACTERS)
+        raise InvalidRequest(f"'{escaped}' cannot be the name of {what}.", hint=hint)
     return text
 
 
@@ -107,8 +109,8 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
             hint="Is the client newer than the service? The API's fields are in openapi.json.",
             code="unknown_field",
         )
-    shown = "" if field in _SECRET else f" is {_format_value(wrong.get('input'))}"
-    return InvalidRequest(f"{field}{shown}: {_requirement(wrong)}.", hint=_hint(field, wrong))
+    value_text = "" if field in _SECRET else f" is {_format_value(wrong.get('input'))}"
+    return InvalidRequest(f"{field}{value_text}: {_requirement(wrong)}.", hint=_hint(field, wrong))
 
 
 def _hint(field: str, wrong: Mapping[str, Any]) -> str:
@@ -121,7 +123,11 @@ def _hint(field: str, wrong: Mapping[str, Any]) -> str:
 
 def _format_value(value: object) -> str:
     if isinstance(value, str):
-        return repr(value if len(value) <= LONGEST_SHOWN else f"{value[: LONGEST_SHOWN - 1]}…")
+        return repr(
+            value
+            if len(value) <= MAX_QUOTED_CHARACTERS
+            else f"{value[: MAX_QUOTED_CHARACTERS - 1]}…"
+        )
     if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
         return "a number of more than 60 digits"
     return str(value) if isinstance(value, int | float) or value is None else "not possible"

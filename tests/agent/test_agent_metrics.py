@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus import prometheus
 from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.loop import Tally
-from runai.hub_service.agent.metrics import NodeCollector
+from runai.hub_service.agent.loop import LoopCounters
+from runai.hub_service.agent.metrics import NodeMetricsCollector
 from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
@@ -102,7 +102,7 @@ def test_no_workload_user_or_process_is_named():
         }
     )  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector("here", Tally(last=report)))
+    registry.register(NodeMetricsCollector("here", LoopCounters(last_report=report)))
     text = generate_latest(registry).decode()
 
     assert 'runai_agent_device_processes{device="GPU",node="here"} 1.0' in text

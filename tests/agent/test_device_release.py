@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 import psutil
 import pytest
 
-from runai.hub_service.agent.enforcement.device_release import KILL_AFTER_S, Releaser
+from runai.hub_service.agent.enforcement.device_release import KILL_AFTER_S, DeviceReleaser
 from runai.hub_service.agent.readings import Poll, ProcessReading
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
@@ -40,7 +40,7 @@ def test_loading_process_gets_sigterm_after_its_kernel_and_the_server_none(pids)
         sent.append((pid, number))
         return True
 
-    releaser = Releaser(send=send, clock=lambda: now)
+    releaser = DeviceReleaser(send=send, clock=lambda: now)
     lab = AgentAllocation(
         workload="vision/lab",
         worker="vision/lab-0",

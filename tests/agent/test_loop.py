@@ -153,7 +153,7 @@ async def test_reports_wait_while_the_service_is_away_and_say_how_old_they_are(
 
 
 async def test_only_so_many_reports_wait_the_newest(source, service, eventually_async, monkeypatch):
-    monkeypatch.setattr(loop, "KEPT_REPORTS", 3)
+    monkeypatch.setattr(loop, "MAX_QUEUED_REPORTS", 3)
     service.refusal = Unavailable("away")
     async with running(source, service, idle_s=SOON):
         await eventually_async(lambda: service.refused and source.polls > 10)
@@ -188,7 +188,7 @@ async def test_a_poll_that_fails_is_a_gap_and_the_next_one_counts(
 
 async def test_agent_stops_when_it_is_no_longer_wanted(source, service):
     answers = iter([True, True, False])
-    agent = Agent("here", source, service, idle_s=SOON, wanted=lambda: next(answers))
+    agent = Agent("here", source, service, idle_s=SOON, should_run=lambda: next(answers))
 
     await agent.run()
 

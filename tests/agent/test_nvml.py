@@ -10,7 +10,7 @@ import pytest
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices.nvml import NvmlDevices
-from runai.hub_service.agent.processes.process_owners import Owners, ProcessOwner
+from runai.hub_service.agent.processes.process_owners import ProcessOwner, ProcessOwners
 from runai.hub_service.cli.doctor.gpu_checks import check_driver
 from waiting import eventually
 
@@ -121,7 +121,7 @@ def test_samples_of_a_number_that_changed_hands_are_divided_at_the_later_start(
     ]
     former = ProcessOwner(1.0, allocations[1], "ana", "python3")
     monkeypatch.setattr(
-        Owners, "before", lambda _, pid: (former, 15e-6) if pid == later.pid else None
+        ProcessOwners, "before", lambda _, pid: (former, 15e-6) if pid == later.pid else None
     )
     nvml.write(GPU, f"sample 0 {later.pid} 10 80", f"sample 0 {later.pid} 20 40")
 

@@ -7,7 +7,7 @@ import pytest
 
 from runai.hub_service.agent.devices.nvml import NvmlDevices
 from runai.hub_service.agent.devices.nvml_hardware import open_gpus
-from runai.hub_service.agent.devices.nvml_health import CRITICAL_XIDS, LOOK_AGAIN_S, Health
+from runai.hub_service.agent.devices.nvml_health import CRITICAL_XIDS, STATE_INTERVAL_S, Health
 from runai.hub_service.agent.devices.sources import open_devices
 
 GPU_IS_LOST, RESET_REQUIRED, NOT_SUPPORTED, TIMEOUT_ERROR, UNKNOWN = 15, 16, 3, 10, 999
@@ -105,11 +105,11 @@ def test_a_gpu_is_used_again_when_the_driver_asks_for_nothing_any_more(nvml, clo
     nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {RESET}")
     assert health.faults() == {"GPU-0": "XID 95: uncontained memory error"}
 
-    times[0] += LOOK_AGAIN_S
+    times[0] += STATE_INTERVAL_S
     assert set(health.faults()) == {"GPU-0"}
 
     nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {NONE}")
-    times[0] += LOOK_AGAIN_S
+    times[0] += STATE_INTERVAL_S
     assert health.faults() == {}
 
 
@@ -118,7 +118,7 @@ def test_an_xid_counts_for_a_minute_even_where_the_driver_asks_for_nothing(nvml,
     nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {NONE}")
     health.faults()
 
-    times[0] += LOOK_AGAIN_S - 1
+    times[0] += STATE_INTERVAL_S - 1
     assert set(health.faults()) == {"GPU-0"}
 
 
@@ -127,7 +127,7 @@ def test_where_the_driver_does_not_say_when_an_xid_is_over_it_stays(nvml, clocke
     nvml.write(*TWO, "xid 0 1 95", NO_RECOVERY)
     health.faults()
 
-    times[0] += 100 * LOOK_AGAIN_S
+    times[0] += 100 * STATE_INTERVAL_S
     assert set(health.faults()) == {"GPU-0"}
 
 
@@ -137,7 +137,7 @@ def test_a_lost_gpu_that_answers_again_is_healthy(nvml, clocked):
     assert health.faults() == {"GPU-1": "the driver has lost it"}
 
     nvml.write(*TWO)
-    times[0] += LOOK_AGAIN_S
+    times[0] += STATE_INTERVAL_S
     assert health.faults() == {}
 
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from runai.hub_service.agent.processes import process_owners as owners_module
-from runai.hub_service.agent.processes.process_owners import Owners
-from runai.hub_service.processes.pidfd import Lifetimes
+from runai.hub_service.agent.processes.process_owners import ProcessOwners
+from runai.hub_service.processes.pidfd import PidfdHandles
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def owner(hold):
     """Return a function that returns the workload of a process, given allocations."""
 
     def find(process, *allocations):
-        owners = Owners()
+        owners = ProcessOwners()
         owners.set_allocations(allocations)
-        found = owners.owner(process)
+        found = owners.allocation_of(process)
         return found and found.worker
 
     return find
@@ -81,12 +81,12 @@ def test_another_account_cannot_claim_to_be_of_a_workload(owner, hold, start):
 
 def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([hold("vision/b", "GPU")])
-    assert owners.owner(process) is None
+    assert owners.allocation_of(process) is None
 
     owners.set_allocations([hold("vision/b", "GPU"), hold("vision/a", "GPU")])
-    found = owners.owner(process)
+    found = owners.allocation_of(process)
 
     assert found is not None
     assert found.workload == "vision/a"
@@ -94,21 +94,21 @@ def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
 
 def test_strangers_are_remembered_unless_they_are_young(hold, start):
     old, young = psutil.Process(1), start()
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([hold("vision/a", "GPU")])
     for process in (old, young):
-        owners.owner(process)
+        owners.allocation_of(process)
     owners.retain({old.pid, young.pid})
 
     assert [owners.is_stranger(p.pid) for p in (old, young)] == [True, False]
 
 
 def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
-    monkeypatch.setattr(owners_module, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr(owners_module, "RECHECK_INTERVAL_S", -1.0)
     old = psutil.Process(os.getppid())
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([hold("vision/a", "GPU")])
-    owners.owner(old)
+    owners.allocation_of(old)
     owners.retain({old.pid})
 
     assert not owners.is_stranger(old.pid)
@@ -153,23 +153,23 @@ def test_a_process_is_known_by_its_control_group(tmp_path, hold, holders, lines,
     process, _ = holders
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
-    owners = Owners(tmp_path)
+    owners = ProcessOwners(tmp_path)
     owners.set_allocations([hold("vision/a", "GPU").model_copy(update={"cgroup": group})])
 
-    whose = owners.whose(process.pid)
+    whose = owners.owner_of(process.pid)
 
-    assert (whose.owner is not None) == found
+    assert (whose.allocation is not None) == found
 
 
 def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
     process = start(how="grandchild")
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
-    owners = Owners(tmp_path)
+    owners = ProcessOwners(tmp_path)
     pod = hold("vision/pod", "GPU").model_copy(update={"cgroup": UID})
     owners.set_allocations([hold("vision/a", "GPU", process=process.parent()), pod])
 
-    assert owners.whose(process.pid).owner == pod
+    assert owners.owner_of(process.pid).allocation == pod
 
 
 # -- reused process ids --------------------------------------------------------------------------
@@ -177,23 +177,23 @@ def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
 
 def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkeypatch):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
-    owners = Owners()
+    owners = ProcessOwners()
     allocation = hold("vision/a", "GPU")
     owners.set_allocations([allocation])
-    former = owners.whose(process.pid)
+    former = owners.owner_of(process.pid)
     owners.retain({process.pid})
-    assert former.owner == allocation
+    assert former.allocation == allocation
     assert owners.before(process.pid) is None
 
     # The same pid, but a later process of another workload.
     later = process.create_time() + 60
-    monkeypatch.setattr(Lifetimes, "still_runs", lambda *_: False)
+    monkeypatch.setattr(PidfdHandles, "still_runs", lambda *_: False)
     monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})
 
-    assert owners.whose(process.pid).owner is None
-    assert owners.whose(process.pid).created == later
+    assert owners.owner_of(process.pid).allocation is None
+    assert owners.owner_of(process.pid).created == later
     before = owners.before(process.pid)
     assert before is not None
     assert before[0] == former
@@ -206,11 +206,11 @@ def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeyp
     parent = child.parent()
     ages = {child.pid: 100.0, parent.pid: 200.0}
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: ages.get(self.pid, 1.0))
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([hold("vision/a", "GPU", process=parent)])
 
-    assert owners.whose(parent.pid).owner is not None
-    assert owners.whose(child.pid).owner is None
+    assert owners.owner_of(parent.pid).allocation is not None
+    assert owners.owner_of(child.pid).allocation is None
 
 
 def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(owner, hold, start):
@@ -224,22 +224,22 @@ def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(owner, hold, sta
 def test_a_process_that_just_ended_is_its_workloads_until_the_next_poll(hold, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     allocation, pid = hold("vision/a", "GPU"), process.pid
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([allocation])
-    owners.whose(pid)
+    owners.owner_of(pid)
     owners.retain({pid})
     process.kill()
     process.wait()
     found = []
     for _ in range(2):
-        found.append(owners.whose(pid).owner)
+        found.append(owners.owner_of(pid).allocation)
         owners.retain({pid})
 
     assert found == [allocation, None]
 
 
 def test_a_process_that_is_gone_is_nobodys(hold):
-    owners = Owners()
+    owners = ProcessOwners()
     owners.set_allocations([hold("vision/a", "GPU")])
 
-    assert (owners.whose(4194305).owner, owners.whose(4194305).created) == (None, 0.0)
+    assert (owners.owner_of(4194305).allocation, owners.owner_of(4194305).created) == (None, 0.0)

@@ -18,12 +18,12 @@ from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jo
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.objects import pod
-from runai.hub_service.api.auth.node_tokens import NodeTokens
+from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
-from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, OwnPod
+from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
+from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, LeaderLabel
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     PODS,
@@ -38,7 +38,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     read_volume,
 )
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
-from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec
 from runai.hub_service.model.cluster import NodeReport, ProgramEnd
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Start, Stop
@@ -148,7 +148,7 @@ async def runs_a_program(stage: Stage) -> None:
     stage.pod("one", nodeName=stage.node)
     await stage.cluster.observe()
     session = await stage.runs("one")
-    programs = PodPrograms(stage.api, stage.cluster.lookup.pods_of)
+    programs = PodExec(stage.api, stage.cluster.lookup.pods_of)
     (ended,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
     assert isinstance(ended, ProgramEnd)
     assert ended.why
@@ -183,12 +183,12 @@ async def keeps_a_device(stage: Stage) -> None:
 
     async def settle(promises: Mapping[str, NominatedPlacement]) -> None:
         pods = [kept()]
-        await sharing.settle(pods, {pods[0].uid: (0,)}, [stage.node], dict(promises), {})
+        await sharing.reconcile(pods, {pods[0].uid: (0,)}, [stage.node], dict(promises), {})
 
     try:
         await sharing.reserve(name, (stage.node, 0))
         sharing.store_report(stage.node, NodeReport(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
-        await settle({"somebody": NominatedPlacement(stage.node, (0,), is_part=True)})
+        await settle({"somebody": NominatedPlacement(stage.node, (0,), is_shared=True)})
         assert kept().device == "GPU-0"
         await settle({})
         await stage.until(lambda: _is_gone(stage, path), "it is let go")
@@ -228,7 +228,7 @@ async def leads_and_resigns(stage: Stage) -> None:
         led.append(True)
         raise _EnoughError
 
-    leadership = Leadership(stage.api, namespace="runai", identity="me", lasts_s=3)
+    leadership = LeaderElection(stage.api, namespace="runai", identity="me", lasts_s=3)
     try:
         await leadership.lead(work)
     except _EnoughError:
@@ -246,7 +246,7 @@ async def shows_itself(stage: Stage) -> None:
     body["spec"] |= {"schedulerName": "nobody's"}
     stage.lab.plane.request("POST", OWN_PODS, body)
     try:
-        await OwnPod(stage.api, "runai", "service-0").shows(leads=True)
+        await LeaderLabel(stage.api, "runai", "service-0").update(leads=True)
         found = stage.lab.plane.request("GET", f"{OWN_PODS}/service-0")
     finally:
         stage.lab.forget(f"{OWN_PODS}/service-0?gracePeriodSeconds=0")
@@ -256,7 +256,7 @@ async def shows_itself(stage: Stage) -> None:
 async def knows_an_agent(stage: Stage) -> None:
     node = agent_token(stage.lab.plane, stage.node)
     with node as token:
-        known = await NodeTokens(stage.api, "runai:runai-agent", Nobody()).pod(token)
+        known = await NodeTokenAuthenticator(stage.api, "runai:runai-agent", Nobody()).pod(token)
     assert known == Actor(stage.node, "agent")
 
 

@@ -183,10 +183,10 @@ def test_the_service_understands_what_it_is_told():
 
     config = Config.from_environment(_environment("Deployment") | database)
 
-    assert config.kubernetes is not None
-    assert config.kubernetes.namespace == "jhub"
-    assert config.kubernetes.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
-    assert config.kubernetes.jobs_token
+    assert config.kube_config is not None
+    assert config.kube_config.namespace == "jhub"
+    assert config.kube_config.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
+    assert config.kube_config.jobs_token
     assert config.api_url == "http://runai.runai/jupyter/services/runai/"
     assert (config.host, config.port, config.prefix) == (
         "0.0.0.0",

@@ -300,7 +300,7 @@ def test_accounts_that_have_expired_are_listed(findings, tmp_path, expired, star
     name = f"u{uuid4().hex[:12]}"
     subprocess.run(["useradd", "-M", *(("-e", "1") if expired else ()), name], check=True)
     try:
-        KnownAccounts(directory.root).meet(KnownAccount(name, 1, 1, "/home/x"))
+        KnownAccounts(directory.root).register(KnownAccount(name, 1, 1, "/home/x"))
         found = findings("--data-dir", str(directory.root))
     finally:
         subprocess.run(["userdel", name], check=True)

@@ -69,7 +69,7 @@ def made(root: Path, name: str) -> DataDirectory:
     directory.prepare(system_users=False)
     store = SqliteStore(root / "cluster.sqlite")
     gone = [one.spec.name for one in store.projects()]
-    store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], gone_projects=gone)
+    store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], deleted_projects=gone)
     store.close()
     LedgerStore(root / "ledger.sqlite").close()
     for database in DATABASES[1:]:

@@ -38,7 +38,7 @@ def directory(tmp_path):
 @pytest.fixture
 def known(directory):
     known = KnownAccounts(directory.root)
-    known.meet(KnownAccount("ana", ANA, ANA, "/home/ana", local=True))
+    known.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=True))
     return known
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cli.terminal import on_terminal
 from runai.hub_service.client.connection import config_path, read_config
-from runai.hub_service.processes.own_process import FEW, max_descriptors
+from runai.hub_service.processes.own_process import MIN_DESCRIPTORS, max_descriptors
 from waiting import eventually
 
 pytestmark = pytest.mark.hub
@@ -141,7 +141,8 @@ def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, url, home):
 
 
 @pytest.mark.skipif(
-    max_descriptors() < FEW, reason="the doctor is right here: a process has few descriptors"
+    max_descriptors() < MIN_DESCRIPTORS,
+    reason="the doctor is right here: a process has few descriptors",
 )
 def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
     log_in("bob")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from runai.hub_service.cli.framework.program_argument import (
-    CommandAfterDashes,
+    ProgramCommand,
     absolute_workdir,
     check_program,
 )
@@ -15,7 +15,7 @@ from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import InvalidRequest
 
 
-@click.command(cls=CommandAfterDashes)
+@click.command(cls=ProgramCommand)
 @click.argument("name", required=False)
 @click.option("-g", "gpus")
 def told(name, gpus, program):

@@ -230,9 +230,9 @@ def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
 
 FILLED = """
 import sys
-from runai.hub_service.cli.output.spinner import at_work
-with at_work("Copying") as tell:
-    tell("ledger.sqlite", 30, 100)
+from runai.hub_service.cli.output.spinner import show_progress
+with show_progress("Copying") as report_progress:
+    report_progress("ledger.sqlite", 30, 100)
     sys.stdin.readline()  # so long
 print("done", flush=True)
 """

@@ -15,7 +15,7 @@ import pytest
 
 from runai.hub_service.client import Client
 from runai.hub_service.client.transport import Transport
-from runai.hub_service.processes.tmp_dirs import is_of_one
+from runai.hub_service.processes.tmp_dirs import is_in_tmp_dir
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
@@ -345,7 +345,7 @@ def test_exec_has_the_tmpdir_of_the_job_and_not_of_its_caller(bob, eventually, t
     )
 
     assert done.stdout == bob("logs", "exp1").stdout
-    assert is_of_one(done.stdout.strip())
+    assert is_in_tmp_dir(done.stdout.strip())
 
 
 @pytest.mark.parametrize("asked", [["--workers", "2"], ["--elastic"]], ids=["gang", "elastic job"])

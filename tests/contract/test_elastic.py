@@ -9,7 +9,7 @@ import pytest
 
 from contract.looking import kinds, seen
 from labs import Lab, plan, start, stop
-from runai.hub_service.clusters.states.membership import MOST_LOSSES_OF_A_WORKER
+from runai.hub_service.clusters.states.membership import MAX_WORKER_LOSSES
 from runai.hub_service.model.records import ElasticState, WorkloadSpec
 from runai.hub_service.wire.elastic_messages import Reason, Target
 from waiting import eventually_async
@@ -125,7 +125,7 @@ async def test_a_lost_worker_is_left_out_and_may_join_again(lab):
 @pytest.mark.not_on_kubernetes("its pod is made again after 10 s, then after twice as long")
 async def test_a_worker_that_is_lost_again_and_again_stays_away(lab):
     spec = await training(lab, 0, 1)
-    for _ in range(MOST_LOSSES_OF_A_WORKER):
+    for _ in range(MAX_WORKER_LOSSES):
         await lab.end(spec, 1, worker=1)
         await eventually_async(lambda: _waits(lab, 1))
         await joined(lab, spec, 1)

@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar
 from control_plane.sockets import all_closed
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
+from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.scheduler.model.snapshot import Policy
 
@@ -51,7 +51,7 @@ class Scheduler:
         self._candidate = candidate
         self._clock = clock
         self._namespace = namespace
-        self._pool = Pool.parse(pool)
+        self._pool = NodePool.parse(pool)
         self._kubeconfig = str(kubeconfig)
         self._policy = policy
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,7 +109,7 @@ class Scheduler:
             if not self._candidate:
                 await self._work(api)
             self._begun.set()  # it may never come to have a cluster
-            candidate = Leadership(
+            candidate = LeaderElection(
                 api, namespace="runai", identity=self._candidate, lasts_s=LEASE_LASTS_S
             )
             await candidate.lead(lambda: self._work(api))

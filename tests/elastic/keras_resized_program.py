@@ -68,7 +68,7 @@ class Gate(keras.callbacks.Callback):  # type: ignore[misc]
         with (self._directory / "records").open("a") as records:
             records.write(json.dumps(record) + "\n")
         while update >= int((self._directory / "allowed").read_text()):
-            if self._saving._stop.wanted:  # a stopped worker ends its update
+            if self._saving._stop.is_requested:  # a stopped worker ends its update
                 break
             time.sleep(0.01)
 

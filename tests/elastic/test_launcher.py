@@ -29,7 +29,7 @@ while True:
     target = membership.read_target()
     if target and membership.rank_in(target) is not None and target.gen > membership.gen:
         membership.gen = target.gen
-    if stop.wanted or (target and membership.is_excluded_by(target)):
+    if stop.is_requested or (target and membership.is_excluded_by(target)):
         membership.report(WorkerPhase.LEFT)
         sys.exit(143)
     if os.path.exists(os.path.join(directory, "finish")) and membership.gen:
@@ -128,7 +128,7 @@ def test_a_resize_beyond_the_bounds_is_refused(tmp_path, count):
     files.write_target(Target(1, ("w0", "w1"), "127.0.0.1:1", gpus=2, least=1, most=2))
 
     with pytest.raises(ValueError, match=f"runs with 1 to 2 workers, not with {count}"):
-        JobDirectory(tmp_path).want(count)
+        JobDirectory(tmp_path).request_workers(count)
 
 
 def test_a_resize_where_no_job_runs_says_so(tmp_path, capsys):

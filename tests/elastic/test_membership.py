@@ -136,12 +136,12 @@ def test_stop_notes_sigterm_and_calls_the_previous_handler():
     stop = StopRequest({})
     try:
         stop.listen()
-        heard.append(stop.wanted)
+        heard.append(stop.is_requested)
 
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGUSR1)
 
-        assert stop.wanted
+        assert stop.is_requested
         assert heard == [False, "before"]
         with pytest.raises(SystemExit) as left:
             signal.raise_signal(signal.SIGTERM)
@@ -181,10 +181,10 @@ if os.fork():
     sys.stdin.read()
     os._exit(0)
 stop = StopRequest({"RUNAI_LAUNCHER_PID": str(os.getppid())})
-print(stop.wanted, flush=True)
-while not stop.wanted:
+print(stop.is_requested, flush=True)
+while not stop.is_requested:
     time.sleep(0.01)
-print(stop.wanted, flush=True)
+print(stop.is_requested, flush=True)
 """
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -218,11 +218,11 @@ if not (child := os.fork()):
     os.kill(os.getpid(), signal.SIGUSR1)
     stop._sigterm_received = True
     member.report(WorkerPhase.LEFT)
-    answers.put((before, stop.wanted))
+    answers.put((before, stop.is_requested))
     signal.pause()
 print(answers.get())
 os.kill(child, signal.SIGTERM)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), before, stop.wanted)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), before, stop.is_requested)
 """
     ran = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60

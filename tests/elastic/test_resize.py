@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.elastic.resize import LiveWorker, line_up
+from runai.elastic.resize import LiveWorker, plan_ranks
 
 
 def _workers(text):
     """Parse workers from text: in `a b? c-` a is ready, b still starting, c leaving."""
     return [
-        LiveWorker(name.rstrip("?-"), ready="?" not in name, leaving="-" in name)
+        LiveWorker(name.rstrip("?-"), ready="?" not in name, terminating="-" in name)
         for name in text.split()
     ]
 
@@ -42,7 +42,7 @@ def _workers(text):
 def test_line_up_returns_the_next_ranks(ranks, workers, wanted, least, line):
     expected = None if line is None else tuple(line.split())
 
-    assert line_up(ranks.split(), _workers(workers), wanted, least) == expected
+    assert plan_ranks(ranks.split(), _workers(workers), wanted, least) == expected
 
 
 NAMES = st.sampled_from("abcdef")
@@ -56,10 +56,10 @@ NAMES = st.sampled_from("abcdef")
 )
 def test_line_up_returns_only_ready_workers_within_bounds(ranks, workers, wanted, least):
     views = [LiveWorker(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
-    line = line_up(ranks, views, wanted, least)
+    line = plan_ranks(ranks, views, wanted, least)
     if line is None:
         return
-    able = {view.name for view in views if view.ready and not view.leaving}
+    able = {view.name for view in views if view.ready and not view.terminating}
 
     assert len(set(line)) == len(line)
     assert least <= len(line) <= max(wanted, least)

@@ -108,7 +108,7 @@ def test_how_many_slices_there_are_depends_on_the_batch_alone(global_batch, gpu_
 
 
 def test_slices_that_no_device_holds_are_refused():
-    from runai.elastic.torch.virtual import be_bitwise
+    from runai.elastic.torch.virtual import enable_bitwise
 
     with pytest.raises(ValueError, match="does not hold: it takes 4"):
-        be_bitwise(256, 64, 3)
+        enable_bitwise(256, 64, 3)

@@ -44,7 +44,7 @@ class _Chaos:
         if event == "resize":
             sizes = [size for size in range(1, self._most + 1) if size != self._wanted]
             self._wanted = self._random.choice(sizes)
-            self.job.want(self._wanted)
+            self.job.request_workers(self._wanted)
         elif event == "kill a worker":
             self._kill(self._random.choice(self._ranks()))
         elif event == "kill all workers":

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.accounts.removal import EVERY_S, LATE_S, AccountRemoval
+from runai.embedded.accounts.removal import LATE_JOBS_S, RETRY_INTERVAL_S, AccountRemoval
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Unavailable
@@ -65,7 +65,7 @@ class Rounds:
 
     async def round(self) -> None:
         async with self._next:
-            self.now += EVERY_S
+            self.now += RETRY_INTERVAL_S
             self._next.notify_all()
 
     async def _sleep(self, _seconds: float) -> None:
@@ -116,7 +116,7 @@ async def test_a_job_that_comes_in_late_is_suspended(
     rounds.accounts.remove("ana")
     await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
     rounds.service.states["vision/late"] = "queued"
-    await go_on(rounds, lambda: rounds.now > LATE_S, eventually_async)
+    await go_on(rounds, lambda: rounds.now > LATE_JOBS_S, eventually_async)
 
     assert rounds.service.states == {
         "vision/job": "suspended",
@@ -132,7 +132,7 @@ async def test_a_job_that_is_resumed_by_the_same_person_is_left_alone(
     await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
     rounds.accounts.add("ana", PASSWORD, same_person=True)
     rounds.service.states["vision/job"] = "running"
-    await go_on(rounds, lambda: rounds.now > 2 * LATE_S, eventually_async)
+    await go_on(rounds, lambda: rounds.now > 2 * LATE_JOBS_S, eventually_async)
 
     assert rounds.service.states["vision/job"] == "running"
 
@@ -142,7 +142,7 @@ async def test_the_hubs_user_is_deleted_while_the_service_is_away(
 ):
     rounds.service.away = True
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: rounds.now > 10 * EVERY_S, eventually_async)
+    await go_on(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
     deleted, pending = not rounds.known, set(rounds.accounts.to_end())
     rounds.service.away = False
     await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
@@ -161,7 +161,7 @@ async def test_jobs_are_suspended_while_the_hub_refuses(
 ):
     rounds.refuses = True
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: rounds.now > 10 * EVERY_S, eventually_async)
+    await go_on(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
     pending = set(rounds.accounts.to_end())
     rounds.refuses = False
     await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
@@ -176,7 +176,7 @@ async def test_a_damaged_file_ends_no_rounds(
 ):
     whole = DataDirectory(tmp_path).accounts.read_text()
     DataDirectory(tmp_path).accounts.write_text("{")
-    await go_on(rounds, lambda: rounds.now > 3 * EVERY_S, eventually_async)
+    await go_on(rounds, lambda: rounds.now > 3 * RETRY_INTERVAL_S, eventually_async)
     DataDirectory(tmp_path).accounts.write_text(whole)
     rounds.accounts.remove("ana")
 

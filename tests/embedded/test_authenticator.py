@@ -15,7 +15,7 @@ import pytest
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import (
     AccountsAuthenticator,
-    AccountsAway,
+    AccountsUnavailable,
     TooManyLogins,
 )
 from runai.embedded.accounts.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
@@ -114,7 +114,7 @@ async def test_an_unknown_name_costs_the_hash_of_a_known_one(
 async def test_more_tries_than_places_are_429_with_a_time_to_come_again(
     accounts: Accounts, authenticator: AccountsAuthenticator
 ):
-    authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, place_within_s=0)
+    authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, slot_timeout_s=0)
     tries = [asyncio.create_task(log_in(authenticator, "ana", "x")) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
     with pytest.raises(TooManyLogins) as refused:
@@ -185,7 +185,7 @@ async def test_accounts_that_cannot_be_read_are_503_and_a_note(
     path.unlink()
     path.mkdir()  # a file of another account cannot be read either
 
-    with pytest.raises(AccountsAway) as refused:
+    with pytest.raises(AccountsUnavailable) as refused:
         await ask(authenticator)
 
     assert refused.value.status_code == 503

@@ -90,9 +90,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         cookies = {name: dict(log_in(platform, name).cookies) for name in names}
         first = known.get(OTHER)
         known.forget(OTHER)
-        known.meet(KnownAccount(OTHER, EARLIER, EARLIER, "/"))
-        known.meet(KnownAccount(GONE, EARLIER, EARLIER, "/", local=True))
-        known.meet(KnownAccount(AWAY, EARLIER, EARLIER, "/", local=False))
+        known.register(KnownAccount(OTHER, EARLIER, EARLIER, "/"))
+        known.register(KnownAccount(GONE, EARLIER, EARLIER, "/", local=True))
+        known.register(KnownAccount(AWAY, EARLIER, EARLIER, "/", local=False))
         yield Hub(platform, known, cookies, first)
     finally:
         platform.stop()
@@ -215,13 +215,13 @@ async def test_recording_uids_passes_over_accounts_that_do_not_answer(tmp_path: 
 
         await record_uids(["sue", "pat", "ana"], directory)
 
-        assert [known.name for known in directory.known.all()] == ["ana"]
+        assert [known.name for known in directory.known_accounts.all()] == ["ana"]
 
 
 def test_a_notebook_server_of_a_unix_account_asks_the_hub_again_after_a_minute():
     with accounts() as there:
         spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
-        spawner._looked_up = there.account("ana")
+        spawner._start_account = there.account("ana")
         server = Application()
         server.parse_command_line(spawner.get_args())
 

@@ -194,7 +194,7 @@ def test_files_of_another_owner_are_refused(folder: Path, path: str, uid: int, o
     before = modes(directory)
     refusal = pytest.raises(Forbidden, match=f"{directory.root / path} belongs to {owner}.*chown")
     with running_as(uid), refusal:
-        directory.close_to_others()
+        directory.restrict_permissions()
 
     assert modes(directory) == before
 
@@ -209,7 +209,7 @@ def test_link_to_a_file_of_another_owner_is_refused(folder: Path):
     (directory.root / "linked.py").symlink_to(theirs)
 
     with pytest.raises(Forbidden, match=rf"linked\.py belongs to {OTHER}"):
-        directory.close_to_others()
+        directory.restrict_permissions()
 
 
 @needs_root
@@ -220,7 +220,7 @@ def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: in
     (directory.root / "broken").symlink_to("nowhere")
     os.chown(directory.root / "broken", uid, -1, follow_symlinks=False)
     with running_as(uid):
-        assert directory.close_to_others() == []
+        assert directory.restrict_permissions() == []
 
 
 @pytest.mark.parametrize(("path", "bit"), OPENED)
@@ -230,7 +230,7 @@ def test_user_closes_files_that_other_accounts_can_write(folder: Path, path: str
     open_to_others = directory.root / path
     open_to_others.chmod(mode(open_to_others) | bit)
     with running_as(uid):
-        closed = directory.close_to_others()
+        closed = directory.restrict_permissions()
 
     assert {path.resolve() for path in closed} == {open_to_others.resolve()}
     assert not mode(open_to_others) & 0o022
@@ -243,7 +243,7 @@ def test_root_refuses_files_that_other_accounts_can_write(folder: Path, path: st
     (directory.root / path).chmod(mode(directory.root / path) | bit)
     before = modes(directory)
     with pytest.raises(Forbidden, match=r"can be written by others.*chmod go-w"):
-        directory.close_to_others()
+        directory.restrict_permissions()
 
     assert modes(directory) == before
 
@@ -253,7 +253,7 @@ def test_empty_directory_that_other_accounts_can_write_is_closed(folder: Path):
     root.mkdir()
     root.chmod(0o777)
 
-    assert DataDirectory(root).close_to_others() == [root]
+    assert DataDirectory(root).restrict_permissions() == [root]
     assert mode(root) == 0o755
 
 
@@ -263,4 +263,4 @@ def test_user_may_use_a_directory_below_folders_of_other_accounts(folder: Path):
     os.chown(folder, OTHER + 1, -1)
     folder.chmod(0o777)
     with running_as(OTHER):
-        assert directory.close_to_others() == []
+        assert directory.restrict_permissions() == []

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from hub_platform import HubPlatform
-from runai.embedded.accounts.forgetting import Forgetting, Forgotten, files_naming
-from runai.embedded.accounts.removal import EVERY_S, LATE_S
+from runai.embedded.accounts.forgetting import AccountForgetting, ForgottenAccounts, files_naming
+from runai.embedded.accounts.removal import LATE_JOBS_S, RETRY_INTERVAL_S
 from runai.embedded.configuration import REMOVALS
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.client import AsyncClient, Client
@@ -61,8 +61,8 @@ class Rounds:
         hub = httpx.AsyncClient(
             base_url="http://hub/hub/api", transport=httpx.MockTransport(self._hub)
         )
-        self.forgetting = Forgetting(
-            Forgotten(known),
+        self.forgetting = AccountForgetting(
+            ForgottenAccounts(known),
             hub,
             cast("AsyncClient", self.service),
             logging.getLogger("hub"),
@@ -81,7 +81,7 @@ class Rounds:
                 await running
 
     async def _sleep(self, _seconds: float) -> None:
-        self.now += EVERY_S
+        self.now += RETRY_INTERVAL_S
         self.late()
         await asyncio.sleep(0)
 
@@ -97,7 +97,7 @@ class Rounds:
 @pytest.fixture
 def known(tmp_path: Path) -> KnownAccounts:
     known = KnownAccounts(tmp_path)
-    known.meet(KnownAccount("dora", 2001, 2001, "/home/dora"))
+    known.register(KnownAccount("dora", 2001, 2001, "/home/dora"))
     return known
 
 
@@ -113,7 +113,7 @@ async def test_all_that_the_person_has_ends_and_the_name_is_free_a_minute_later(
             free.append(rounds.now)
 
     rounds.late = late
-    known.ask_to_forget("dora")
+    known.request_forget("dora")
     await rounds.until(lambda: not known.being_forgotten(), eventually_async)
 
     assert rounds.service.there == set()
@@ -126,7 +126,7 @@ async def test_all_that_the_person_has_ends_and_the_name_is_free_a_minute_later(
         "DELETE users/dora",
     ]
     assert known.get("dora") is None
-    assert all(time >= LATE_S for time in free)
+    assert all(time >= LATE_JOBS_S for time in free)
     told = [record.message for record in caplog.records if record.name == "hub"]
     assert "User dora was forgotten: tokens, servers, jobs, hub user and memberships" in told[0]
     assert told[1] == (
@@ -140,11 +140,11 @@ async def test_job_that_comes_in_with_a_token_that_is_still_known_is_deleted(
     rounds = Rounds(known)
 
     def late() -> None:
-        if rounds.now == LATE_S / 2:
+        if rounds.now == LATE_JOBS_S / 2:
             rounds.service.there.add("vision/late")
 
     rounds.late = late
-    known.ask_to_forget("dora")
+    known.request_forget("dora")
     await rounds.until(lambda: not known.being_forgotten(), eventually_async)
 
     assert rounds.service.there == set()
@@ -157,8 +157,8 @@ async def test_name_is_not_free_while_something_does_not_end(
     rounds = Rounds(known)
     rounds.service.away = what == "service away"
     rounds.service.hangs = {"vision/job"}
-    known.ask_to_forget("dora")
-    await rounds.until(lambda: rounds.now > 3 * LATE_S, eventually_async)
+    known.request_forget("dora")
+    await rounds.until(lambda: rounds.now > 3 * LATE_JOBS_S, eventually_async)
     free = known.get("dora") is None
     rounds.service.away, rounds.service.hangs = False, set()
     await rounds.until(lambda: not known.being_forgotten(), eventually_async)
@@ -209,16 +209,21 @@ async def test_person_of_a_real_hub_is_gone_with_jobs_and_memberships(
 
     async def sleep(_seconds: float) -> None:
         nonlocal now
-        now += EVERY_S
+        now += RETRY_INTERVAL_S
         await asyncio.sleep(0.2)
 
-    forgetting = Forgetting(
-        Forgotten(known), hub, service, logging.getLogger("hub"), sleep=sleep, clock=lambda: now
+    forgetting = AccountForgetting(
+        ForgottenAccounts(known),
+        hub,
+        service,
+        logging.getLogger("hub"),
+        sleep=sleep,
+        clock=lambda: now,
     )
     job = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
     with Client(url, token) as dans, Client(url, others) as anas:
         before = [w.user for w in (*dans.submit(job).workloads, *anas.submit(job).workloads)]
-        known.ask_to_forget("dan")
+        known.request_forget("dan")
         running = asyncio.create_task(forgetting.run())
         try:
             await eventually_async(lambda: not known.being_forgotten())

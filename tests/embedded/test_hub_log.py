@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.log import access_log, app_log, gen_log
 
-from runai.embedded.hub_log import HubLines, bound_anonymous_lines, rotate
-from runai.hub_service.processes.log_lines import MOST_ANONYMOUS_LINES, AnonymousLines
+from runai.embedded.hub_log import HubLogFormatter, bound_anonymous_lines, rotate
+from runai.hub_service.processes.log_lines import MAX_ANONYMOUS_LINES, AnonymousLines
 
 MOST, FILES = 100, 4
 HUB = logging.getLogger("hub")
@@ -105,7 +105,7 @@ def test_a_copy_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_lines_are_printable_and_bounded(message: str, logged: str):
     record = logging.LogRecord("EmbeddedHub", logging.WARNING, "", 0, message, (), None)
 
-    assert HubLines(fmt="%(message)s").format(record) == logged
+    assert HubLogFormatter(fmt="%(message)s").format(record) == logged
 
 
 # -- lines about anonymous requests ----------------------------------------------------------------
@@ -120,19 +120,19 @@ def test_lines_about_anonymous_requests_are_limited_and_the_omitted_ones_counted
         record = logging.LogRecord("access", logging.INFO, "", 0, line, (), None)
         return record.getMessage() if lines.filter(record) else ""
 
-    burst = [logged("") for _ in range(MOST_ANONYMOUS_LINES + 7)]
-    known = [logged("ana") for _ in range(2 * MOST_ANONYMOUS_LINES)]
+    burst = [logged("") for _ in range(MAX_ANONYMOUS_LINES + 7)]
+    known = [logged("ana") for _ in range(2 * MAX_ANONYMOUS_LINES)]
     now += 1.0
     after = [logged("") for _ in range(2)]
     now += 3600.0
-    later = [logged("") for _ in range(MOST_ANONYMOUS_LINES + 1)]
+    later = [logged("") for _ in range(MAX_ANONYMOUS_LINES + 1)]
 
     plain = "302 GET /hub/%41 (@10.0.0.9) 1.00ms"
     counted = " (before it, {} lines about requests without a login were omitted)"
-    assert burst == [plain] * MOST_ANONYMOUS_LINES + [""] * 7
+    assert burst == [plain] * MAX_ANONYMOUS_LINES + [""] * 7
     assert all(known)
     assert after == [plain + counted.format(7), ""]
-    assert later == [plain + counted.format(1), *[plain] * (MOST_ANONYMOUS_LINES - 1), ""]
+    assert later == [plain + counted.format(1), *[plain] * (MAX_ANONYMOUS_LINES - 1), ""]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from runai.embedded.accounts.login_attempts import (
     SLOW_ANSWER_AFTER_S,
     WRONG_WITHIN_S,
     LoginAttempts,
-    NoPlace,
+    NoFreeSlot,
 )
 
 LOG = logging.getLogger("hub")
@@ -47,7 +47,7 @@ def time() -> Time:
 
 @pytest.fixture
 def attempts(time: Time) -> LoginAttempts:
-    return LoginAttempts(LOG, clock=time.clock, sleep=time.sleep, place_within_s=0)
+    return LoginAttempts(LOG, clock=time.clock, sleep=time.sleep, slot_timeout_s=0)
 
 
 def taking(time: Time, seconds: float, outcome: str | None) -> Callable[[], Awaitable[str | None]]:
@@ -101,7 +101,7 @@ async def test_tries_beyond_the_places_are_refused_and_find_one_later(
     tries = [asyncio.create_task(wrong(attempts, f"u{number}")) for number in range(AT_ONCE)]
     for _ in range(3):
         await asyncio.sleep(0)
-    with pytest.raises(NoPlace):
+    with pytest.raises(NoFreeSlot):
         await attempts.answer("ana", taking(time, 0, "ana"))
     time.held.set()
     await asyncio.gather(*tries)

@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from runai.embedded.configuration import configuration
 from runai.embedded.directory import DataDirectory
-from runai.embedded.needed_settings import Completion, check_file, completed
+from runai.embedded.needed_settings import SettingsCompletion, check_file, completed
 from runai.embedded.settings import Settings
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.local import RunaiLocalSpawner
@@ -32,7 +32,7 @@ class Mine(RunaiLocalSpawner):
     """A spawner that an admin's file defines."""
 
 
-def with_file(ours: Any, text: str) -> tuple[Any, Completion]:
+def with_file(ours: Any, text: str) -> tuple[Any, SettingsCompletion]:
     """Return the configuration of a hub with this admin's file, and its completion."""
     file: Any = Config()
     exec(text, {"c": file, "sys": sys})

@@ -211,7 +211,7 @@ def test_addresses_of_other_machines_networks_are_public(ip: str, expected: bool
 def test_a_public_address_without_tls_is_warned_of(
     options: list[str], behind_another: bool, expected: str
 ):
-    told = public_address(parse(options), {}).warning(behind_another=behind_another)
+    told = public_address(parse(options), {}).warning(behind_proxy=behind_another)
 
     assert told.partition(":")[0] == expected
 

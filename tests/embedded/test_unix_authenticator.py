@@ -16,7 +16,7 @@ from traitlets import Unicode
 from traitlets.config import Config
 
 from runai.embedded.accounts.unix_authenticator import (
-    CheckedAccounts,
+    UnixAuthenticator,
     pam_service,
     with_checked_accounts,
 )
@@ -209,7 +209,7 @@ def test_hub_checks_accounts_where_logins_are_pams(
 
     hub.load_config_file("jupyterhub_config", str(tmp_path))
 
-    assert issubclass(hub.authenticator_class, CheckedAccounts) == checks
+    assert issubclass(hub.authenticator_class, UnixAuthenticator) == checks
 
 
 class Sshd(PAMAuthenticator):  # type: ignore[misc]

@@ -25,10 +25,10 @@ from faults.machine import Machine, Start, VirtualAttempt, Work
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import inline_scheduler
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
+from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator, bearer_token
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.metrics import Metrics
-from runai.hub_service.api.middleware.request_limits import Allowance, Callers
+from runai.hub_service.api.middleware.request_limits import Allowance, CallerLimits
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.driver import LocalCluster
@@ -145,8 +145,8 @@ class Month:
             devices,
             NODE,
             clock=self.clock,
-            keeping=lab.keeping,
-            machine=reconciler.ProcessControl(
+            retention=lab.keeping,
+            process_control=reconciler.ProcessControl(
                 attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
                 watch=self.machine.watch,
                 lasting=lambda process: process,
@@ -162,7 +162,7 @@ class Month:
         scheduler = inline_scheduler()
         self.platform = Platform(
             cluster=self.cluster,
-            scheduler=scheduler,
+            decision_worker=scheduler,
             controller=Controller(
                 self.cluster,
                 scheduler,
@@ -171,12 +171,12 @@ class Month:
             ),
             ledger=self.ledger,
             idle=IdleWatch(self.cluster, self.ledger),
-            authenticator=SharedTokens("hub-token", {NODE: "agent-token"}, Users()),
+            authenticator=SharedTokenAuthenticator("hub-token", {NODE: "agent-token"}, Users()),
             prefix=PREFIX,
             version="soak",
             workdir_exists=lambda _: True,
             clock=self.clock,
-            callers=Callers(Allowance(0, 200, 256)),
+            caller_limits=CallerLimits(Allowance(0, 200, 256)),
         )
         self.notifier = Notifier(
             self.cluster,
@@ -242,7 +242,7 @@ class Month:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
-            self.platform.leaving.set()
+            self.platform.shutdown.set()
             await server.shutdown(sockets=[listening])
             self.ledger.close()
             self.store.close()

@@ -18,7 +18,7 @@ LAB = Lab(
     sweep=50,
     users=8,
     notebooks=0,
-    keeping=RetentionPolicy(most=KEPT),
+    keeping=RetentionPolicy(max_finished=KEPT),
     looks=16,
     report_every_s=300.0,
 )

@@ -159,7 +159,7 @@ class Machine:
             start.put_off.append(lambda: self._ends(start, exit_code))
             return
         self._rest(start)
-        start.left_behind = ExitStatus(exit_code, told=start.told)
+        start.left_behind = ExitStatus(exit_code, stop_requested=start.told)
         self.work[start.worker].succeeded = exit_code == 0
         if self._doomed:
             self._doomed = False

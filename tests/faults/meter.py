@@ -51,15 +51,15 @@ class Meter:
             self._watch(at)
             advance(at)
 
-        def holds(at: float, held: Sequence[DeviceAllocation]) -> None:
-            hold(at, held)  # it advances first
-            self._milli = _by_scope(held)
+        def set_allocations(at: float, allocations: Sequence[DeviceAllocation]) -> None:
+            hold(at, allocations)  # it advances first
+            self._milli = _by_scope(allocations)
 
         def forgotten(workload: str) -> None:
             forget(workload)
             self._forget(workload)
 
-        sums.advance, sums.set_allocations = advanced, holds  # type: ignore[method-assign]
+        sums.advance, sums.set_allocations = advanced, set_allocations  # type: ignore[method-assign]
         ledger.forget = forgotten  # type: ignore[method-assign]
 
     def _watch(self, at: float) -> None:

@@ -140,7 +140,7 @@ class Service:
             end_session=machine.left_of_session,
         )
         self.cluster = LocalCluster(
-            place, self.store, DEVICES, NODE, clock=clock, machine=here, api_url="http://x/"
+            place, self.store, DEVICES, NODE, clock=clock, process_control=here, api_url="http://x/"
         )
         self.controller = Controller(
             Away(self.cluster, lambda: away("cluster")),
@@ -219,7 +219,7 @@ class Service:
     def gone(self) -> None:
         """Clean up after a crash: close file descriptors and open transactions."""
         self._machine.attach(None)
-        for keeper in self.cluster._tending._keepers.values():
+        for keeper in self.cluster._reconciler._handles.values():
             if keeper.status >= 0:
                 os.close(keeper.status)
         abandon(self.loop)

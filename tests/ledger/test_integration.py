@@ -115,7 +115,7 @@ def test_of_amounts_that_could_not_be_written_the_newest_windows_wait():
     sums.set_allocations(0.0, HOLDS[:1])
     sums.advance(35.0)
 
-    sums.requeue(sums.collect(), most=2)
+    sums.requeue(sums.collect(), max_windows=2)
     sums.advance(38.0)
 
     again = sums.collect()[series[Scope("all")]]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from runai.hub_service.cli.doctor.gpu_checks import check_mps_daemons
-from runai.hub_service.limits.mps_keeper import KeeperState
+from runai.hub_service.limits.mps_keeper import SupervisorState
 from runai.hub_service.limits.sharing import MPS_LIMIT, MpsSharing, TimeSliced
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
@@ -43,11 +43,13 @@ def sharing(folder: Path, machine: Path, eventually) -> Iterator[MpsSharing]:
     made = MpsSharing(folder, [DEVICE])
     yield made
     made.end()
-    eventually(lambda: KeeperState.read(folder / END) is None or made.unavailable_reason(DEVICE))
+    eventually(
+        lambda: SupervisorState.read(folder / END) is None or made.unavailable_reason(DEVICE)
+    )
 
 
 def keeper(folder: Path) -> psutil.Process:
-    state = KeeperState.read(folder / END)
+    state = SupervisorState.read(folder / END)
     assert state is not None
     return psutil.Process(state.pid)
 

@@ -32,7 +32,7 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
     """Run the watchdog once a second; return the time, rung and pid of each step."""
     watchdog = Watchdog()
     return [
-        (step.at, step.rung, step.target.pid if step.target else None)
+        (step.at, step.rung, step.target_process.pid if step.target_process else None)
         for second, holdings in enumerate(samples)
         for step in watchdog.check(second * every, holdings)
     ]
@@ -222,10 +222,10 @@ class Witness:
         assert len({step.workload for step in steps}) == len(steps)
         for step in steps:
             assert step.rung is Rung.BACK or self.over[step.workload] >= 3
-            if step.target is None:
+            if step.target_process is None:
                 self.check_words(step)
             else:
-                self.check_signal(step, step.target, here[step.workload])
+                self.check_signal(step, step.target_process, here[step.workload])
 
     def check_words(self, step: EscalationStep) -> None:
         if step.rung is Rung.NOTICE:

@@ -305,7 +305,7 @@ def test_the_table_of_the_policy_states_the_codes_fields_and_values():
 
 REQUIRED = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret"}
 LOCAL = Config.from_environment(REQUIRED)
-KUBERNETES = Config.from_environment(REQUIRED | {"RUNAI_CLUSTER": "kubernetes"}).kubernetes
+KUBERNETES = Config.from_environment(REQUIRED | {"RUNAI_CLUSTER": "kubernetes"}).kube_config
 assert KUBERNETES
 SPEC = ProjectSpec("vision")
 DEFAULTS: dict[str, dict[str, object]] = {
@@ -313,8 +313,8 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "RUNAI_ANSWERS_WITHIN": ANSWERS_WITHIN_S,
         "RUNAI_GPU_SHARING": LOCAL.gpu_sharing,
         "RUNAI_NAMESPACE": KUBERNETES.own_namespace,
-        "RUNAI_JOBS_TTL": int(LOCAL.keeping.for_s),
-        "RUNAI_JOBS_KEPT": LOCAL.keeping.most,
+        "RUNAI_JOBS_TTL": int(LOCAL.retention.max_age_s),
+        "RUNAI_JOBS_KEPT": LOCAL.retention.max_finished,
         "RUNAI_JOB_FILES": LOCAL.job_files,
         "RUNAI_RESERVATION_IMAGE": IMAGE,
         "RUNAI_DEFAULT_PROJECT": KUBERNETES.default_project,

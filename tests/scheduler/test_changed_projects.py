@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import strategies
 from builders import applied, job, project, sentence, session, snapshot, waits, with_
 from runai.hub_service.scheduler import (
-    Index,
+    ClusterIndex,
     Move,
     Reserve,
     Resize,
@@ -121,7 +121,7 @@ def test_nothing_of_a_former_member_starts_or_grows(world: Snapshot) -> None:
 @given(CHANGED)
 def test_index_with_former_members_gives_the_plan_of_its_snapshot(world: Snapshot) -> None:
     plain = replace(world, projects=tuple(replace(p, former_members=()) for p in world.projects))
-    index = Index(plain)
+    index = ClusterIndex(plain)
     decide(index)
 
     index.apply(changes_between(plain, world))

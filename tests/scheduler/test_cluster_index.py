@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from builders import cluster, job, project, snapshot
 from runai.hub_service.scheduler import (
-    Changes,
-    Index,
+    ClusterIndex,
     Policy,
     Snapshot,
+    SnapshotChanges,
     changes_between,
     decide,
     explain,
@@ -28,16 +28,16 @@ from strategies import snapshots
 def test_an_index_decides_like_the_snapshot_it_has_become(
     world: Snapshot, data: st.DataObject
 ) -> None:
-    index = Index(replace(world, workloads=()))
+    index = ClusterIndex(replace(world, workloads=()))
     everybody = [workload.name for workload in world.workloads]
     subsets = st.sets(st.sampled_from(everybody)) if everybody else st.just(set[str]())
     here: dict[str, object] = {}
     for time in range(data.draw(st.integers(1, 4), label="cycles")):
         names = data.draw(subsets, label="there")
         index.apply(
-            Changes(
+            SnapshotChanges(
                 now=time,
-                gone=tuple(name for name in here if name not in names),
+                removed=tuple(name for name in here if name not in names),
                 # Some workloads are new, and some replace themselves.
                 workloads=tuple(w for w in world.workloads if w.name in names),
             )
@@ -52,7 +52,7 @@ def test_an_index_decides_like_the_snapshot_it_has_become(
 
 @given(st.lists(snapshots(), min_size=2, max_size=3))
 def test_an_index_follows_from_one_snapshot_to_the_next(worlds: list[Snapshot]) -> None:
-    index = Index(worlds[0])
+    index = ClusterIndex(worlds[0])
     before = worlds[0]
     for world in [*worlds, worlds[-1]]:
         index.apply(changes_between(before, world))
@@ -67,15 +67,15 @@ def test_equal_parts_of_two_snapshots_are_no_changes() -> None:
     world = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
     copy = replace(world, now=5, workloads=tuple(map(replace, world.workloads)))
 
-    assert changes_between(world, copy) == Changes(now=5)
+    assert changes_between(world, copy) == SnapshotChanges(now=5)
 
 
 def test_nodes_projects_and_policy_may_change() -> None:
-    index = Index(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
+    index = ClusterIndex(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
     assert len([d for d in decide(index).decisions if d.kind == "start"]) == 2
 
     index.apply(
-        Changes(
+        SnapshotChanges(
             nodes=cluster("1x4"),
             projects=(project("a", 1, limit=3),),
             policy=Policy(explain="none"),
@@ -83,33 +83,35 @@ def test_nodes_projects_and_policy_may_change() -> None:
     )
 
     assert [d.kind for d in decide(index).decisions] == ["start"] * 3
-    index.apply(Changes(projects=(project("a", 1, limit=1),)))
+    index.apply(SnapshotChanges(projects=(project("a", 1, limit=1),)))
     assert [d.kind for d in decide(index).decisions] == ["start"]
     assert [d.kind for d in decide(index, Policy(phases=())).decisions] == ["wait"] * 3
 
 
 def test_a_project_with_children_may_get_a_first_workload_of_its_own() -> None:
     tree = [project("lab", 2), project("a", 1, parent="lab")]
-    index = Index(snapshot("1x2", tree, [job("a-1")]))
+    index = ClusterIndex(snapshot("1x2", tree, [job("a-1")]))
     decide(index)
 
-    index.apply(Changes(workloads=(job("own", 1, "lab"),)))
+    index.apply(SnapshotChanges(workloads=(job("own", 1, "lab"),)))
 
     assert decide(index) == decide(index.snapshot())
     assert [d.workload for d in decide(index).decisions] == ["a-1", "own"]
 
 
 def test_a_project_without_children_gets_its_first_workload_like_any_other() -> None:
-    index = Index(snapshot("1x4", [project("a", 2), project("b", 2)], [job("a-1", project="a")]))
+    index = ClusterIndex(
+        snapshot("1x4", [project("a", 2), project("b", 2)], [job("a-1", project="a")])
+    )
     before = index.state()
-    index.apply(Changes(workloads=(job("b-1", project="b"),)))
+    index.apply(SnapshotChanges(workloads=(job("b-1", project="b"),)))
 
     assert index.state() is before, "nothing else was looked up anew"
 
 
 def test_index_rejects_removal_of_an_unknown_workload() -> None:
     with pytest.raises(KeyError, match="nobody"):
-        Index(snapshot("1x1", [])).apply(Changes(gone=("nobody",)))
+        ClusterIndex(snapshot("1x1", [])).apply(SnapshotChanges(removed=("nobody",)))
 
 
 def _by_name(world: Snapshot) -> dict[str, object]:
@@ -139,18 +141,18 @@ def _decide_once(world: Snapshot) -> None:
 
 
 def _follow(world: Snapshot) -> None:
-    index = Index(world)
+    index = ClusterIndex(world)
     for now in range(3):
-        index.apply(Changes(now=now, workloads=tuple(map(replace, world.workloads))))
+        index.apply(SnapshotChanges(now=now, workloads=tuple(map(replace, world.workloads))))
         decide(index)
-    index.apply(Changes(gone=tuple(workload.name for workload in world.workloads)))
+    index.apply(SnapshotChanges(removed=tuple(workload.name for workload in world.workloads)))
     decide(index)
 
 
 def _move(world: Snapshot) -> None:
-    index = Index(world)
+    index = ClusterIndex(world)
     decide(index)
-    index.apply(Changes(nodes=(*world.nodes, replace(world.nodes[0], name="another"))))
+    index.apply(SnapshotChanges(nodes=(*world.nodes, replace(world.nodes[0], name="another"))))
     decide(index)
 
 

@@ -25,7 +25,7 @@ from builders import (
 )
 from runai.hub_service.scheduler import Move, Node, Policy, Project, Snapshot, Workload, decide
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
 EVERY_PHASE = (*Policy().phases, "consolidate")
@@ -355,9 +355,9 @@ def looks_for_moving(nodes: str, workloads: list[Workload]) -> int:
     looks = []
     for phases in (Policy().phases, EVERY_PHASE):
         world = snapshot(nodes, [project("a", 100)], workloads, phases=phases)
-        state = State(world, tree_of(world))
+        state = PlanningState(world, tree_of(world))
         assert moved(run(state)) == set()
-        looks.append(state.looks)
+        looks.append(state.candidates_examined)
     return looks[1] - looks[0]
 
 

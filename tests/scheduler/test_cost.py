@@ -10,7 +10,7 @@ from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import Snapshot, Workload
 from runai.hub_service.scheduler.cycle import run
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
 
@@ -75,9 +75,9 @@ def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
 
 
 def looks_at(world: Snapshot) -> int:
-    state = State(world, tree_of(world))
+    state = PlanningState(world, tree_of(world))
     run(state)
-    return state.looks
+    return state.candidates_examined
 
 
 def test_victims_with_cpu_cost_no_more_looks_than_victims_without_cpu() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from builders import job, project, snapshot
 from runai.hub_service.scheduler import Plan, Snapshot, WorkerState, decide
 from runai.hub_service.scheduler.explanations.counterfactuals import Trials
-from runai.hub_service.scheduler.explanations.device_holders import Holdings
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocations
 
 
-def holdings(world: Snapshot, name: str) -> Holdings:
+def holdings(world: Snapshot, name: str) -> HolderAllocations:
     """Return the current holdings, under a plan without decisions."""
     workload = next(w for w in world.workloads if w.name == name)
-    return Holdings(world, Plan(decisions=(), projects={}), workload)
+    return HolderAllocations(world, Plan(decisions=(), projects={}), workload)
 
 
 def held_by_b() -> Snapshot:
@@ -32,7 +32,7 @@ def held_by_b() -> Snapshot:
 
 def test_the_newest_are_asked_first_and_of_one_age_the_last_by_name() -> None:
     seen = holdings(held_by_b(), "new")
-    rival = seen.held[0].account
+    rival = seen.allocations[0].project
 
     assert [held.workload.name for held in next(seen.sets_of(rival))] == ["z", "x"]
 
@@ -41,7 +41,7 @@ def test_project_missing_in_the_plan_is_over_its_share_by_all_its_gpus() -> None
     world = replace(held_by_b(), projects=(project("a", 0), project("b", 0)))
     seen = holdings(world, "new")
 
-    assert [seen.over(rival) for rival in seen.rivals()] == [3000]
+    assert [seen.overage_of(rival) for rival in seen.rivals()] == [3000]
 
 
 def test_holders_are_sorted_by_expected_end_then_by_name() -> None:
@@ -72,7 +72,7 @@ def test_stopping_worker_does_not_extend_the_protection_of_its_gang() -> None:
         [replace(gang, workers=(gang.workers[0], young)), job("new", 2)],
     )
 
-    assert [h.protected_until for h in holdings(world, "new").held] == [1000]
+    assert [h.protected_until for h in holdings(world, "new").allocations] == [1000]
 
 
 def test_no_more_is_tried_than_was_allowed() -> None:
@@ -86,4 +86,4 @@ def test_no_more_is_tried_than_was_allowed() -> None:
     trials = Trials(world, waiting, counting, 2, at_once=True)
     answers = [trials.succeed(()) for _ in range(3)]
 
-    assert (answers, len(decided), trials.left) == ([False, False, False], 2, 0)
+    assert (answers, len(decided), trials.remaining) == ([False, False, False], 2, 0)

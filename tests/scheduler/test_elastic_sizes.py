@@ -8,49 +8,55 @@ import pytest
 
 from builders import gpus, job, session
 from runai.hub_service.scheduler import WorkerState, Workload
-from runai.hub_service.scheduler.model.elastic_sizes import Sizes, gain, repays, sizes_of, unfold
+from runai.hub_service.scheduler.model.elastic_sizes import (
+    ElasticSizes,
+    gain,
+    repays,
+    sizes_of,
+    unfold,
+)
 
 
 def sized(asked: float, least: float | None, most: float | None, **fields: Any) -> Workload:
     return job("j", asked, gpus_min=gpus(least), gpus_max=gpus(most), **fields)
 
 
-SIZES: dict[str, tuple[Workload, Sizes | None]] = {
+SIZES: dict[str, tuple[Workload, ElasticSizes | None]] = {
     "none are given": (sized(2, None, None), None),
-    "a minimum alone": (sized(2, 1, None), Sizes(1, 2, 2)),
-    "a maximum alone": (sized(2, None, 4), Sizes(2, 2, 4)),
-    "both": (sized(2, 1, 4), Sizes(1, 2, 4)),
+    "a minimum alone": (sized(2, 1, None), ElasticSizes(1, 2, 2)),
+    "a maximum alone": (sized(2, None, 4), ElasticSizes(2, 2, 4)),
+    "both": (sized(2, 1, 4), ElasticSizes(1, 2, 4)),
     "three times the same": (sized(2, 2, 2), None),
-    "a minimum of nothing is one GPU": (sized(2, 0, None), Sizes(1, 2, 2)),
-    "a minimum is rounded up": (sized(3, 1.5, None), Sizes(2, 3, 3)),
-    "a maximum is rounded down": (sized(1, None, 2.5), Sizes(1, 1, 2)),
-    "a minimum above the request is the request": (sized(2, 3, 4), Sizes(2, 2, 4)),
-    "a maximum below the request is the request": (sized(2, 1, 1), Sizes(1, 2, 2)),
+    "a minimum of nothing is one GPU": (sized(2, 0, None), ElasticSizes(1, 2, 2)),
+    "a minimum is rounded up": (sized(3, 1.5, None), ElasticSizes(2, 3, 3)),
+    "a maximum is rounded down": (sized(1, None, 2.5), ElasticSizes(1, 1, 2)),
+    "a minimum above the request is the request": (sized(2, 3, 4), ElasticSizes(2, 2, 4)),
+    "a maximum below the request is the request": (sized(2, 1, 1), ElasticSizes(1, 2, 2)),
     "several workers have none": (sized(2, 1, 4, workers=2), None),
     "a fraction has none": (sized(0.5, 1, 4), None),
     "no GPU has none": (sized(0, 1, 4), None),
     "a session has none": (session("ana-1", 2, gpus_min=gpus(1)), None),
     "a preemptible one has": (
         session("ana-1", 2, gpus_min=gpus(1), preemptible=True),
-        Sizes(1, 2, 2),
+        ElasticSizes(1, 2, 2),
     ),
 }
 
 
 @pytest.mark.parametrize(("workload", "expected"), SIZES.values(), ids=list(SIZES))
-def test_sizes(workload: Workload, expected: Sizes | None) -> None:
+def test_sizes(workload: Workload, expected: ElasticSizes | None) -> None:
     assert sizes_of(workload) == expected
 
 
-PARTS: dict[str, tuple[Workload, Sizes, list[tuple[int, str, tuple[int, ...]]]]] = {
+PARTS: dict[str, tuple[Workload, ElasticSizes, list[tuple[int, str, tuple[int, ...]]]]] = {
     "pending: the minimum, and a GPU each beyond": (
         sized(3, 2, 4),
-        Sizes(2, 3, 4),
+        ElasticSizes(2, 3, 4),
         [(2000, "pending", ()), (1000, "pending", ()), (1000, "pending", ())],
     ),
     "running: its lowest devices are the minimum": (
         sized(3, 2, 5, on="n1:4,0,2"),
-        Sizes(2, 3, 5),
+        ElasticSizes(2, 3, 5),
         [
             (2000, "running", (0, 2)),
             (1000, "running", (4,)),
@@ -60,17 +66,17 @@ PARTS: dict[str, tuple[Workload, Sizes, list[tuple[int, str, tuple[int, ...]]]]]
     ),
     "reserved: it may still get more": (
         sized(1, 1, 2, on="n1:0", state="reserved"),
-        Sizes(1, 1, 2),
+        ElasticSizes(1, 1, 2),
         [(1000, "reserved", (0,)), (1000, "pending", ())],
     ),
     "stopping: it wants nothing more": (
         sized(2, 1, 4, on="n1:0,1", state="stopping"),
-        Sizes(1, 2, 4),
+        ElasticSizes(1, 2, 4),
         [(1000, "stopping", (0,)), (1000, "stopping", (1,))],
     ),
     "more than it could use is kept": (
         sized(1, 1, 2, on="n1:0,1,2"),
-        Sizes(1, 1, 2),
+        ElasticSizes(1, 1, 2),
         [(1000, "running", (0,)), (1000, "running", (1,)), (1000, "running", (2,))],
     ),
 }
@@ -78,7 +84,7 @@ PARTS: dict[str, tuple[Workload, Sizes, list[tuple[int, str, tuple[int, ...]]]]]
 
 @pytest.mark.parametrize(("workload", "sizes", "expected"), PARTS.values(), ids=list(PARTS))
 def test_a_worker_is_taken_apart(
-    workload: Workload, sizes: Sizes, expected: list[tuple[int, str, tuple[int, ...]]]
+    workload: Workload, sizes: ElasticSizes, expected: list[tuple[int, str, tuple[int, ...]]]
 ) -> None:
     parts = unfold(workload, sizes)
 
@@ -89,7 +95,7 @@ def test_a_worker_is_taken_apart(
 
 def test_the_minimum_has_the_cpu_and_memory_and_what_is_missing_has_no_place() -> None:
     workload = sized(1, 1, 2, on="n1:0", cpu_milli=4000, memory_mib=100, started=5)
-    base, missing = unfold(workload, Sizes(1, 1, 2)).workers
+    base, missing = unfold(workload, ElasticSizes(1, 1, 2)).workers
 
     assert (base.cpu_milli, base.memory_mib, base.node, base.started) == (4000, 100, "n1", 5)
     assert (missing.cpu_milli, missing.memory_mib, missing.node, missing.started) == (
@@ -101,20 +107,30 @@ def test_the_minimum_has_the_cpu_and_memory_and_what_is_missing_has_no_place() -
     assert missing.state is WorkerState.PENDING
 
 
-GAINS: dict[str, tuple[dict[str, int], Sizes, int, int]] = {
-    "without numbers as much as any": ({}, Sizes(1, 2, 4), 1, 1000),
-    "in a line with the request": ({"1": 10, "2": 20}, Sizes(1, 2, 4), 1, 1000),
-    "less beyond": ({"2": 20, "3": 26}, Sizes(1, 2, 4), 2, 600),
-    "the second beyond": ({"2": 20, "3": 26, "4": 28}, Sizes(1, 2, 4), 3, 200),
-    "nothing beyond what is known": ({"2": 20}, Sizes(1, 2, 4), 2, 0),
-    "between two that are known": ({"1": 10, "3": 20}, Sizes(1, 3, 3), 1, 750),
-    "from nothing to the first that is known": ({"4": 40}, Sizes(1, 4, 4), 1, 1000),
-    "from a larger minimum": ({"2": 20, "3": 24, "4": 32}, Sizes(2, 4, 4), 1, 500),
-    "what does nothing at its request gains nothing": ({"1": 5, "2": 0}, Sizes(1, 2, 2), 1, 0),
-    "who is no number is not read": ({"1": 10, "2": 20, "x": 9}, Sizes(1, 2, 4), 1, 1000),
-    "nor is a digit that is none": ({"1": 10, "2": 20, "²": 9}, Sizes(1, 2, 4), 1, 1000),
-    "no GPU does nothing, whatever is said": ({"0": 5, "2": 20}, Sizes(1, 2, 4), 1, 1000),
-    "of a size given twice the larger": ({"1": 10, "01": 10, "2": 20}, Sizes(1, 2, 4), 1, 1000),
+GAINS: dict[str, tuple[dict[str, int], ElasticSizes, int, int]] = {
+    "without numbers as much as any": ({}, ElasticSizes(1, 2, 4), 1, 1000),
+    "in a line with the request": ({"1": 10, "2": 20}, ElasticSizes(1, 2, 4), 1, 1000),
+    "less beyond": ({"2": 20, "3": 26}, ElasticSizes(1, 2, 4), 2, 600),
+    "the second beyond": ({"2": 20, "3": 26, "4": 28}, ElasticSizes(1, 2, 4), 3, 200),
+    "nothing beyond what is known": ({"2": 20}, ElasticSizes(1, 2, 4), 2, 0),
+    "between two that are known": ({"1": 10, "3": 20}, ElasticSizes(1, 3, 3), 1, 750),
+    "from nothing to the first that is known": ({"4": 40}, ElasticSizes(1, 4, 4), 1, 1000),
+    "from a larger minimum": ({"2": 20, "3": 24, "4": 32}, ElasticSizes(2, 4, 4), 1, 500),
+    "what does nothing at its request gains nothing": (
+        {"1": 5, "2": 0},
+        ElasticSizes(1, 2, 2),
+        1,
+        0,
+    ),
+    "who is no number is not read": ({"1": 10, "2": 20, "x": 9}, ElasticSizes(1, 2, 4), 1, 1000),
+    "nor is a digit that is none": ({"1": 10, "2": 20, "²": 9}, ElasticSizes(1, 2, 4), 1, 1000),
+    "no GPU does nothing, whatever is said": ({"0": 5, "2": 20}, ElasticSizes(1, 2, 4), 1, 1000),
+    "of a size given twice the larger": (
+        {"1": 10, "01": 10, "2": 20},
+        ElasticSizes(1, 2, 4),
+        1,
+        1000,
+    ),
 }
 
 
@@ -122,7 +138,7 @@ GAINS: dict[str, tuple[dict[str, int], Sizes, int, int]] = {
     ("throughput", "sizes", "index", "expected"), GAINS.values(), ids=list(GAINS)
 )
 def test_a_gain_is_in_thousandths_of_a_gpu_asked_for(
-    throughput: dict[str, int], sizes: Sizes, index: int, expected: int
+    throughput: dict[str, int], sizes: ElasticSizes, index: int, expected: int
 ) -> None:
     assert gain(job("j", throughput=throughput), sizes, index) == expected
 

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import (
+    ClusterIndex,
     Explanation,
-    Index,
     Plan,
     Snapshot,
     Wait,
@@ -399,7 +399,7 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
     )
     asked = []
 
-    def counted(snap: Snapshot | Index) -> Plan:
+    def counted(snap: Snapshot | ClusterIndex) -> Plan:
         asked.append(snap)
         return decide(snap)
 

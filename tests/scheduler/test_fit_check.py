@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from runai.hub_service.scheduler import Snapshot
-from runai.hub_service.scheduler.placement.fit_check import Fit
+from runai.hub_service.scheduler.placement.fit_check import FitCheck
 from runai.hub_service.scheduler.placement.place import place
 from runai.hub_service.scheduler.state.planned_workloads import (
     ACTIVE,
@@ -13,21 +13,21 @@ from runai.hub_service.scheduler.state.planned_workloads import (
     PlannedWorker,
     PlannedWorkload,
 )
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from strategies import snapshots
 
 
-def asking(state: State) -> list[tuple[PlannedWorkload, list[PlannedWorker]]]:
+def asking(state: PlanningState) -> list[tuple[PlannedWorkload, list[PlannedWorker]]]:
     found = []
     for item in state.by_name.values():
-        pending = [m for m in item.members if m.standing is Phase.PENDING]
-        if pending and pending[0].kind.nodes:
+        pending = [m for m in item.members if m.phase is Phase.PENDING]
+        if pending and pending[0].shape.nodes:
             found.append((item, pending))
     return found
 
 
-def really_fits(state: State, members: list[PlannedWorker]) -> bool:
+def really_fits(state: PlanningState, members: list[PlannedWorker]) -> bool:
     mark = state.mark()
     placed = place(state, members, Phase.RESERVED)
     state.roll_back(mark)
@@ -36,17 +36,17 @@ def really_fits(state: State, members: list[PlannedWorker]) -> bool:
 
 @given(snapshots())
 def test_fit_check_tracks_workers_that_are_released_and_restored(world: Snapshot) -> None:
-    state = State(world, tree_of(world))
+    state = PlanningState(world, tree_of(world))
     for item, members in asking(state):
-        fit = Fit(state, members)
+        fit = FitCheck(state, members)
 
         assert fit.fits() == really_fits(state, members)
         gone = []
         for other in state.by_name.values():
-            victims = [m for m in other.members if m.standing in ACTIVE]
+            victims = [m for m in other.members if m.phase in ACTIVE]
             if other is item or not victims:
                 continue
-            held = [(m, m.standing, m.booking) for m in victims]
+            held = [(m, m.phase, m.booking) for m in victims]
             for member in victims:
                 state.release(member)
             nodes = [booking.node for _, _, booking in held if booking]
@@ -64,11 +64,11 @@ def test_fit_check_tracks_workers_that_are_released_and_restored(world: Snapshot
 
 @given(snapshots())
 def test_fit_check_detects_each_worker_that_would_free_a_slot(world: Snapshot) -> None:
-    state = State(world, tree_of(world))
-    running = [m for i in state.by_name.values() for m in i.members if m.standing is Phase.RUNNING]
+    state = PlanningState(world, tree_of(world))
+    running = [m for i in state.by_name.values() for m in i.members if m.phase is Phase.RUNNING]
     for _, members in asking(state):
-        fit, kind = Fit(state, members), members[0].kind
-        if len({member.kind for member in members}) > 1:
+        fit, kind = FitCheck(state, members), members[0].shape
+        if len({member.shape for member in members}) > 1:
             continue
         for victim in running:
             booking = victim.booking

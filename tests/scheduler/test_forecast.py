@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from builders import applied, job, project, session, snapshot
 from runai.hub_service.scheduler import (
+    ClusterIndex,
     ExpectedStart,
-    Index,
     Move,
     Plan,
     Resize,
@@ -30,7 +30,7 @@ from runai.hub_service.scheduler.explanations.forecast import (
     EXPECTED,
     LONGER,
     SHORTER,
-    _Future,
+    _Simulation,
     expected_start,
     expected_starts,
 )
@@ -71,12 +71,14 @@ def test_each_course_of_events_begins_with_what_is(world) -> None:
     """The simulated futures share one index, one after the other."""
     waiting = sorted({d.workload for d in decide(world).decisions if isinstance(d, Wait)})
     silent = replace(world, policy=replace(world.policy, explain="none"))
-    index = Index(silent)
+    index = ClusterIndex(silent)
 
     for factor in (LONGER, SHORTER, EXPECTED, LONGER):
-        played = _Future(index, silent, decide, factor).starts_of(waiting, 20)
+        played = _Simulation(index, silent, decide, factor).starts_of(waiting, 20)
 
-        assert played == _Future(Index(silent), silent, decide, factor).starts_of(waiting, 20)
+        assert played == _Simulation(ClusterIndex(silent), silent, decide, factor).starts_of(
+            waiting, 20
+        )
 
 
 def replayed(world: Snapshot, *, until: int) -> dict[str, int]:

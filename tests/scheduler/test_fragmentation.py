@@ -13,9 +13,14 @@ from builders import cluster, job, places, project, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Packing
-from runai.hub_service.scheduler.state.fragmentation import Free, Mix
-from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, Rank, Ranking, room_for
-from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
+from runai.hub_service.scheduler.state.fragmentation import NodeFreeCapacity, RequestMix
+from runai.hub_service.scheduler.state.fragmentation_index import (
+    FragAwareCapacity,
+    NodeRanking,
+    Rank,
+    capacity_for,
+)
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape, RequestShapes
 
 A = [project("a", 64)]
 
@@ -28,8 +33,8 @@ def place_of(nodes: str | list[Node], *workloads: Workload, packing: Packing = "
 
 
 def kinds_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[RequestShape]:
-    kinds = Kinds(nodes)
-    return [kinds.of(worker, ()) for worker in workers]
+    kinds = RequestShapes(nodes)
+    return [kinds.shape_of(worker, ()) for worker in workers]
 
 
 def asking(gpus: int, *, cpu: int = 0, memory: int = 0, types: tuple[str, ...] = ()) -> Worker:
@@ -82,9 +87,9 @@ def test_fragmentation_is_what_the_mix_cannot_use(
     workers: list[Worker], devices: tuple[int, ...], cpu: int, memory: int, lost: int
 ) -> None:
     nodes = cluster("1x3", cpu_milli=9, gpu_type="a100") + cluster("1x1", gpu_type="h100")
-    mix = Mix(Counter(kinds_of(nodes, *workers)), [81920, 81920])
+    mix = RequestMix(Counter(kinds_of(nodes, *workers)), [81920, 81920])
 
-    assert mix.profiles[0].fragmentation(Free(devices, cpu, memory)) == lost
+    assert mix.profiles[0].fragmentation(NodeFreeCapacity(devices, cpu, memory)) == lost
 
 
 # ---- the whole cluster
@@ -172,16 +177,16 @@ def arrivals(world: Snapshot) -> list[Workload]:
 def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Snapshot) -> None:
     """So `benchmarks/openb.py`, which uses a room, measures the platform's own placement."""
     nodes = sorted(world.nodes, key=lambda node: node.name)
-    kinds, room = Kinds(nodes), room_for(packing, nodes)
+    kinds, room = RequestShapes(nodes), capacity_for(packing, nodes)
     there: list[Workload] = []
     for new in arrivals(world):
         world = snapshot(
             nodes, [project("a", None)], [*there, new], packing=packing, phases=("allocate",)
         )
         plan = decide(world)
-        kind = kinds.of(new.workers[0], ())
-        if isinstance(room, FragRoom):
-            room.expect(Counter(kinds.of(w.workers[0], ()) for w in [*there, new]))
+        kind = kinds.shape_of(new.workers[0], ())
+        if isinstance(room, FragAwareCapacity):
+            room.expect(Counter(kinds.shape_of(w.workers[0], ()) for w in [*there, new]))
         found = room.find(kind)
 
         expected = None
@@ -204,13 +209,13 @@ def test_state_kept_between_placements_finds_the_same_places_as_fresh_state(
     world: Snapshot,
 ) -> None:
     nodes = sorted(world.nodes, key=lambda node: node.name)
-    kinds = Kinds(nodes)
-    asked = [kinds.of(w.workers[0], ()) for w in world.workloads]
-    kept = FragRoom(nodes)
+    kinds = RequestShapes(nodes)
+    asked = [kinds.shape_of(w.workers[0], ()) for w in world.workloads]
+    kept = FragAwareCapacity(nodes)
     kept.expect(Counter(asked))
     booked: list[Booking] = []
     for turn, kind in enumerate([*asked, *asked]):
-        fresh = FragRoom(nodes)
+        fresh = FragAwareCapacity(nodes)
         fresh.expect(Counter(asked))
         for booking in booked:
             fresh.book(booking)
@@ -225,7 +230,7 @@ def test_state_kept_between_placements_finds_the_same_places_as_fresh_state(
 
 
 def test_a_ranking_gives_the_first_however_often_ranks_change() -> None:
-    ranking, ranks = Ranking(), dict[int, Rank]()
+    ranking, ranks = NodeRanking(), dict[int, Rank]()
     for turn in range(2000):
         node, rank = turn * 7 % 40, (turn * 31 % 97,)
         ranks[node] = rank

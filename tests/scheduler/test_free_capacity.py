@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from builders import cluster
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
-from runai.hub_service.scheduler.state.free_capacity import ENOUGH, Room
-from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
+from runai.hub_service.scheduler.state.free_capacity import ENOUGH, FreeCapacity
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape, RequestShapes
 
 MEMORY = 1000
 WORKERS = [
@@ -48,9 +48,9 @@ class Booked:
 
     def __init__(self, nodes: list[Node], *, spread: bool) -> None:
         self.nodes = nodes
-        self.room = Room(nodes, spread=spread)
-        self.kinds = Kinds(nodes)
-        self.all = [self.kinds.of(worker, ()) for worker in WORKERS]
+        self.room = FreeCapacity(nodes, spread=spread)
+        self.kinds = RequestShapes(nodes)
+        self.all = [self.kinds.shape_of(worker, ()) for worker in WORKERS]
         self.bookings: list[Booking] = []
 
     def take(self, booking: Booking) -> None:
@@ -219,7 +219,7 @@ def test_slots_are_as_many_as_fit_one_after_another(world: Booked) -> None:
         expected = {n: world.slots(n, kind) for n in sorted(kind.nodes)}
 
         assert {n: room.slots(n, kind) for n in expected} == expected
-        assert room.roomy(kind) == {n: slots for n, slots in expected.items() if slots}
+        assert room.slots_by_node(kind) == {n: slots for n, slots in expected.items() if slots}
 
 
 @pytest.mark.parametrize("spread", [False, True])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runai.hub_service.scheduler import (
     AllowMoves,
-    AskOtherwise,
+    ChangeRequest,
     Counterfactual,
     DeviceShare,
     EndWorkloads,
@@ -46,7 +46,7 @@ EXPLANATION = Explanation(
                 SetProject(project="p", setting="quota", value=2500),
                 SetProject(project="p", setting="limit", value=None),
                 SetProject(project="p", setting="min_runtime", value=60),
-                AskOtherwise(workload="w", gpus=MilliGpu(500), workers=2, preemptible=True),
+                ChangeRequest(workload="w", gpus=MilliGpu(500), workers=2, preemptible=True),
                 AllowMoves(),
             ),
             text="would start if",
@@ -95,7 +95,7 @@ def _some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 CHANGES = (
     st.builds(EndWorkloads, workloads=_some(NAMES))
     | st.builds(
-        AskOtherwise,
+        ChangeRequest,
         workload=NAMES,
         gpus=st.none() | GPUS,
         workers=st.none() | st.integers(1, 9),

@@ -8,25 +8,25 @@ from hypothesis import given
 
 from runai.hub_service.scheduler import Snapshot
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.state.request_shape import Booking
 from strategies import snapshots
 
 
-def state_of(world: Snapshot) -> State:
-    return State(world, tree_of(world))
+def state_of(world: Snapshot) -> PlanningState:
+    return PlanningState(world, tree_of(world))
 
 
-def members(state: State) -> list[PlannedWorker]:
+def members(state: PlanningState) -> list[PlannedWorker]:
     return [member for item in state.by_name.values() for member in item.members]
 
 
 def on_devices_now(member: PlannedWorker) -> list[Booking | None]:
-    match member.standing:
-        case Phase.GOING:
+    match member.phase:
+        case Phase.TERMINATING:
             return [member.origin]
         case Phase.MOVED:
             return [member.origin, member.booking]
@@ -35,18 +35,18 @@ def on_devices_now(member: PlannedWorker) -> list[Booking | None]:
 
 
 def on_devices_later(member: PlannedWorker) -> list[Booking | None]:
-    return [] if member.standing in {Phase.PENDING, Phase.GOING} else [member.booking]
+    return [] if member.phase in {Phase.PENDING, Phase.TERMINATING} else [member.booking]
 
 
-def filled(state: State, bookings: list[Booking | None]) -> Room:
-    room = Room(state.nodes, spread=False)
+def filled(state: PlanningState, bookings: list[Booking | None]) -> FreeCapacity:
+    room = FreeCapacity(state.nodes, spread=False)
     for booking in bookings:
         if booking is not None:
             room.book(booking)
     return room
 
 
-def contents(room: Room) -> dict[str, object]:
+def contents(room: FreeCapacity) -> dict[str, object]:
     return {
         "milli": room.milli,
         "mib": room.mib,
@@ -58,25 +58,25 @@ def contents(room: Room) -> dict[str, object]:
     }
 
 
-def sums(state: State) -> dict[str, tuple[int, int, int]]:
+def sums(state: PlanningState) -> dict[str, tuple[int, int, int]]:
     return {
         name: (account.allocated, account.build, account.requested)
-        for name, account in state.tree.accounts.items()
+        for name, account in state.tree.projects.items()
     }
 
 
-def summed(state: State) -> dict[str, tuple[int, int, int]]:
+def summed(state: PlanningState) -> dict[str, tuple[int, int, int]]:
     found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for member in members(state):
-        item = member.item
-        for account in item.account.path:
+        item = member.planned
+        for account in item.project.path:
             for booking in on_devices_later(member):
                 if booking is not None:
                     found[account.name][0] += booking.quota
                     found[account.name][1] += booking.quota if item.is_fixed else 0
-            if member.was is not Phase.GOING:
-                found[account.name][2] += (member.origin or member.kind).quota
-    names = state.tree.accounts
+            if member.snapshot_phase is not Phase.TERMINATING:
+                found[account.name][2] += (member.origin or member.shape).quota
+    names = state.tree.projects
     return {name: (found[name][0], found[name][1], found[name][2]) for name in names}
 
 
@@ -104,8 +104,8 @@ def test_a_cycle_that_is_rolled_back_leaves_no_trace(world: Snapshot) -> None:
     assert contents(state.now) == contents(fresh.now)
     assert contents(state.later) == contents(fresh.later)
     assert sums(state) == sums(fresh)
-    assert [(m.standing, m.booking) for m in members(state)] == [
-        (m.standing, m.booking) for m in members(fresh)
+    assert [(m.phase, m.booking) for m in members(state)] == [
+        (m.phase, m.booking) for m in members(fresh)
     ]
     assert run(state) == plan
 
@@ -116,7 +116,7 @@ def test_workloads_removed_and_added_again_restore_the_state(world: Snapshot) ->
     for workload in world.workloads:
         state.remove(workload.name)
 
-    empty = Room(state.nodes, spread=False)
+    empty = FreeCapacity(state.nodes, spread=False)
     assert contents(state.now) == contents(empty)
     assert contents(state.later) == contents(empty)
     assert set(sums(state).values()) <= {(0, 0, 0)}
@@ -132,10 +132,12 @@ def test_workloads_removed_and_added_again_restore_the_state(world: Snapshot) ->
 def test_reservation_waits_for_the_workers_that_leave_its_devices(world: Snapshot) -> None:
     state = state_of(world)
     run(state)
-    leaving = [m for m in members(state) if m.origin and m.standing in {Phase.GOING, Phase.MOVED}]
+    leaving = [
+        m for m in members(state) if m.origin and m.phase in {Phase.TERMINATING, Phase.MOVED}
+    ]
     for member in members(state):
         booking = member.booking
-        if member.standing is not Phase.RESERVED or booking is None:
+        if member.phase is not Phase.RESERVED or booking is None:
             continue
         on_its_devices = {
             m.worker.name
@@ -144,7 +146,7 @@ def test_reservation_waits_for_the_workers_that_leave_its_devices(world: Snapsho
             and m.origin.node == booking.node
             and set(m.origin.devices) & set(booking.devices)
         }
-        told = {m.worker.name for m in state.leaving(booking)}
+        told = {m.worker.name for m in state.terminating_workers(booking)}
 
         assert on_its_devices <= told
         assert told <= {

@@ -5,18 +5,25 @@ from __future__ import annotations
 import pytest
 
 from builders import cluster, job, project, snapshot
-from runai.hub_service.scheduler import Changes, Index, Policy, Wait, Workload, decide
+from runai.hub_service.scheduler import (
+    ClusterIndex,
+    Policy,
+    SnapshotChanges,
+    Wait,
+    Workload,
+    decide,
+)
 
 
-def waiting() -> Index:
+def waiting() -> ClusterIndex:
     """Build an index of one GPU: one job of a runs, three of a and two of b wait."""
     jobs = [job(f"a-{n}", submitted=10 + n) for n in range(3)]
     jobs += [job(f"b-{n}", project="b", submitted=10 + n) for n in range(2)]
     world = snapshot("1x1", [project("a", 1), project("b", 0)], [job("a-r", on="n1:0"), *jobs])
-    return Index(world)
+    return ClusterIndex(world)
 
 
-def told(index: Index) -> dict[str, Wait]:
+def told(index: ClusterIndex) -> dict[str, Wait]:
     plan = decide(index)
     assert plan == decide(index.snapshot())
     return {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
@@ -54,7 +61,7 @@ def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_t
 ) -> None:
     index = waiting()
     before = told(index)
-    index.apply(Changes(workloads=tuple(come), gone=tuple(gone)))
+    index.apply(SnapshotChanges(workloads=tuple(come), removed=tuple(gone)))
 
     assert anew(before, told(index)) == told_anew
 
@@ -62,7 +69,7 @@ def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_t
 def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
     index = waiting()
     before = told(index)
-    index.apply(Changes(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
+    index.apply(SnapshotChanges(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
 
     after = told(index)
 
@@ -73,7 +80,7 @@ def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
 def test_wait_for_a_project_share_is_reused_when_another_project_starts_a_job() -> None:
     index = waiting()
     before = told(index)
-    index.apply(Changes(gone=("a-r",)))
+    index.apply(SnapshotChanges(removed=("a-r",)))
 
     after = told(index)
 
@@ -83,6 +90,6 @@ def test_wait_for_a_project_share_is_reused_when_another_project_starts_a_job() 
 
 def test_explain_none_reports_no_waits() -> None:
     index = waiting()
-    index.apply(Changes(policy=Policy(explain="none")))
+    index.apply(SnapshotChanges(policy=Policy(explain="none")))
 
     assert told(index) == {}

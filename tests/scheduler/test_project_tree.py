@@ -12,7 +12,7 @@ def tree(*projects: Project, own: tuple[str, ...] = ()) -> ProjectTree:
 
 
 def test_a_project_has_the_defaults_that_are_documented() -> None:
-    account = tree(project("a", 2.5)).accounts["a"]
+    account = tree(project("a", 2.5)).projects["a"]
 
     assert (account.quota, account.build_quota, account.weight) == (2500, 2500, 2500)
     assert (account.limit, account.priority, account.never_lent) == (UNLIMITED, 100, 0)
@@ -20,23 +20,23 @@ def test_a_project_has_the_defaults_that_are_documented() -> None:
 
 
 def test_an_unlimited_quota_weighs_as_one_gpu() -> None:
-    account = tree(project("a", None)).accounts["a"]
+    account = tree(project("a", None)).projects["a"]
 
     assert (account.is_unlimited, account.build_quota, account.weight) == (True, UNLIMITED, 1000)
 
 
 def test_the_build_quota_is_never_above_the_quota() -> None:
-    accounts = tree(project("a", 2, build=1), project("b", 2, build=3)).accounts
+    accounts = tree(project("a", 2, build=1), project("b", 2, build=3)).projects
 
     assert (accounts["a"].build_quota, accounts["b"].build_quota) == (1000, 2000)
 
 
 def test_a_weight_is_given_in_gpus_of_quota() -> None:
-    assert tree(project("a", 2, weight=5)).accounts["a"].weight == 5000
+    assert tree(project("a", 2, weight=5)).projects["a"].weight == 5000
 
 
 def test_how_far_a_project_is_over_its_entitlement() -> None:
-    account = tree(project("a", 2, limit=6)).accounts["a"]
+    account = tree(project("a", 2, limit=6)).projects["a"]
     account.allocated = 5000
     assert account.overage == 3000
 
@@ -50,9 +50,9 @@ def test_how_far_a_project_is_over_its_entitlement() -> None:
 def test_a_path_leads_from_a_project_to_its_root() -> None:
     found = tree(parent("top"), parent("mid", parent="top"), project("leaf", 1, parent="mid"))
 
-    assert [a.name for a in found.accounts["leaf"].path] == ["leaf", "mid", "top"]
+    assert [a.name for a in found.projects["leaf"].path] == ["leaf", "mid", "top"]
     assert [a.name for a in found.roots] == ["top"]
-    assert found.accounts["top"].quota == 1000
+    assert found.projects["top"].quota == 1000
 
 
 def test_a_parents_own_queue_has_what_its_children_leave() -> None:
@@ -62,12 +62,12 @@ def test_a_parents_own_queue_has_what_its_children_leave() -> None:
     own = found.queue_of("p")
 
     assert own is not None
-    assert own is not found.accounts["p"]
+    assert own is not found.projects["p"]
     assert (own.name, own.priority, own.age) == ("p itself", 7, (3, "p"))
     assert (own.quota, own.weight, own.build_quota) == (3000, 3000, UNLIMITED)
     assert [a.name for a in own.path] == ["p itself", "p"]
-    assert own in found.accounts["p"].children
-    assert found.queue_of("c") is found.accounts["c"]
+    assert own in found.projects["p"].children
+    assert found.queue_of("c") is found.projects["c"]
 
 
 def test_a_parents_own_queue_weighs_as_one_gpu_where_nothing_is_left_or_all_is_unlimited() -> None:
@@ -96,14 +96,14 @@ def test_circles_and_missing_parents_stand_at_the_root() -> None:
     )
 
     assert {a.name for a in found.roots} == {"b", "self", "orphan"}
-    assert found.accounts["a"].parent is found.accounts["b"]
+    assert found.projects["a"].parent is found.projects["b"]
 
 
 def test_a_table_of_gpu_types_counts_as_its_sum() -> None:
     table = Project(name="a", quota_by_type={"a100": gpus(2), "*": gpus(1)})  # type: ignore[dict-item]
     unlimited = Project(name="b", quota_by_type={"a100": gpus(2), "*": None})  # type: ignore[dict-item]
 
-    accounts = tree(table, unlimited).accounts
+    accounts = tree(table, unlimited).projects
     assert (accounts["a"].quota, accounts["b"].is_unlimited) == (3000, True)
 
 

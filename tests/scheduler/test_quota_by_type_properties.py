@@ -19,7 +19,7 @@ from runai.hub_service.scheduler import (
     WorkerState,
     decide,
 )
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, SnapshotChanges
 
 
 @st.composite
@@ -136,14 +136,14 @@ def test_neither_order_nor_an_index_changes_a_plan_with_tables(world: Snapshot, 
         projects=tuple(dice.sample(world.projects, len(world.projects))),
         workloads=tuple(dice.sample(world.workloads, len(world.workloads))),
     )
-    index = Index(replace(world, workloads=()))
+    index = ClusterIndex(replace(world, workloads=()))
 
     assert decide(other) == plan
-    index.apply(Changes(workloads=world.workloads))
+    index.apply(SnapshotChanges(workloads=world.workloads))
     assert decide(index) == plan
     assert decide(index) == plan, "a cycle leaves nothing behind"
     gone = world.workloads[0].name
-    index.apply(Changes(gone=(gone,)))
+    index.apply(SnapshotChanges(removed=(gone,)))
     assert decide(index) == decide(index.snapshot())
 
 

@@ -18,7 +18,7 @@ NODES = [Node(name=name, devices=4, gpu_type=gpu_type) for name, gpu_type in TYP
 
 def parts_of(*projects: Project) -> dict[str | None, ProjectNode]:
     """Return the quota entries of the first project by GPU type."""
-    account = ProjectTree(projects).accounts[projects[0].name]
+    account = ProjectTree(projects).projects[projects[0].name]
     return {part.gpu_type: part for part in account.parts}
 
 
@@ -46,7 +46,7 @@ def test_types(gpu_type: str, expected: set[str]) -> None:
 
 
 def test_an_undivided_project_has_all_types() -> None:
-    account = ProjectTree([project("y", 1)]).accounts["y"]
+    account = ProjectTree([project("y", 1)]).projects["y"]
 
     assert types_of(account, TYPES.values()) == set(TYPES.values())
 
@@ -73,13 +73,13 @@ CANDIDATES: dict[str, tuple[Workload, list[str]]] = {
 
 @pytest.mark.parametrize(("workload", "expected"), CANDIDATES.values(), ids=list(CANDIDATES))
 def test_candidates(workload: Workload, expected: list[str]) -> None:
-    account = ProjectTree([X]).accounts["x"]
+    account = ProjectTree([X]).projects["x"]
 
     assert [part.gpu_type for part in candidates(account, workload, TYPES)] == expected
 
 
 def test_a_type_that_is_not_there_is_no_candidate() -> None:
-    account = ProjectTree([X]).accounts["x"]
+    account = ProjectTree([X]).projects["x"]
 
     found = candidates(account, job("j"), {"n1": "a100"})
     assert [part.gpu_type for part in found] == ["a100"]

@@ -19,9 +19,9 @@ from runai.hub_service.scheduler import (
     decide,
 )
 from runai.hub_service.scheduler.state.equivalence import PodSet
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
-from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
+from runai.hub_service.scheduler.steps.reclaim_bounds import ReclaimBounds
 from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
 
 
@@ -47,24 +47,24 @@ def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
     counted = done(world)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bounds, "could_suffice", lambda *_arguments: True)
+        patch.setattr(ReclaimBounds, "could_suffice", lambda *_arguments: True)
         assert done(world) == counted
 
 
 # ---- exactness of the bounds: a looser bound decides alike, but searches in vain
 
-OTHERS = PreemptionScope(others=True, own=False, surplus_only=False, lent=False)
-OWN = PreemptionScope(others=False, own=True, surplus_only=False, lent=False)
+OTHERS = PreemptionScope(other_projects=True, own_project=False, surplus_only=False, lent=False)
+OWN = PreemptionScope(other_projects=False, own_project=True, surplus_only=False, lent=False)
 PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
 
 
-def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[Bounds, PodSet]:
+def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[ReclaimBounds, PodSet]:
     """Return the bounds of a world, and the claim of `new` of project a, within its quota."""
-    state = State(world, tree_of(world))
+    state = PlanningState(world, tree_of(world))
     for name, fair_share in shares.items():
-        state.tree.accounts[name].fair_share = fair_share
+        state.tree.projects[name].fair_share = fair_share
     item = state.by_name["new"]
-    return Bounds(state), PodSet(item, tuple(item.members), is_surplus=False)
+    return ReclaimBounds(state), PodSet(item, tuple(item.members), is_surplus=False)
 
 
 OVER = {
@@ -85,8 +85,8 @@ def test_bounds_report_if_another_project_is_over_its_share(
 ) -> None:
     bounds, unit = claim(snapshot("1x4", PROJECTS, [*there, job("new", 1)]))
 
-    assert bounds.is_anybody_over(unit, OTHERS) is expected
-    assert bounds.is_anybody_over(unit, OWN)
+    assert bounds.has_project_over(unit, OTHERS) is expected
+    assert bounds.has_project_over(unit, OWN)
 
 
 ENOUGH = {
@@ -130,4 +130,4 @@ def test_claimant_at_exact_quota_counts_gpus_of_other_projects_over_their_share(
     bounds, unit = claim(world, shares={"b": 2000})
 
     assert bounds.could_suffice([0], unit, OTHERS)
-    assert bounds.is_anybody_over(unit, OTHERS)
+    assert bounds.has_project_over(unit, OTHERS)

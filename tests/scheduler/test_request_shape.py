@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
-from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL, Kinds
+from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL, RequestShapes
 
 NODES = [
     Node(name="bare", cpu_milli=4000),
@@ -58,27 +58,29 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
 
 @pytest.mark.parametrize(("asked", "booked", "where"), TABLE.values(), ids=TABLE)
 def test_a_kind(asked: dict[str, Any], booked: tuple[int, int, int, int], where: set[str]) -> None:
-    kind = Kinds(NODES).of(Worker(name="w", **asked), ())
+    kind = RequestShapes(NODES).shape_of(Worker(name="w", **asked), ())
 
     assert (kind.devices, kind.milli, kind.mib, kind.quota) == booked
     assert {NODES[index].name for index in kind.nodes} == where
 
 
 def test_node_types_of_every_project_above_restrict_it() -> None:
-    kinds = Kinds(NODES)
+    kinds = RequestShapes(NODES)
     worker = Worker(name="w")
 
-    assert kinds.of(worker, (("train", "build"),)).nodes == {1}
-    assert kinds.of(worker, (("train",), ("build",))).nodes == set()
+    assert kinds.shape_of(worker, (("train", "build"),)).nodes == {1}
+    assert kinds.shape_of(worker, (("train",), ("build",))).nodes == set()
 
 
 def test_the_same_request_is_the_same_kind() -> None:
-    kinds = Kinds(NODES)
-    first = kinds.of(Worker(name="a", gpus=MilliGpu(500)), ())
+    kinds = RequestShapes(NODES)
+    first = kinds.shape_of(Worker(name="a", gpus=MilliGpu(500)), ())
 
-    assert kinds.of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
+    assert (
+        kinds.shape_of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
+    )
     others = [
-        kinds.of(worker, types)
+        kinds.shape_of(worker, types)
         for worker, types in [
             (Worker(name="c", gpus=MilliGpu(250)), ()),
             (Worker(name="c", gpus=MilliGpu(500), cpu_milli=1), ()),
@@ -109,9 +111,9 @@ def test_the_same_request_is_the_same_kind() -> None:
 def test_a_booking(
     asked: dict[str, Any], node: int, devices: tuple[int, ...], mib: int, quota: int, shares: int
 ) -> None:
-    kinds = Kinds(NODES)
+    kinds = RequestShapes(NODES)
 
-    booking = kinds.book(kinds.of(Worker(name="w", **asked), ()), node, devices)
+    booking = kinds.book(kinds.shape_of(Worker(name="w", **asked), ()), node, devices)
 
     assert (booking.node, booking.devices) == (node, devices)
     assert (booking.mib, booking.quota, booking.shares) == (mib, quota, shares)

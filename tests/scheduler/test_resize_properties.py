@@ -19,7 +19,7 @@ from runai.hub_service.scheduler import (
     decide,
     milli_gpus,
 )
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, SnapshotChanges
 
 
 @st.composite
@@ -121,9 +121,9 @@ def test_plans_with_elastic_workers_come_to_rest(world: Snapshot) -> None:
 
 @given(elastic_worlds())
 def test_an_index_decides_about_elastic_workers_as_the_snapshot_does(world: Snapshot) -> None:
-    index = Index(replace(world, workloads=()))
-    index.apply(Changes(workloads=world.workloads))
+    index = ClusterIndex(replace(world, workloads=()))
+    index.apply(SnapshotChanges(workloads=world.workloads))
 
     assert decide(index) == decide(world)
-    index.apply(Changes(workloads=world.workloads[:2], gone=(world.workloads[-1].name,)))
+    index.apply(SnapshotChanges(workloads=world.workloads[:2], removed=(world.workloads[-1].name,)))
     assert decide(index) == decide(index.snapshot())

@@ -10,9 +10,17 @@ from hypothesis import given as each
 from hypothesis import strategies as st
 
 from builders import cluster, job, moved, parent, project, session, snapshot, stopped
-from runai.hub_service.scheduler import Changes, Index, Mib, Node, Plan, Workload, decide
-from runai.hub_service.scheduler.explanations.device_holders import Holdings
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler import (
+    ClusterIndex,
+    Mib,
+    Node,
+    Plan,
+    SnapshotChanges,
+    Workload,
+    decide,
+)
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocations
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.state.victim_order import victims_of
 
@@ -332,9 +340,9 @@ def test_a_project_gives_its_jobs_back_in_order(
     )
     plan = decide(world)
     if by_index:
-        index = Index(replace(world, now=10))
+        index = ClusterIndex(replace(world, now=10))
         decide(index)
-        index.apply(Changes(now=world.now))
+        index.apply(SnapshotChanges(now=world.now))
         plan = decide(index)
 
     assert {worker.rpartition("-")[0] for worker in stopped(plan)} == {expected}
@@ -364,11 +372,11 @@ def test_explanations_and_the_search_for_victims_have_one_order() -> None:
         given("a4", saves=False, started=900),
     ]
     world = snapshot("1x5", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")])
-    seen = Holdings(world, Plan(), world.workloads[-1])
+    seen = HolderAllocations(world, Plan(), world.workloads[-1])
 
-    told = [held.workload.name for held in max(seen.sets_of(seen.held[0].account), key=len)]
-    item_of = State(world, tree_of(world)).by_name
+    told = [held.workload.name for held in max(seen.sets_of(seen.allocations[0].project), key=len)]
+    item_of = PlanningState(world, tree_of(world)).by_name
     victims = [v for w in jobs for v in victims_of(item_of[w.name], world.now)]
     victims.sort(key=lambda victim: victim.key, reverse=True)
 
-    assert told == [victim.item.name for victim in victims] == ["a1", "a0", "a2", "a4", "a3"]
+    assert told == [victim.planned.name for victim in victims] == ["a1", "a0", "a2", "a4", "a3"]

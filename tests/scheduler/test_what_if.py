@@ -9,8 +9,8 @@ import pytest
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import (
     AllowMoves,
-    AskOtherwise,
     Change,
+    ChangeRequest,
     Decision,
     EndWorkloads,
     MilliGpu,
@@ -65,7 +65,7 @@ def test_moves_are_allowed_once() -> None:
 
 def test_a_workload_asks_otherwise_and_keeps_the_rest() -> None:
     def gang(**otherwise):
-        change = AskOtherwise(workload="gang", **otherwise)
+        change = ChangeRequest(workload="gang", **otherwise)
         other = changed(WORLD, [change])
         assert [w.name for w in other.workloads] == ["x", "gang", "ro-1"]
         assert (other.workloads[0], other.workloads[2]) == (WORLD.workloads[0], WORLD.workloads[2])

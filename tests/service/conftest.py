@@ -32,7 +32,7 @@ from fast_service import migrated_ledger, stop_server
 from inline_decisions import inline_scheduler
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
+from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator, bearer_token
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.metrics import Metrics
@@ -134,7 +134,9 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             await cluster.put_project(spec)
         metrics = Metrics()
         ledger = migrated_ledger(tmp_path / "ledger.sqlite")
-        authenticator = SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST)))
+        authenticator = SharedTokenAuthenticator(
+            "hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))
+        )
         members = FormerMembers(cluster, authenticator.person)
         scheduler = inline_scheduler()
         platform = Platform(
@@ -142,11 +144,11 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             controller=Controller(
                 cluster, scheduler, on_cycle=metrics.count, members=members.marked
             ),
-            scheduler=scheduler,
+            decision_worker=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=authenticator,
-            members=members,
+            former_members=members,
             prefix=PREFIX,
             version="test",
             workdir_exists=is_directory,
@@ -164,7 +166,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                             cluster,
                             ledger,
                             platform.controller.changes,
-                            seen=lambda: platform.controller.last.snapshot,
+                            last_snapshot=lambda: platform.controller.last.snapshot,
                         ).run()
                     ),
                     tasks.create_task(ledger.run()),
@@ -173,7 +175,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                 try:
                     yield Served(platform, url, clients)
                 finally:
-                    platform.leaving.set()
+                    platform.shutdown.set()
                     await clients.aclose()
                     await stop_server(server, answering)
                     for task in work:

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Worker, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
 from runai.hub_service.simulation.engine import Run, Setting, simulate
-from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
+from runai.hub_service.simulation.history import EVERY_S, CurrentCluster, left_out, rows_of
 from runai.hub_service.simulation.jobs import PERMILLE
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow
@@ -65,10 +65,10 @@ STORY: list[Submission] = [
 
 def played(
     submissions: Sequence[Submission], folder: Path, policy: Policy = POLICY
-) -> tuple[Log, list[PastWorkload], Today]:
+) -> tuple[Log, list[PastWorkload], CurrentCluster]:
     """Run the submissions; return the decisions, the recorded past and today's settings."""
 
-    async def happen() -> tuple[Log, list[PastWorkload], Today]:
+    async def happen() -> tuple[Log, list[PastWorkload], CurrentCluster]:
         live = Live(submissions, NODES, PROJECTS, policy, EVERY_S)
         ledger = Ledger(folder / "ledger.sqlite", clock=lambda: float(live.now))
         live.look = HistoryRecorder(
@@ -76,7 +76,7 @@ def played(
             ledger,
             live.controller.changes,
             lambda: float(live.now),
-            seen=lambda: live.controller.last.snapshot,
+            last_snapshot=lambda: live.controller.last.snapshot,
         ).write_down
         log = await live.log()
         live.now += 60
@@ -88,21 +88,21 @@ def played(
                 user=one.user,
                 kind="job",
                 submitted=datetime.fromtimestamp(one.submitted, UTC),
-                gpus=one.allocated_s / one.held_s,
-                held_s=one.held_s,
+                gpus=one.allocated_s / one.runtime_s,
+                held_s=one.runtime_s,
                 starts=one.starts,
-                asked=json.loads(one.asked),
+                asked=json.loads(one.request),
             )
             for one in await ledger.past(0.0)
-            if one.held_s
+            if one.runtime_s
         ]
         ledger.close()
-        return log, past, Today.read(snapshot_to_json(live.controller.last.snapshot))
+        return log, past, CurrentCluster.read(snapshot_to_json(live.controller.last.snapshot))
 
     return asyncio.run(happen())
 
 
-def replayed(rows: Sequence[TraceRow], today: Today) -> Log:
+def replayed(rows: Sequence[TraceRow], today: CurrentCluster) -> Log:
     log: Log = []
     setting = Setting(
         nodes=today.nodes,
@@ -190,8 +190,8 @@ def test_recorded_job_that_saves_does_so_when_it_is_replayed(saves):
 
     (row,) = rows_of([a_past(asked=asked)])
 
-    assert row.asked is not None
-    assert row.asked.saves is saves
+    assert row.request is not None
+    assert row.request.saves is saves
 
 
 # ---- durations, and unknown fields
@@ -242,7 +242,7 @@ def test_a_duration_is_what_it_takes_with_all_that_it_asks_for(fields, duration)
 
 def on_one_node(past: Sequence[PastWorkload], gpus: int) -> tuple[Log, Run]:
     log: Log = []
-    today = Today.read(
+    today = CurrentCluster.read(
         {"nodes": [{"name": "n", "devices": gpus}], "projects": [{"name": "a", "quota": 8}]}
     )
     setting = Setting(
@@ -281,11 +281,11 @@ def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
 
 def test_a_platform_that_says_something_new_is_not_understood():
     with pytest.raises(InvalidRequest, match="colour"):
-        Today.read({"policy": {"colour": "red"}})
+        CurrentCluster.read({"policy": {"colour": "red"}})
 
 
 def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
-    seen = Today.read({"projects": [{"name": "a", "quota": 8}], **today})
+    seen = CurrentCluster.read({"projects": [{"name": "a", "quota": 8}], **today})
     known = [one for one in past if one.project == "a"]
     return list(left_out(past, rows_of(known), seen))[1:]
 

@@ -233,7 +233,7 @@ async def test_server_has_the_umask_of_its_account_unless_its_project_has_one(
     spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
     with accounts() as unix, running_service(place, actors, [vision], gpus=1) as service:
         unix.answer("ana", unix.entry("ana", umask="007"))
-        spawner._looked_up = await unix.directory(place).account("ana")
+        spawner._start_account = await unix.directory(place).account("ana")
         assert service.platform is not None
         service.platform.accounts = unix.directory(place)
         assert spawner._umask == "007"  # of one without a project

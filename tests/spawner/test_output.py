@@ -80,7 +80,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
         pytest.skip("needs root, to become a user")
     with accounts() as unix:
         spawner = RunaiLocalSpawner(user=user, system_users=True)
-        spawner._looked_up = unix.account("ana")
+        spawner._start_account = unix.account("ana")
         yield Stage(spawner, unix.folder / "ana", hub_log, UIDS["ana"])
 
 

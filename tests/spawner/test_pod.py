@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects import core_objects
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_variables
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
-from runai.spawner.pod import End, PodStart, environment, start_state, with_session
+from runai.spawner.pod import PodExit, PodStart, environment, start_state, with_session
 from runai.spawner.session import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -204,7 +204,7 @@ def restarted(code: int, reason: str, message: str, **state: Any) -> dict[str, A
     return bound("Running", {"state": state, "lastState": last, "restartCount": 1})
 
 
-def on_node(end: End | None = None, **state: Any) -> PodStart:
+def on_node(end: PodExit | None = None, **state: Any) -> PodStart:
     return PodStart(node="gpu-0", end=end, **state)
 
 
@@ -229,46 +229,52 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
             id="waits for its image",
         ),
         pytest.param(
-            ended("Failed", 1, "Error", "why\n"), on_node(End("exit code 1", "why")), id="failed"
+            ended("Failed", 1, "Error", "why\n"),
+            on_node(PodExit("exit code 1", "why")),
+            id="failed",
         ),
-        pytest.param(ended("Succeeded", 0, "Completed"), on_node(End()), id="finished"),
+        pytest.param(ended("Succeeded", 0, "Completed"), on_node(PodExit()), id="finished"),
         pytest.param(
             restarted(1, "Error", "why", running={}),
-            on_node(End("exit code 1", "why")),
+            on_node(PodExit("exit code 1", "why")),
             id="started again",
         ),
         pytest.param(
             restarted(1, "Error", "first", terminated={"exitCode": 2, "message": "second"}),
-            on_node(End("exit code 1", "first")),
+            on_node(PodExit("exit code 1", "first")),
             id="ended twice",
         ),
         pytest.param(
             restarted(137, "OOMKilled", "", **BACK_OFF),
-            on_node(End("exit code 137: out of memory")),
+            on_node(PodExit("exit code 137: out of memory")),
             id="out of memory",
         ),
         pytest.param(
             restarted(128, "StartError", 'exec: "/nowhere": no such file', **BACK_OFF),
             on_node(
-                End("exit code 128: it could not be started", 'exec: "/nowhere": no such file')
+                PodExit("exit code 128: it could not be started", 'exec: "/nowhere": no such file')
             ),
             id="program is missing",
         ),
         pytest.param(
             ended("Failed", 1, "OfAnotherRuntime"),
-            on_node(End("exit code 1: OfAnotherRuntime")),
+            on_node(PodExit("exit code 1: OfAnotherRuntime")),
             id="unknown reason",
         ),
         pytest.param(
-            bound("Running", {**RUNNING, "restartCount": 1}), on_node(End()), id="how is unknown"
+            bound("Running", {**RUNNING, "restartCount": 1}),
+            on_node(PodExit()),
+            id="how is unknown",
         ),
         pytest.param(
             {"spec": NODE, "status": EVICTED},
-            on_node(End("The node was low on memory")),
+            on_node(PodExit("The node was low on memory")),
             id="evicted",
         ),
         pytest.param(
-            {"spec": NODE, "status": {"phase": "Failed"}}, on_node(End()), id="failed, no word why"
+            {"spec": NODE, "status": {"phase": "Failed"}},
+            on_node(PodExit()),
+            id="failed, no word why",
         ),
         pytest.param(
             {
@@ -312,7 +318,7 @@ def test_line_that_the_share_of_a_pod_with_many_containers_cuts_is_not_told():
     pod = ended("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(1536, "x"))
     pod["spec"] = {**NODE, "initContainers": [{"name": f"init-{n}"} for n in range(6)]}
 
-    assert start_state(pod).end == End("exit code 1", "second")
+    assert start_state(pod).end == PodExit("exit code 1", "second")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform
-from runai.hub_service.processes.tmp_dirs import is_of_one
+from runai.hub_service.processes.tmp_dirs import is_in_tmp_dir
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
@@ -30,7 +30,7 @@ def test_server_has_a_closed_folder_that_cleaners_spare_and_that_ends_with_it(
     own = place(fresh, "ana")
     environment = fresh.environment("ana")
 
-    assert is_of_one(str(own))
+    assert is_in_tmp_dir(str(own))
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     assert environment["TORCHINDUCTOR_CACHE_DIR"].startswith(environment["HOME"])
     cleaner = ["flock", "--nonblock", "--exclusive", str(own), "true"]

@@ -11,7 +11,7 @@ import pytest
 from overviews import overview, workload
 from runai.hub_service.wire.errors import RunaiError, Unauthenticated, Unavailable
 from runai.hub_service.wire.schemas import Overview
-from runai.widgets.live import Live, Lost, News
+from runai.widgets.live import ConnectionLost, Live, StreamUpdate
 
 
 class Source:
@@ -51,7 +51,7 @@ def threads() -> list[threading.Thread]:
 
 
 def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, eventually):
-    heard: list[list[News]] = [[], []]
+    heard: list[list[StreamUpdate]] = [[], []]
     for each in heard:
         live.listen(each.append)
     source.news.put(FIRST)
@@ -62,20 +62,20 @@ def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, even
 
 
 def test_late_listener_gets_the_latest_news_at_once(live, source, eventually):
-    first: list[News] = []
+    first: list[StreamUpdate] = []
     live.listen(first.append)
     source.news.put(FIRST)
     eventually(lambda: first == [FIRST])
 
-    later: list[News] = []
+    later: list[StreamUpdate] = []
     live.listen(later.append)
 
     assert later == [FIRST]
 
 
 def test_listener_that_left_gets_no_more_news(live, source, eventually):
-    stays: list[News] = []
-    leaves: list[News] = []
+    stays: list[StreamUpdate] = []
+    leaves: list[StreamUpdate] = []
     live.listen(stays.append)
     leave = live.listen(leaves.append)
     source.news.put(FIRST)
@@ -89,7 +89,7 @@ def test_listener_that_left_gets_no_more_news(live, source, eventually):
 
 
 def test_thread_ends_without_listeners_and_restarts_with_one(live, source, eventually):
-    heard: list[News] = []
+    heard: list[StreamUpdate] = []
     leave = live.listen(heard.append)
     source.news.put(FIRST)
     eventually(lambda: heard == [FIRST])
@@ -104,21 +104,21 @@ def test_thread_ends_without_listeners_and_restarts_with_one(live, source, event
 
 
 def test_a_service_that_is_away_is_told_and_waited_for(live, source, eventually):
-    heard: list[News] = []
+    heard: list[StreamUpdate] = []
     live.listen(heard.append)
     source.news.put(Unavailable("It is away.", hint="Wait."))
     source.news.put(FIRST)
 
-    eventually(lambda: heard == [Lost("It is away. Wait.", retrying=True), FIRST])
+    eventually(lambda: heard == [ConnectionLost("It is away. Wait.", retrying=True), FIRST])
 
 
 def test_a_token_that_is_revoked_is_told_once_and_not_tried_again(live, source, eventually):
-    heard: list[News] = []
+    heard: list[StreamUpdate] = []
     live.listen(heard.append)
     source.news.put(Unauthenticated("The token is revoked."))
 
     eventually(lambda: threads() == [])
-    assert heard == [Lost("The token is revoked.", retrying=False)]
+    assert heard == [ConnectionLost("The token is revoked.", retrying=False)]
     assert source.opened == 1
 
 
@@ -126,7 +126,7 @@ def test_stream_that_was_refused_begins_again_after_a_login(source, monkeypatch,
     monkeypatch.setattr("runai.widgets.live.LAST_RETRY_S", 0.01)
     logins = [1]
     live = Live(source.events, lambda: logins[0])
-    heard: list[News] = []
+    heard: list[StreamUpdate] = []
     leave = live.listen(heard.append)
     source.news.put(Unauthenticated("It is revoked."))
     eventually(lambda: len(heard) == 1)

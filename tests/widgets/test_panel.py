@@ -227,7 +227,7 @@ def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bo
     view = jobs_view(bob, [job])
     eventually(lambda: states(view) == {"exp1": "running"})
 
-    view._on_news(before)  # the stream's latest, as a view begins
+    view._on_stream_update(before)  # the stream's latest, as a view begins
 
     assert states(view) == {"exp1": "running"}
     job.delete()
@@ -243,11 +243,11 @@ def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, e
     eventually(lambda: job.state == "suspended")
     without = bob.client.overview().model_copy(update={"workloads": []})
 
-    view._on_news(without)
+    view._on_stream_update(without)
 
     assert states(view) == {"exp1": "suspended"}
     job.delete()
-    view._on_news(without)
+    view._on_stream_update(without)
     assert states(view) == {"exp1": "deleted"}
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from runai.hub_service.processes.per_process import Birthplace
+from runai.hub_service.processes.per_process import CreatorProcess
 from runai.utils.flock import Flock
 
 TIME: Final = "%d/%m/%Y %H:%M:%S"
@@ -159,9 +159,9 @@ def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any
         if strategy is Strategy.GridSearch:
             free += [e for e in experiments if e["status"] == Status.Unassigned]
         elif not free:
-            drawn = {name: random.choice(values) for name, values in grid.items()}  # noqa: S311  no secret
+            sample = {name: random.choice(values) for name, values in grid.items()}  # noqa: S311  no secret
             number = max((e["id"] for e in experiments), default=0) + 1
-            experiments.append({"id": number, "config": drawn})
+            experiments.append({"id": number, "config": sample})
             free = experiments[-1:]
         if not free:
             raise HpoError(
@@ -190,10 +190,10 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
 
 
 def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
-    process = Birthplace()
+    process = CreatorProcess()
 
     def leave(signum: int, frame: FrameType | None) -> None:
-        if process.leave_to(before, signum):
+        if process.delegate_signal(before, signum):
             return
 
         def continue_signal() -> None:

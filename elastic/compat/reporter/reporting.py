@@ -10,7 +10,7 @@ import contextlib
 import threading
 from typing import Final, Self
 
-from runai.hub_service.processes.per_process import Birthplace
+from runai.hub_service.processes.per_process import CreatorProcess
 from runai.reporter.pushing import Report, ReportType, push
 from runai.utils.notices import notice
 
@@ -29,12 +29,12 @@ class Reporter(threading.Thread):
         self._changed = threading.Condition()
         self._waiting: dict[tuple[str, ReportType], Report] = {}
         self._finishing = False
-        self._process = Birthplace()
+        self._process = CreatorProcess()
 
     @property
     def is_here(self) -> bool:
         """True in the process that has the thread, False in a child of it."""
-        return self._process.is_here
+        return self._process.is_current
 
     def start(self, daemon: bool = True) -> None:  # noqa: FBT001, FBT002 - the original's
         """Start the thread; a daemon ends with the process, also with unsent reports."""

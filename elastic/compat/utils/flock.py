@@ -19,7 +19,7 @@ class Flock:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._held: list[int] = []
+        self._descriptors: list[int] = []
 
     def __enter__(self) -> Self:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -28,8 +28,8 @@ class Flock:
         except BaseException:
             os.close(descriptor)
             raise
-        self._held.append(descriptor)
+        self._descriptors.append(descriptor)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._held.pop())  # unlocks
+        os.close(self._descriptors.pop())  # unlocks

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 
-_SAID: set[str] = set()
+_LOGGED: set[str] = set()
 
 
 def notice(text: str) -> None:
     """Log a warning, unless this process has logged the same one."""
-    if text not in _SAID:
-        _SAID.add(text)
+    if text not in _LOGGED:
+        _LOGGED.add(text)
         logging.getLogger("runai").warning(text)

@@ -44,7 +44,7 @@ Update = tuple[MicroBatch, ...]
 Batch = Any  # the result of collate_fn
 
 
-class Reading(Protocol):
+class LoadingJob(Protocol):
     """A job's interface for loaders: its position, and this rank's part of an update."""
 
     seed: int
@@ -77,12 +77,12 @@ class Reading(Protocol):
         """
 
 
-_made: list[Reading] = []  # the last job, the default of loaders
+_default_jobs: list[LoadingJob] = []  # the last job, the default of loaders
 
 
-def set_default_job(job: Reading) -> None:
+def set_default_job(job: LoadingJob) -> None:
     """Set the job that loaders without a `job` use."""
-    _made[:] = [job]
+    _default_jobs[:] = [job]
 
 
 class DataLoader:
@@ -102,7 +102,7 @@ class DataLoader:
         count: Callable[[Batch], int] | None = None,
         augment: bool = True,
         collate_fn: Callable[[list[Any]], Batch] | None = None,
-        job: Reading | None = None,
+        job: LoadingJob | None = None,
         **options: Any,  # noqa: ANN401 - passed on unchanged
     ) -> None:
         """Configure the loader; nothing is read yet.
@@ -134,18 +134,18 @@ class DataLoader:
         self._inner: data.DataLoader[Any] | None = None
 
     @property
-    def job(self) -> Reading:
+    def job(self) -> LoadingJob:
         """The job with this loader's position.
 
         Raises:
             RuntimeError: if there is none.
         """
         if self._job is None:
-            if not _made:
+            if not _default_jobs:
                 raise RuntimeError(
                     "There is no job yet: make an elastic.Job before iterating the loader."
                 )
-            self._job = _made[0]
+            self._job = _default_jobs[0]
         return self._job
 
     def __len__(self) -> int:
@@ -271,7 +271,7 @@ def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a collated Portion
 
 
 def _weigh(
-    update: Sequence[tuple[MicroBatch, Batch]], count: Callable[[Batch], int], job: Reading
+    update: Sequence[tuple[MicroBatch, Batch]], count: Callable[[Batch], int], job: LoadingJob
 ) -> list[tuple[MicroBatch, Batch]]:
     """Weight this rank's micro-batches of an update by their counts, relative to all ranks.
 
@@ -287,10 +287,10 @@ def _weigh(
         (
             replace(
                 micro,
-                weight=counted / total if total else 0.0,
+                weight=item_count / total if total else 0.0,
                 unit=1 / total if total and micro.part.size else 0.0,
             ),
             batch,
         )
-        for (micro, batch), counted in zip(update, counts, strict=True)
+        for (micro, batch), item_count in zip(update, counts, strict=True)
     ]

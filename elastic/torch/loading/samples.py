@@ -70,7 +70,7 @@ class Samples(Dataset[Any]):
             return [self._dataset[index] for _, index in wheres]
         return [self[where] for where in wheres]
 
-    def shown_to_script(self, info: WorkerInfo) -> WorkerInfo:
+    def script_worker_info(self, info: WorkerInfo) -> WorkerInfo:
         """Return a loading process's info with the script's own data set in it."""
         script = cast("Dataset[Any]", self._dataset)
         return WorkerInfo(id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=script)
@@ -116,7 +116,7 @@ class SampleStream(IterableDataset[Portion]):
         self._epoch, self._seed, self._augment = epoch, seed, augment
         self._first = 0
 
-    def shown_to_script(self, _: WorkerInfo) -> WorkerInfo:
+    def script_worker_info(self, _: WorkerInfo) -> WorkerInfo:
         """Return the info of a single loading process, with the epoch's seed."""
         seed = key(self._seed, _ORDER, self._epoch)
         script = cast("Dataset[Any]", self._dataset)
@@ -148,14 +148,14 @@ class SampleStream(IterableDataset[Portion]):
         if callable(begin := getattr(self._dataset, "set_epoch", None)):
             begin(self._epoch)
         info = get_worker_info()
-        shown = info and self.shown_to_script(info)
+        script_info = info and self.script_worker_info(info)
         # A generator divides itself in its first lines, which run at the first `next`.
-        samples = _with_worker_info(shown, lambda: iter(self._dataset))
+        samples = _with_worker_info(script_info, lambda: iter(self._dataset))
         for index in count():
             if self._augment:
                 seed_everything(key(self._seed, _SAMPLE, self._epoch, index))
             try:
-                sample = _with_worker_info(shown, lambda: next(samples))
+                sample = _with_worker_info(script_info, lambda: next(samples))
             except StopIteration:
                 return
             if index == 0 and self._augment:
@@ -181,8 +181,8 @@ class WorkerInit:
         info = get_worker_info()
         assert info is not None
         assert isinstance(info.dataset, Samples | SampleStream)
-        shown = info.dataset.shown_to_script(info)
-        _with_worker_info(shown, lambda: function(shown.id))
+        script_info = info.dataset.script_worker_info(info)
+        _with_worker_info(script_info, lambda: function(script_info.id))
 
 
 def _outlive_sigterm() -> None:

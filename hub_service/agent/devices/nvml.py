@@ -1,6 +1,6 @@
 """Device source for real GPUs, through NVML (package nvidia-ml-py, imported as `pynvml`).
 
-Combines devices (`nvml_hardware`), processes (`nvml_processes`, `process_owners`) and faults
+Combines devices (`nvml_inventory`), processes (`nvml_processes`, `process_owners`) and faults
 (`nvml_health`) in one poll. Requires the host's PID namespace. Same protocol and tests as
 `simulated`.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_gpm import InstanceLoads
+from runai.hub_service.agent.devices.nvml_gpm import GpmUtilization
 from runai.hub_service.agent.devices.nvml_hardware import (
     AllocatableDevice,
     Gpu,
@@ -27,9 +27,9 @@ from runai.hub_service.agent.devices.nvml_processes import (
     Sample,
     average,
     busy_by_process,
-    users,
+    device_processes,
 )
-from runai.hub_service.agent.processes.process_owners import Owners, ProcessOwner
+from runai.hub_service.agent.processes.process_owners import ProcessOwner, ProcessOwners
 from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
 from runai.hub_service.model.device import Device
 from runai.hub_service.wire.agent_reports import AgentAllocation
@@ -49,14 +49,14 @@ class NvmlDevices:
         except pynvml.NVMLError as error:
             raise NvmlMissing(f"NVML says: {error}") from error
         self._open = True
-        self._owners = Owners()
+        self._owners = ProcessOwners()
         self._before = time.monotonic()
         self._health: Health | None = None
-        self._loads: InstanceLoads | None = None
+        self._gpm: GpmUtilization | None = None
         try:
             self._gpus = open_gpus(number)
             self._health = Health(self._gpus)
-            self._loads = InstanceLoads(self._gpus)
+            self._gpm = GpmUtilization(self._gpus)
         except NvmlMissing:
             self.close()
             raise
@@ -74,9 +74,12 @@ class NvmlDevices:
         assert self._health is not None
         faults = self._health.faults()
         return [
-            replace(part.device, fault=faults.get(part.device.uuid, part.device.fault))
+            replace(
+                nvml_device.device,
+                fault=faults.get(nvml_device.device.uuid, nvml_device.device.fault),
+            )
             for gpu in self._gpus
-            for part in gpu.parts
+            for nvml_device in gpu.devices
         ]
 
     def close(self) -> None:
@@ -85,8 +88,8 @@ class NvmlDevices:
             self._open = False
             if self._health is not None:
                 self._health.close()
-            if self._loads is not None:
-                self._loads.close()
+            if self._gpm is not None:
+                self._gpm.close()
             pynvml.nvmlShutdown()
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
@@ -94,7 +97,7 @@ class NvmlDevices:
         assert self._health is not None
         self._owners.set_allocations(allocations)
         faults = self._health.faults()
-        read = [one for gpu in self._gpus for one in self._read(gpu, faults)]
+        read = [reading for gpu in self._gpus for reading in self._read(gpu, faults)]
         processes = [process for _, found in read for process in found or ()]
         self._owners.retain({p.pid for p in processes})
         moment = time.monotonic()
@@ -118,34 +121,37 @@ class NvmlDevices:
                 busy = busy_by_process(gpu)
             except pynvml.NVMLError as error:
                 failure = error
-        for part in gpu.parts:
-            fault = faults.get(part.device.uuid, part.device.fault)
+        for nvml_device in gpu.devices:
+            fault = faults.get(nvml_device.device.uuid, nvml_device.device.fault)
             if gpu.handle is not None and failure is None:
                 try:
-                    total = self._total(gpu, part, fault)
-                    yield total, self._processes(part, busy, total)
+                    total = self._total(gpu, nvml_device, fault)
+                    yield total, self._processes(nvml_device, busy, total)
                 except pynvml.NVMLError as error:
-                    yield _gap(part, lost(error) or fault), None
+                    yield _gap(nvml_device, lost(error) or fault), None
             else:
-                yield _gap(part, (lost(failure) if failure else "") or fault), None
+                yield _gap(nvml_device, (lost(failure) if failure else "") or fault), None
 
-    def _total(self, gpu: Gpu, part: AllocatableDevice, fault: str) -> DeviceReading:
-        rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
+    def _total(self, gpu: Gpu, nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+        rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, nvml_device.handle)
         busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
-        if busy is None and self._loads is not None:
-            busy = self._loads.since_last(gpu, part)
-        return DeviceReading(part.device.uuid, busy, used_mib(part.handle), fault)
+        if busy is None and self._gpm is not None:
+            busy = self._gpm.utilization_since_last(gpu, nvml_device)
+        return DeviceReading(nvml_device.device.uuid, busy, used_mib(nvml_device.handle), fault)
 
     def _processes(
-        self, part: AllocatableDevice, busy: dict[int, list[Sample]] | None, total: DeviceReading
+        self,
+        nvml_device: AllocatableDevice,
+        busy: dict[int, list[Sample]] | None,
+        total: DeviceReading,
     ) -> list[ProcessReading]:
-        memory, clients = users(part)
-        device, readings = part.device.uuid, []
+        memory, clients = device_processes(nvml_device)
+        device, readings = nvml_device.device.uuid, []
         # A busy MPS server works for any of its clients: their load is unknown, not zero.
         served = bool(clients) and any(self._serves(pid, s) for pid, s in (busy or {}).items())
         # NVML reports load by process for whole GPUs only, so no other MIG instance is in `busy`.
         for pid in sorted(memory.keys() | (busy or {}).keys()):
-            whose = self._owners.whose(pid)
+            owner = self._owners.owner_of(pid)
             is_known = busy is not None and (pid in busy or not (served and pid in clients))
             samples, since = (busy or {}).get(pid, []) if is_known else None, 0.0
             if samples and (before := self._owners.before(pid)) is not None:
@@ -154,32 +160,32 @@ class NvmlDevices:
                 if busy_until := average(samples, end=since):
                     readings.append(_reading(device, pid, former, busy_until, 0))
             load = None if samples is None else average(samples, since)
-            readings.append(_reading(device, pid, whose, load, memory.get(pid)))
+            readings.append(_reading(device, pid, owner, load, memory.get(pid)))
         if len(readings) == 1 and busy is None:
             # No load by process: the only process on the device causes all of its load.
             return [readings[0]._replace(utilization=total.utilization)]
         return readings
 
     def _serves(self, pid: int, samples: Sequence[Sample]) -> bool:
-        return average(samples) > 0 and self._owners.whose(pid).name.startswith(MPS_SERVER)
+        return average(samples) > 0 and self._owners.owner_of(pid).name.startswith(MPS_SERVER)
 
 
-def _gap(part: AllocatableDevice, fault: str) -> DeviceReading:
-    return DeviceReading(part.device.uuid, None, None, fault)
+def _gap(nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+    return DeviceReading(nvml_device.device.uuid, None, None, fault)
 
 
 def _reading(
-    device: str, pid: int, whose: ProcessOwner, utilization: float | None, memory_mib: int | None
+    device: str, pid: int, owner: ProcessOwner, utilization: float | None, memory_mib: int | None
 ) -> ProcessReading:
     return ProcessReading(
         device=device,
         pid=pid,
-        workload=whose.owner.workload if whose.owner else "",
+        workload=owner.allocation.workload if owner.allocation else "",
         utilization=utilization,
         memory_mib=memory_mib,
-        worker=whose.owner.worker if whose.owner else "",
-        account=whose.account,
-        name=whose.name,
-        notebook=whose.notebook,
-        created=whose.created,
+        worker=owner.allocation.worker if owner.allocation else "",
+        account=owner.account,
+        name=owner.name,
+        notebook=owner.notebook,
+        created=owner.created,
     )

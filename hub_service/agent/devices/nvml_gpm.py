@@ -25,51 +25,51 @@ class _GpmReadings:
     now: Any
 
 
-class InstanceLoads:
+class GpmUtilization:
     """Counters of each instance, as read at the previous poll."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         """Read all counters once, as the baseline of the first poll."""
-        self._kept: dict[str, _GpmReadings] = {}
+        self._counters: dict[str, _GpmReadings] = {}
         for gpu in gpus:
-            for part in gpu.parts:
-                if part.has_own_counters and _has_counters(gpu):
+            for nvml_device in gpu.devices:
+                if nvml_device.has_own_counters and _has_counters(gpu):
                     with suppress(pynvml.NVMLError):
-                        self._begin(gpu, part)
+                        self._begin(gpu, nvml_device)
 
     def close(self) -> None:
         """Free the counters' memory; repeated calls do nothing."""
-        for counters in self._kept.values():
+        for counters in self._counters.values():
             for sample in (counters.before, counters.now):
                 with suppress(pynvml.NVMLError):
                     pynvml.nvmlGpmSampleFree(sample)
-        self._kept = {}
+        self._counters = {}
 
-    def since_last(self, gpu: Gpu, part: AllocatableDevice) -> float | None:
+    def utilization_since_last(self, gpu: Gpu, nvml_device: AllocatableDevice) -> float | None:
         """Return the share of time that a MIG instance was busy since the last call.
 
         0..1; None: unknown, as on GPUs without these counters.
         """
-        counters = self._kept.get(part.device.uuid)
+        counters = self._counters.get(nvml_device.device.uuid)
         if counters is None:
             return None
         try:
-            _read(gpu, part, counters.now)
+            _read(gpu, nvml_device, counters.now)
             busy = _busy(counters)
         except pynvml.NVMLError:
             return None
         counters.before, counters.now = counters.now, counters.before
         return busy
 
-    def _begin(self, gpu: Gpu, part: AllocatableDevice) -> None:
+    def _begin(self, gpu: Gpu, nvml_device: AllocatableDevice) -> None:
         before = pynvml.nvmlGpmSampleAlloc()
         try:
             counters = _GpmReadings(before, pynvml.nvmlGpmSampleAlloc())
         except pynvml.NVMLError:
             pynvml.nvmlGpmSampleFree(before)
             raise
-        self._kept[part.device.uuid] = counters
-        _read(gpu, part, counters.before)
+        self._counters[nvml_device.device.uuid] = counters
+        _read(gpu, nvml_device, counters.before)
 
 
 def _has_counters(gpu: Gpu) -> bool:
@@ -77,17 +77,17 @@ def _has_counters(gpu: Gpu) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def _read(gpu: Gpu, part: AllocatableDevice, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
-    assert part.instance is not None
-    pynvml.nvmlGpmMigSampleGet(gpu.handle, part.instance[0], sample)
+def _read(gpu: Gpu, nvml_device: AllocatableDevice, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
+    assert nvml_device.instance is not None
+    pynvml.nvmlGpmMigSampleGet(gpu.handle, nvml_device.instance[0], sample)
 
 
 def _busy(counters: _GpmReadings) -> float | None:
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
-    asked.sample1, asked.sample2 = counters.before, counters.now
-    asked.metrics[0].metricId = _BUSY
-    found = pynvml.nvmlGpmMetricsGet(asked).metrics[0]
+    metrics_get = pynvml.c_nvmlGpmMetricsGet_t()
+    metrics_get.version, metrics_get.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
+    metrics_get.sample1, metrics_get.sample2 = counters.before, counters.now
+    metrics_get.metrics[0].metricId = _BUSY
+    metric = pynvml.nvmlGpmMetricsGet(metrics_get).metrics[0]
     # NaN fails both comparisons.
-    valid = found.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= found.value <= 100
-    return found.value / 100 if valid else None
+    valid = metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= metric.value <= 100
+    return metric.value / 100 if valid else None

@@ -48,7 +48,7 @@ class Gpu:
 
     uuid: str
     handle: Any
-    parts: list[AllocatableDevice]
+    devices: list[AllocatableDevice]
     last_sample: int = 0
     """Driver's time stamp (µs) of the newest counted sample."""
 
@@ -61,15 +61,15 @@ def open_gpus(number: int | None) -> list[Gpu]:
         NVMLError: the library does not answer.
     """
     gpus: list[Gpu] = []
-    wanted = number
+    remaining = number
     found = 0
     for index in range(pynvml.nvmlDeviceGetCount()):
         gpu = _gpu(index, found)
-        found += len(gpu.parts)
-        gpu.parts = gpu.parts[:wanted]
-        if wanted is not None:
-            wanted -= len(gpu.parts)
-        if gpu.parts:
+        found += len(gpu.devices)
+        gpu.devices = gpu.devices[:remaining]
+        if remaining is not None:
+            remaining -= len(gpu.devices)
+        if gpu.devices:
             gpus.append(gpu)
     if found == 0 or (number is not None and found < number):
         raise NvmlMissing(f"NVML finds {found}")
@@ -87,8 +87,8 @@ def _gpu(index: int, first: int) -> Gpu:
     except pynvml.NVMLError as error:
         # A broken GPU keeps its index: the indices of all later devices depend on it.
         name = f"GPU-{index}-that-does-not-answer"
-        broken = Device(first, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
-        return Gpu(name, None, [AllocatableDevice(None, broken)])
+        device = Device(first, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
+        return Gpu(name, None, [AllocatableDevice(None, device)])
 
 
 def _instances(handle: Any, first: int) -> Iterator[AllocatableDevice]:  # noqa: ANN401  an opaque pointer
@@ -105,9 +105,9 @@ def _instances(handle: Any, first: int) -> Iterator[AllocatableDevice]:  # noqa:
             int(pynvml.nvmlDeviceGetComputeInstanceId(instance)),
         )
         found.append((instance, ids))
-    of_gpu_instance = Tally(gpu_instance for _, (gpu_instance, _) in found)
+    compute_instances = Tally(gpu_instance for _, (gpu_instance, _) in found)
     for index, (instance, ids) in enumerate(found, first):
-        alone = of_gpu_instance[ids[0]] == 1
+        alone = compute_instances[ids[0]] == 1
         yield AllocatableDevice(instance, _device(instance, index), ids, has_own_counters=alone)
 
 

@@ -54,7 +54,7 @@ which concerns the IMEX domain."""
 
 _NO_RECOVERY = 0
 
-LOOK_AGAIN_S = 60.0
+STATE_INTERVAL_S = 60.0
 """Interval between queries of a GPU's state. An XID counts for at least this long."""
 
 _FIELD_RECOVERY = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older releases have no name for it
@@ -71,7 +71,7 @@ class Health:
         self._clock = clock
         self._xids: dict[str, tuple[float, str]] = {}
         self._state: dict[str, str] = {}
-        self._asked: dict[str, float] = {}
+        self._queried_at: dict[str, float] = {}
         self._events: Any = None
         self._listen()
 
@@ -90,17 +90,17 @@ class Health:
         faults = {}
         for gpu in self._gpus:
             self._refresh_state(gpu, now)
-            for part in gpu.parts:
-                _, xid = self._xids.get(part.device.uuid, (0.0, ""))
+            for nvml_device in gpu.devices:
+                _, xid = self._xids.get(nvml_device.device.uuid, (0.0, ""))
                 if fault := xid or self._state.get(gpu.uuid, ""):
-                    faults[part.device.uuid] = fault
+                    faults[nvml_device.device.uuid] = fault
         return faults
 
     def _refresh_state(self, gpu: Gpu, now: float) -> None:
-        """Query a GPU's state every `LOOK_AGAIN_S`; clear its XIDs if it needs no recovery."""
-        if now - self._asked.get(gpu.uuid, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
+        """Query a GPU's state every `STATE_INTERVAL_S`; clear its XIDs if it needs no recovery."""
+        if now - self._queried_at.get(gpu.uuid, -STATE_INTERVAL_S) < STATE_INTERVAL_S:
             return
-        self._asked[gpu.uuid] = now
+        self._queried_at[gpu.uuid] = now
         try:
             recovery = _recovery(gpu.handle)
             rows = call_or_none(pynvml.nvmlDeviceGetRemappedRows, gpu.handle)
@@ -113,21 +113,21 @@ class Health:
             text = "memory rows could not be remapped"
         self._state[gpu.uuid] = text
         if recovery == _NO_RECOVERY:
-            for part in gpu.parts:
-                since, _ = self._xids.get(part.device.uuid, (now, ""))
-                if now - since >= LOOK_AGAIN_S:
-                    del self._xids[part.device.uuid]
+            for nvml_device in gpu.devices:
+                since, _ = self._xids.get(nvml_device.device.uuid, (now, ""))
+                if now - since >= STATE_INTERVAL_S:
+                    del self._xids[nvml_device.device.uuid]
 
     def _listen(self) -> None:
-        wanted = pynvml.nvmlEventTypeXidCriticalError
+        xid_event = pynvml.nvmlEventTypeXidCriticalError
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
             return
         for gpu in self._gpus:
             with contextlib.suppress(pynvml.NVMLError):  # too old, or lost: see its state
-                if pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted:
-                    pynvml.nvmlDeviceRegisterEvents(gpu.handle, wanted, self._events)
+                if pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle) & xid_event:
+                    pynvml.nvmlDeviceRegisterEvents(gpu.handle, xid_event, self._events)
 
     def _new_xids(self) -> Iterator[tuple[str, str]]:
         """Yield each device with a critical XID since the last call, and the fault's text."""
@@ -145,9 +145,9 @@ class Health:
             ids = (event.gpuInstanceId, event.computeInstanceId)
             for gpu in self._gpus:
                 if gpu.uuid == uuid:
-                    for part in gpu.parts:
-                        if part.instance in {None, ids} or _NO_INSTANCE in ids:
-                            yield part.device.uuid, f"XID {code}: {CRITICAL_XIDS[code]}"
+                    for nvml_device in gpu.devices:
+                        if nvml_device.instance in {None, ids} or _NO_INSTANCE in ids:
+                            yield nvml_device.device.uuid, f"XID {code}: {CRITICAL_XIDS[code]}"
 
 
 def lost(error: pynvml.NVMLError) -> str:

@@ -27,11 +27,11 @@ _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
 
 _NO_INSTANCE = (0xFFFFFFFF, 0xFFFFFFFF)
 
-_OF_CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+_MPS_LISTING = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 _LISTINGS = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    _OF_CLIENTS,
+    _MPS_LISTING,
 )
 """NVML functions of driver 510 and newer."""
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     busy_percent: int
 
 
-class Users(NamedTuple):
+class DeviceProcesses(NamedTuple):
     """The processes on a device."""
 
     memory: dict[int, int | None]
@@ -52,7 +52,7 @@ class Users(NamedTuple):
     """PIDs of MPS clients among them."""
 
 
-def users(part: AllocatableDevice) -> Users:
+def device_processes(nvml_device: AllocatableDevice) -> DeviceProcesses:
     """Merge the lists of compute, graphics and MPS processes; a process may be in several.
 
     Raises:
@@ -61,16 +61,21 @@ def users(part: AllocatableDevice) -> Users:
     memory: dict[int, int | None] = {}
     clients: set[int] = set()
     for listing in _LISTINGS:
-        for pid, used, *ids in call_or_none(nvml_lists.processes, listing, part.handle) or ():
-            if part.instance is not None and tuple(ids) not in {part.instance, _NO_INSTANCE}:
+        for pid, used, *ids in (
+            call_or_none(nvml_lists.processes, listing, nvml_device.handle) or ()
+        ):
+            if nvml_device.instance is not None and tuple(ids) not in {
+                nvml_device.instance,
+                _NO_INSTANCE,
+            }:
                 continue
-            if listing == _OF_CLIENTS:
+            if listing == _MPS_LISTING:
                 clients.add(pid)
             if used == nvml_lists.NOT_AVAILABLE:
                 memory.setdefault(pid, None)
             else:
                 memory[pid] = max(memory.get(pid) or 0, used // MIB)
-    return Users(memory, clients)
+    return DeviceProcesses(memory, clients)
 
 
 def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
@@ -87,12 +92,12 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
         if error.value in UNKNOWN:
             return None
         raise
-    counted = newest = gpu.last_sample
+    last_sample = newest = gpu.last_sample
     by_process: dict[int, list[Sample]] = {}
     for pid, at, busy, *_ in samples:
         # The ring buffer repeats old samples and contains sentinels. KAI's metrics daemon applies
         # the same three filters (shouldSkipProcessUtilizationSample).
-        if at > counted and pid and busy <= 100:
+        if at > last_sample and pid and busy <= 100:
             newest = max(newest, at)
             by_process.setdefault(pid, []).append(Sample(at, busy))
     gpu.last_sample = newest

@@ -32,7 +32,7 @@ class SimulatedDevices:
             for index in range(number)
         ]
         self._table = ProcessTable()
-        self._leaving: dict[str, frozenset[tuple[int, float]]] = {}
+        self._releasing: dict[str, frozenset[tuple[int, float]]] = {}
         """Programs on devices at the release request, by workload that must release them."""
         self._before = time.monotonic()
 
@@ -80,8 +80,8 @@ class SimulatedDevices:
         """Return the processes that use a device; None if the counters have no baseline."""
         if uses is None:
             return None
-        self._leaving = {
-            a.workload: self._leaving.get(a.workload)
+        self._releasing = {
+            a.workload: self._releasing.get(a.workload)
             or frozenset(_program(u) for u in uses if u.allocation.workload == a.workload)
             for a in holders
             if a.release
@@ -91,14 +91,14 @@ class SimulatedDevices:
             for use in uses
             # Programs started after the release request get no device from the start-up hook:
             # a restarted kernel, for example.
-            if _program(use) in self._leaving.get(use.allocation.workload, {_program(use)})
+            if _program(use) in self._releasing.get(use.allocation.workload, {_program(use)})
             # Skip zombies: ended, not yet reaped by their parent.
             and (use.memory_mib or use.cpu_seconds)
         ]
 
 
 def _program(use: ProcessUse) -> tuple[int, float]:
-    return use.pid, use.whose.created
+    return use.pid, use.owner.created
 
 
 def _uuid(node: str, index: int) -> str:
@@ -110,28 +110,28 @@ def _total(
 ) -> DeviceReading:
     if device.uuid in failed:
         return DeviceReading(device.uuid, None, None)
-    mine = [p for p in processes if p.device == device.uuid]
+    readings = [p for p in processes if p.device == device.uuid]
     return DeviceReading(
         device.uuid,
-        min(1.0, sum(p.utilization or 0.0 for p in mine)),
-        min(MEMORY_MIB, sum(p.memory_mib or 0 for p in mine)),
+        min(1.0, sum(p.utilization or 0.0 for p in readings)),
+        min(MEMORY_MIB, sum(p.memory_mib or 0 for p in readings)),
     )
 
 
 def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> list[ProcessReading]:
     """Divide one device among the processes of its workers."""
-    here = [
+    device_uses = [
         (use, len(use.allocation.shares))
         for use in uses
         if any(share.uuid == device.uuid for share in use.allocation.shares)
     ]
     demands: dict[str, float] = {}
-    for use, devices in here:
+    for use, devices in device_uses:
         load = use.cpu_seconds / interval / CORES_PER_DEVICE / devices
         demands[use.allocation.worker] = demands.get(use.allocation.worker, 0.0) + load
     granted = equal_shares(demands, 1.0)
-    wanted_mib = sum(use.memory_mib * MEMORY_FACTOR / devices for use, devices in here)
-    squeeze = min(1.0, MEMORY_MIB / wanted_mib) if wanted_mib else 1.0
+    requested_mib = sum(use.memory_mib * MEMORY_FACTOR / devices for use, devices in device_uses)
+    squeeze = min(1.0, MEMORY_MIB / requested_mib) if requested_mib else 1.0
     return [
         ProcessReading(
             device=device.uuid,
@@ -149,12 +149,12 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
             ),
             memory_mib=int(use.memory_mib * MEMORY_FACTOR / devices * squeeze),
             worker=use.allocation.worker,
-            account=use.whose.account,
-            name=use.whose.name,
-            notebook=use.whose.notebook,
-            created=use.whose.created,
+            account=use.owner.account,
+            name=use.owner.name,
+            notebook=use.owner.notebook,
+            created=use.owner.created,
         )
-        for use, devices in here
+        for use, devices in device_uses
     ]
 
 

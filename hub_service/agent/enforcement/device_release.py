@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 KILL_AFTER_S = 5.0
 
 
-class Releaser:
+class DeviceReleaser:
     """Programs on released devices, each with the time of its SIGTERM."""
 
     def __init__(

@@ -35,12 +35,12 @@ class HardLimits:
 
         A workload counts as limited if each of its workers on this node has a limit.
         """
-        wanted = {_key(a): a for a in allocations if a.pid is not None and a.limits_mib}
-        for key in self._is_limited.keys() - wanted.keys():
+        desired = {_key(a): a for a in allocations if a.pid is not None and a.limits_mib}
+        for key in self._is_limited.keys() - desired.keys():
             self._lift(key)
         self._is_limited = {
             key: self._is_limited[key] if key in self._is_limited else self._limit(key, allocation)
-            for key, allocation in wanted.items()
+            for key, allocation in desired.items()
         }
         without = {a.workload for a in allocations if not self._is_limited.get(_key(a))}
         return frozenset({a.workload for a in allocations} - without)

@@ -37,9 +37,9 @@ class MpsClients:
         return self._workloads
 
     def _among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
-        here = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
+        limited = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
         self._known = {
-            key: self._known[key] if key in self._known else _is_client(key[0]) for key in here
+            key: self._known[key] if key in self._known else _is_client(key[0]) for key in limited
         }
         without = {a.workload for a in allocations if not self._known.get((a.pid or 0, a.created))}
         return frozenset({a.workload for a in allocations} - without)
@@ -72,10 +72,10 @@ class Limits:
         """Return the memory use of each workload on each device that it shares."""
         members: dict[tuple[str, str], list[WatchedProcess]] = {key: [] for key in self._mib}
         for p in poll.processes:
-            here = members.get((p.workload, p.device))
-            if here is not None and p.memory_mib is not None and p.created:
+            members_here = members.get((p.workload, p.device))
+            if members_here is not None and p.memory_mib is not None and p.created:
                 spared = p.pid in self._servers
-                here.append(WatchedProcess(p.pid, p.created, p.memory_mib, p.name, spared))
+                members_here.append(WatchedProcess(p.pid, p.created, p.memory_mib, p.name, spared))
         return [
             Holding(workload, device, limit, tuple(members[workload, device]))
             for (workload, device), limit in self._mib.items()
@@ -138,12 +138,14 @@ class MemoryEnforcer:
 
     def _act(self, step: EscalationStep) -> str:
         """Send the step's signal, if any; return a suffix for its sentence."""
-        if step.target is None or step.rung.signal is None:
+        if step.target_process is None or step.rung.signal is None:
             return ""
         try:
-            sent = self._send(step.target.pid, step.target.created, step.rung.signal)
+            sent = self._send(
+                step.target_process.pid, step.target_process.created, step.rung.signal
+            )
         except PermissionError:
-            log.warning("%s: no right to signal process %d", step.workload, step.target.pid)
+            log.warning("%s: no right to signal process %d", step.workload, step.target_process.pid)
             return ", but the platform's account has no right to"
         log.warning("%s %s", step.workload, step.sentence())
         return step.outlook() if sent else ", but it had ended by itself"

@@ -13,7 +13,7 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 IDLE_BELOW = 0.01
 
 
-class ProcessorMeter:
+class CpuMeter:
     """CPU time of each program at the previous poll."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ LIST = "/v1.PodResourcesLister/List"
 ANSWERED_WITHIN_S = 5.0
 LONGEST_NUMBER = 10
 """Bytes of a 64-bit varint at most."""
-TRIES_AGAIN_IN_MS = 1000
+MAX_RECONNECT_MS = 1000
 """Bound of the reconnect interval; gRPC's default backoff grows to two minutes."""
 
 
@@ -23,8 +23,8 @@ class PodResources:
 
     def __init__(self, socket: str) -> None:
         """Use a socket such as /var/lib/kubelet/pod-resources/kubelet.sock; connect on demand."""
-        patience = [("grpc.max_reconnect_backoff_ms", TRIES_AGAIN_IN_MS)]
-        self._channel = grpc.insecure_channel(f"unix://{socket}", options=patience)
+        channel_options = [("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS)]
+        self._channel = grpc.insecure_channel(f"unix://{socket}", options=channel_options)
         self._list = self._channel.unary_unary(LIST)
 
     def holders(self) -> dict[str, list[str]]:
@@ -50,22 +50,22 @@ def read_holders(answer: bytes) -> dict[str, list[str]]:
     Raises:
         OSError: the bytes are not a valid message.
     """
-    found: dict[str, list[str]] = {}
+    holders: dict[str, list[str]] = {}
     try:
         for pod in _fields(answer, 1):
             namespace, name = _text(pod, 2), _text(pod, 1)
             devices = [
                 uuid.decode()
                 for container in _fields(pod, 3)
-                for given in _fields(container, 2)
-                if _text(given, 1) == GPU_RESOURCE
-                for uuid in _fields(given, 2)
+                for device in _fields(container, 2)
+                if _text(device, 1) == GPU_RESOURCE
+                for uuid in _fields(device, 2)
             ]
             if devices:
-                found.setdefault(f"{namespace}/{name}", []).extend(devices)
+                holders.setdefault(f"{namespace}/{name}", []).extend(devices)
     except (IndexError, UnicodeDecodeError, ValueError) as error:
         raise OSError(f"the kubelet's answer is not understood: {error}") from error
-    return found
+    return holders
 
 
 def _text(message: bytes, number: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from runai.hub_service.agent.processes.process_owners import Owners, ProcessOwner
+from runai.hub_service.agent.processes.process_owners import ProcessOwner, ProcessOwners
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ class ProcessUse:
     allocation: AgentAllocation
     cpu_seconds: float
     memory_mib: float
-    whose: ProcessOwner
+    owner: ProcessOwner
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class ProcessTable:
     """The processes of the workloads that hold devices. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._owners = Owners()
+        self._owners = ProcessOwners()
         self._counters: dict[int, _CpuCounters] = {}
         self._pids: frozenset[int] | None = None
 
@@ -71,28 +71,28 @@ class ProcessTable:
                 allocation=now.allocation,
                 cpu_seconds=_spent(now, before.get(pid), ended, new=pid in appeared),
                 memory_mib=_resident_mib(now.process),
-                whose=self._owners.whose(pid),
+                owner=self._owners.owner_of(pid),
             )
             for pid, now in self._counters.items()
         ]
 
     def _read(self, pids: frozenset[int]) -> Iterator[_CpuCounters]:
         for pid in sorted(pids):
-            kept = self._counters.get(pid)
-            if kept is None and self._owners.is_stranger(pid):
+            counters = self._counters.get(pid)
+            if counters is None and self._owners.is_stranger(pid):
                 continue
             try:
                 # is_running() also detects a reused PID.
                 process = (
-                    kept.process
-                    if kept is not None and kept.process.is_running()
+                    counters.process
+                    if counters is not None and counters.process.is_running()
                     else psutil.Process(pid)
                 )
-                allocation = self._owners.owner(process)
+                allocation = self._owners.allocation_of(process)
                 if allocation is None:
                     continue
                 times = process.cpu_times()
-                parent = kept.parent if kept is not None else process.ppid()
+                parent = counters.parent if counters is not None else process.ppid()
             except psutil.Error:
                 continue
             yield _CpuCounters(
@@ -112,8 +112,8 @@ def _spent(
     if before is not None and before.process == now.process:
         own, children = now.own - before.own, now.children - before.children
         # The kernel adds an ended child's time to its parent's: subtract the part counted before.
-        counted = sum(c.own + c.children for c in ended if c.parent == now.process.pid)
-        return max(0.0, own) + max(0.0, children - counted)
+        already_charged = sum(c.own + c.children for c in ended if c.parent == now.process.pid)
+        return max(0.0, own) + max(0.0, children - already_charged)
     # A process started since the previous call: count all of its use. An older process that
     # joined the workload since: count nothing yet.
     return now.own + now.children if new else 0.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from runai.hub_service.processes.pidfd import Lifetimes
+from runai.hub_service.processes.pidfd import PidfdHandles
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
 SAME_START_S = 2.0
@@ -29,7 +29,7 @@ MAX_ANCESTORS = 64
 YOUNG_S = 10.0
 """Age up to which each poll rechecks an unattributed process: exec sets its environment."""
 
-LOOK_AGAIN_S = 60.0
+RECHECK_INTERVAL_S = 60.0
 """Interval at which older unattributed processes are rechecked."""
 
 
@@ -43,7 +43,7 @@ class ProcessOwner:
 
     created: float
     """Start time in Unix seconds; 0.0 if the process has ended or is unreadable."""
-    owner: AgentAllocation | None
+    allocation: AgentAllocation | None
     account: str
     name: str
     notebook: str = ""
@@ -58,7 +58,7 @@ def _notebook(process: psutil.Process) -> str:
         return ""
 
 
-_GONE = ProcessOwner(0.0, None, "", "")
+_EXITED_OWNER = ProcessOwner(0.0, None, "", "")
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -66,7 +66,7 @@ _START_FIELD = 19
 """Start time in clock ticks: field of /proc/PID/stat after the name, which may contain spaces."""
 
 
-class Owners:
+class ProcessOwners:
     """Cache of each process's allocation, valid until the allocations or the process change."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -78,7 +78,7 @@ class Owners:
         self._by_group: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
         self._known: dict[int, ProcessOwner] = {}
-        self._lifetimes = Lifetimes()
+        self._lifetimes = PidfdHandles()
         self._ticks: dict[int, bytes | None] = {}
         """Start time of each known process, as the kernel writes it."""
         self._last: dict[int, tuple[bytes, ProcessOwner]] = {}
@@ -99,54 +99,54 @@ class Owners:
         self._known = {}
         for pid in self._roots:
             # Root processes first: claims by environment count only from their accounts.
-            self.whose(pid)
+            self.owner_of(pid)
 
     def retain(self, pids: AbstractSet[int]) -> None:
         """Drop all processes except `pids` from the cache.
 
-        Unattributed processes are dropped too while young, and every `LOOK_AGAIN_S`: they may
+        Unattributed processes are dropped too while young, and every `RECHECK_INTERVAL_S`: they may
         belong to a workload by now.
         """
         self._last = {
-            pid: (ticks, known)
-            for pid, known in self._known.items()
+            pid: (ticks, owner)
+            for pid, owner in self._known.items()
             if pid in pids and (ticks := self._ticks.get(pid)) is not None
         }
-        recheck_all = time.monotonic() - self._rechecked_at > LOOK_AGAIN_S
+        recheck_all = time.monotonic() - self._rechecked_at > RECHECK_INTERVAL_S
         if recheck_all:
             self._rechecked_at = time.monotonic()
         young = time.time() - YOUNG_S
         self._known = {
-            pid: known
-            for pid, known in self._known.items()
-            if pid in pids and (known.owner or not (recheck_all or known.created > young))
+            pid: owner
+            for pid, owner in self._known.items()
+            if pid in pids and (owner.allocation or not (recheck_all or owner.created > young))
         }
         self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in self._known}
         self._lifetimes.retain(pids)
 
     def is_stranger(self, pid: int) -> bool:
         """Return True if the cache has the process as belonging to no workload."""
-        known = self._known.get(pid)
-        return known is not None and known.owner is None
+        owner = self._known.get(pid)
+        return owner is not None and owner.allocation is None
 
-    def whose(self, pid: int) -> ProcessOwner:
+    def owner_of(self, pid: int) -> ProcessOwner:
         """Return a process's attribution; for an ended process, that of the previous poll.
 
         A cached process costs one system call: this runs each second for each process.
         """
-        known = self._known.get(pid)
-        if known is not None and pid in self._ticks and self._lifetimes.still_runs(pid):
-            return known
+        owner = self._known.get(pid)
+        if owner is not None and pid in self._ticks and self._lifetimes.still_runs(pid):
+            return owner
         self._lifetimes.open_handle(pid)
         ticks = _start_ticks(pid)
-        if known is not None and ticks is not None and self._ticks.get(pid) == ticks:
-            return known
+        if owner is not None and ticks is not None and self._ticks.get(pid) == ticks:
+            return owner
         try:
-            found = self._whose(psutil.Process(pid), MAX_ANCESTORS)
+            found = self._owner_of_process(psutil.Process(pid), MAX_ANCESTORS)
         except psutil.Error:
             # Its use until its end counts for its workload; the next poll has no owner for it.
             self._known.pop(pid, None)
-            return self._last[pid][1] if pid in self._last else _GONE
+            return self._last[pid][1] if pid in self._last else _EXITED_OWNER
         # `ticks` was read before the process: a PID reused in between is attributed again.
         self._ticks[pid] = ticks
         return found
@@ -163,23 +163,25 @@ class Owners:
         # `create_time` is too coarse: it adds a boot time in whole seconds.
         return before[1], _boot_time() + int(ticks) / _TICKS_A_SECOND
 
-    def owner(self, process: psutil.Process) -> AgentAllocation | None:
+    def allocation_of(self, process: psutil.Process) -> AgentAllocation | None:
         """Return the allocation that a process belongs to; None for other processes.
 
         Raises:
             psutil.Error: the process has ended, or cannot be read.
         """
-        return self._whose(process, MAX_ANCESTORS).owner
+        return self._owner_of_process(process, MAX_ANCESTORS).allocation
 
-    def _whose(self, process: psutil.Process, depth: int) -> ProcessOwner:
+    def _owner_of_process(self, process: psutil.Process, depth: int) -> ProcessOwner:
         created = process.create_time()
-        known = self._known.get(process.pid)
-        if known is None or known.created != created:
-            owner = self._find(process, created, depth)
-            notebook = "" if owner is None else _notebook(process)
-            known = ProcessOwner(created, owner, process.username(), process.name(), notebook)
-            self._known[process.pid] = known
-        return known
+        process_owner = self._known.get(process.pid)
+        if process_owner is None or process_owner.created != created:
+            allocation = self._find(process, created, depth)
+            notebook = "" if allocation is None else _notebook(process)
+            process_owner = ProcessOwner(
+                created, allocation, process.username(), process.name(), notebook
+            )
+            self._known[process.pid] = process_owner
+        return process_owner
 
     def _find(self, process: psutil.Process, created: float, depth: int) -> AgentAllocation | None:
         root = self._roots.get(process.pid)
@@ -187,16 +189,18 @@ class Owners:
             root.created is None or abs(root.created - created) < SAME_START_S
         ):
             return self._with_account(root, process)
-        if self._by_group and (owner := self._in_group(process.pid)) is not None:
-            return self._with_account(owner, process)
-        if (owner := self._of_parent(process, created, depth)) is not None:
-            return self._with_account(owner, process)
+        if self._by_group and (allocation := self._in_group(process.pid)) is not None:
+            return self._with_account(allocation, process)
+        if (allocation := self._of_parent(process, created, depth)) is not None:
+            return self._with_account(allocation, process)
         return self._by_environment(process)
 
-    def _with_account(self, owner: AgentAllocation, process: psutil.Process) -> AgentAllocation:
+    def _with_account(
+        self, allocation: AgentAllocation, process: psutil.Process
+    ) -> AgentAllocation:
         """Record the process's Unix account as one of the workload's; return the allocation."""
-        self._accounts.setdefault(owner.workload, set()).add(process.uids().real)
-        return owner
+        self._accounts.setdefault(allocation.workload, set()).add(process.uids().real)
+        return allocation
 
     def _in_group(self, pid: int) -> AgentAllocation | None:
         """Return the allocation by control group, which a process cannot leave by itself."""
@@ -209,12 +213,12 @@ class Owners:
             # First match only: containers choose the names of groups below the kubelet's.
             if (pod := _POD.search(path)) is not None:
                 uid = pod[1].replace("_", "-")
-                if (owner := self._by_group.get(uid)) is not None:
-                    return owner
+                if (allocation := self._by_group.get(uid)) is not None:
+                    return allocation
             elif line.startswith("0::"):
                 for group in (path, *map(str, Path(path).parents)):
-                    if (owner := self._by_group.get(group)) is not None:
-                        return owner
+                    if (allocation := self._by_group.get(group)) is not None:
+                        return allocation
         return None
 
     def _of_parent(
@@ -226,11 +230,11 @@ class Owners:
             pid = process.ppid()
             if not pid:
                 return None
-            parent = self._whose(psutil.Process(pid), depth - 1)
+            parent = self._owner_of_process(psutil.Process(pid), depth - 1)
         except psutil.Error:
             return None
         # A younger process is not the parent: the parent ended and its PID was reused.
-        return parent.owner if parent.created <= created else None
+        return parent.allocation if parent.created <= created else None
 
     def _by_environment(self, process: psutil.Process) -> AgentAllocation | None:
         try:

@@ -49,7 +49,7 @@ def bearer_token(request: Request) -> str | None:
     return token.strip() or None if scheme.lower() in {"bearer", "token"} else None
 
 
-class SharedTokens:
+class SharedTokenAuthenticator:
     """Authenticate the platform's own processes by token; delegate users to a next one."""
 
     def __init__(
@@ -99,13 +99,13 @@ def xsrf_token(secret: bytes, login: str) -> str:
     return hmac.new(secret, b"xsrf" + digest, "sha256").hexdigest()
 
 
-def is_the_secret(shown: str, expected: str) -> bool:
+def matches_secret(provided: str, expected: str) -> bool:
     """Return True if both are equal; compare in constant time, any Unicode text."""
     # hmac.compare_digest accepts str only if it is ASCII.
-    return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())
+    return hmac.compare_digest(provided.encode(errors="replace"), expected.encode())
 
 
-def check_request_is_ours(request: Request, expected: str) -> None:
+def check_xsrf(request: Request, expected: str) -> None:
     """Refuse a cookie-authenticated change that another site's page could have sent.
 
     Two independent checks: the browser reports the same origin, and the page sends the token
@@ -122,8 +122,8 @@ def check_request_is_ours(request: Request, expected: str) -> None:
             hint="Use the platform's own page, or a token.",
             code="cross_site",
         )
-    shown = request.headers.get(XSRF_HEADER) or request.query_params.get(XSRF_COOKIE, "")
-    if not is_the_secret(shown, expected):
+    provided_token = request.headers.get(XSRF_HEADER) or request.query_params.get(XSRF_COOKIE, "")
+    if not matches_secret(provided_token, expected):
         raise Forbidden(
             "The page is out of date: it shows no valid _xsrf token.",
             hint="Reload the page.",

@@ -25,8 +25,8 @@ from runai.hub_service.api.auth.authentication import (
     IDENTIFIED_WITHIN_S,
     XSRF_COOKIE,
     bearer_token,
-    check_request_is_ours,
-    is_the_secret,
+    check_xsrf,
+    matches_secret,
     xsrf_token,
 )
 from runai.hub_service.api.auth.permissions import (
@@ -45,7 +45,7 @@ from runai.hub_service.wire.errors import (
     Unavailable,
 )
 
-KEEP_S = 30
+CACHE_TTL_S = 30
 """Seconds for which an answer of the hub is cached."""
 AT_ONCE = 8
 """Concurrent requests to the hub, of each kind."""
@@ -97,13 +97,13 @@ class HubAuthenticator:
             headers={"Authorization": f"token {hub.api_token}"},
             trust_env=False,
             timeout=10,
-            event_hooks={"request": [_named]},
+            event_hooks={"request": [_add_request_id]},
         )
         self._people = SingleFlight[Actor](
-            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+            at_once=AT_ONCE, ttl_s=CACHE_TTL_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
         self._tokens = SingleFlight[dict[str, Any] | None](
-            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+            at_once=AT_ONCE, ttl_s=CACHE_TTL_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
         self._importing = asyncio.Lock()
         self._library: _Library | None = None
@@ -126,7 +126,7 @@ class HubAuthenticator:
         if by_login := token is None:
             token = await self._login(request)
             xsrf = xsrf_token(self._secret, token)
-            check_request_is_ours(request, xsrf)
+            check_xsrf(request, xsrf)
         user = await self._user_of(token)
         person = await self.person(user["name"])
         scopes = set(user.get("scopes", ()))
@@ -201,7 +201,7 @@ class HubAuthenticator:
         """Raise Unavailable unless the hub accepts the service's own token.
 
         JupyterHub reports every token as unknown while it cannot read its database, and each token
-        while it cannot store its last use. `embedded.whose_token` answers 503 then; for other hubs
+        while it cannot store its last use. `embedded.hub` answers 503 then; for other hubs
         the service's own token is the test, since its use is to be stored every half minute.
         """
         await self._get("user")
@@ -211,7 +211,7 @@ class HubAuthenticator:
     async def begin_login(self, request: Request, next_path: str) -> Response:
         """Redirect the browser to the hub, which redirects it back to `finish_login`."""
         library = await self._ready()
-        state = {"id": secrets.token_urlsafe(16), "next": self._ours(next_path)}
+        state = {"id": secrets.token_urlsafe(16), "next": self._safe_next_path(next_path)}
         query = {
             "client_id": self._hub.client_id,
             "redirect_uri": self._hub.callback_url,
@@ -239,8 +239,11 @@ class HubAuthenticator:
         cookie = request.cookies.get(self._state_cookie, "")
         raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
         state: dict[str, str] = json.loads(raw) if raw else {}
-        code, shown = request.query_params.get("code"), request.query_params.get("state", "")
-        if not code or not state or not is_the_secret(shown, state["id"]):
+        code, returned_state = (
+            request.query_params.get("code"),
+            request.query_params.get("state", ""),
+        )
+        if not code or not state or not matches_secret(returned_state, state["id"]):
             raise InvalidRequest(
                 "The login was not begun in this browser, or took too long.",
                 hint=f"Begin again at {self._prefix}.",
@@ -264,13 +267,13 @@ class HubAuthenticator:
         self._set_cookie(request, reply, XSRF_COOKIE, xsrf, LOGIN_DAYS * 86400, for_scripts=True)
         return reply
 
-    def _ours(self, path: str) -> str:
+    def _safe_next_path(self, path: str) -> str:
         """Return the path if it is below the prefix, else the prefix: no open redirects."""
         rest = path.removeprefix(self._prefix)
         # Browsers resolve dots as the parent folder, and percent-encoded characters may be dots.
         plain = _PLAIN_PATH.fullmatch(rest) and not any(odd in rest for odd in ("..", "//"))
-        ours = path.startswith(self._prefix) and plain
-        return path if ours else self._prefix
+        is_safe = path.startswith(self._prefix) and plain
+        return path if is_safe else self._prefix
 
     def _set_cookie(
         self,
@@ -374,7 +377,7 @@ def _hub_unavailable() -> Unavailable:
     )
 
 
-async def _named(request: httpx.Request) -> None:
+async def _add_request_id(request: httpx.Request) -> None:
     """Forward the id of the current request to the hub."""
     if request_id := problems.current.get():
         request.headers[problems.HEADER] = request_id

@@ -42,14 +42,14 @@ class _UnknownTokenError(Exception):
     """The API server's answer for a token of neither an agent nor a worker."""
 
 
-class NodeTokens:
+class NodeTokenAuthenticator:
     """Authenticate agents and workers by token; delegate users to another authenticator."""
 
     def __init__(
         self,
         api: Api,
         account: str,
-        others: Authenticator,
+        next_authenticator: Authenticator,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Expect agents to run as the service account `account`, `namespace:name`.
@@ -59,20 +59,20 @@ class NodeTokens:
         """
         self._api = api
         self._user = f"{_ACCOUNT}{account}"
-        self._others = others
+        self._next_authenticator = next_authenticator
         self._reviews = SingleFlight[Actor](
-            at_once=_AT_ONCE, keep_s=_KNOWN_FOR_S, clock=clock, within_s=IDENTIFIED_WITHIN_S
+            at_once=_AT_ONCE, ttl_s=_KNOWN_FOR_S, clock=clock, within_s=IDENTIFIED_WITHIN_S
         )
 
     async def actor(self, request: Request) -> Actor:
         """Return a node's agent, a worker, or the user that the next authenticator finds."""
         token = bearer_token(request) or ""
         known = await self.pod(token)
-        return await self._others.actor(request) if known is None else known
+        return await self._next_authenticator.actor(request) if known is None else known
 
     async def person(self, name: str) -> Actor:
         """Return a user by name."""
-        return await self._others.person(name)
+        return await self._next_authenticator.person(name)
 
     async def pod(self, token: str) -> Actor | None:
         """Return the agent or worker of a token, or None if it belongs to neither.

@@ -70,11 +70,11 @@ class Action(StrEnum):
     """Such a program has the workload's environment, its tokens too."""
     CHANGE_WORKLOAD = "change"
     """Suspend, release, scale down, delete."""
-    ASK_FOR_MORE = "ask for GPUs for"
+    REQUEST_GPUS = "ask for GPUs for"
     """Resume, scale up, keep, regain."""
     SUBMIT = "submit to"
     SUBMIT_AT_ANY_PRIORITY = "submit with a priority of its own to"
-    SUBMIT_FOR_OTHERS = "submit for others"
+    SUBMIT_ON_BEHALF = "submit for others"
     ATTACH = "attach a process to"
     SET_MEMBERS = "change the members of"
     SET_PROJECT = "create, delete or change the quota of a project"
@@ -85,23 +85,23 @@ class Action(StrEnum):
     """The workers of elastic jobs, which also report their progress, each its own."""
 
 
-_EVERYBODY = {Role.USER, Role.HUB}
+_ALL_USERS = {Role.USER, Role.HUB}
 _OWNERS = {Role.OWNER, Role.FORMER}
 _IN_PROJECT = {Role.MEMBER, Role.PROJECT_ADMIN}
 _PROCESSES = {Role.HUB, Role.AGENT, Role.WORKER}
 _IN_CHARGE = {Role.PROJECT_ADMIN, Role.ADMIN}
 
 ALLOWED: Mapping[Action, frozenset[Role]] = {
-    Action.SEE_CLUSTER: frozenset(_EVERYBODY),
+    Action.SEE_CLUSTER: frozenset(_ALL_USERS),
     Action.SEE_WORKLOAD: frozenset({Role.ADMIN, Role.HUB} | _OWNERS | _IN_PROJECT),
     Action.READ_WORKLOAD: frozenset({Role.HUB} | _OWNERS | _IN_CHARGE),
     Action.READ_ENVIRONMENT: frozenset({Role.HUB} | _OWNERS),
     Action.RUN_IN: frozenset({Role.HUB} | _OWNERS),
     Action.CHANGE_WORKLOAD: frozenset({Role.HUB} | _OWNERS | _IN_CHARGE),
-    Action.ASK_FOR_MORE: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
+    Action.REQUEST_GPUS: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
     Action.SUBMIT: frozenset(_IN_PROJECT),
     Action.SUBMIT_AT_ANY_PRIORITY: frozenset(_IN_CHARGE),
-    Action.SUBMIT_FOR_OTHERS: frozenset({Role.HUB}),
+    Action.SUBMIT_ON_BEHALF: frozenset({Role.HUB}),
     Action.ATTACH: frozenset({Role.HUB}),
     Action.SET_MEMBERS: frozenset(_IN_CHARGE),
     Action.SET_PROJECT: frozenset({Role.ADMIN}),
@@ -114,12 +114,12 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
 WRITES: frozenset[Action] = frozenset(
     {
         Action.CHANGE_WORKLOAD,
-        Action.ASK_FOR_MORE,
+        Action.REQUEST_GPUS,
         Action.READ_ENVIRONMENT,
         Action.RUN_IN,
         Action.SUBMIT,
         Action.SUBMIT_AT_ANY_PRIORITY,
-        Action.SUBMIT_FOR_OTHERS,
+        Action.SUBMIT_ON_BEHALF,
         Action.SET_MEMBERS,
         Action.SET_PROJECT,
     }
@@ -223,18 +223,18 @@ def _sentence(
     action: Action, project: ProjectSpec | None, workload: WorkloadSpec | None
 ) -> tuple[str]:
     if workload is not None:
-        who = " or ".join(
+        subject = " or ".join(
             {Role.OWNER: workload.user, Role.PROJECT_ADMIN: "an admin of its project"}[role]
             for role in (Role.OWNER, Role.PROJECT_ADMIN)
             if role in ALLOWED[action]
         )
-        return (f"Only {who or 'the hub'} may {action} {workload.id}.",)
+        return (f"Only {subject or 'the hub'} may {action} {workload.id}.",)
     if action is Action.SUBMIT and project is not None:
         return (f"You are not a member of project {project.name}.",)
     if ALLOWED[action] == {Role.ADMIN}:
         return (f"Only hub admins may {action}.",)
     if ALLOWED[action] <= _PROCESSES:
         return (f"Only the platform's own {min(ALLOWED[action])} may {action}.",)
-    thing = f" project {project.name}" if project is not None else ""
-    who = " and ".join(f"{role}s" for role in Role if role in ALLOWED[action])
-    return (f"Only {who} may {action}{thing}.",)
+    project_text = f" project {project.name}" if project is not None else ""
+    subject = " and ".join(f"{role}s" for role in Role if role in ALLOWED[action])
+    return (f"Only {subject} may {action}{project_text}.",)

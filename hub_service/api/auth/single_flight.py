@@ -13,7 +13,7 @@ from runai.hub_service.wire.errors import Unavailable
 
 T = TypeVar("T")
 
-MOST_KEPT = 10_000
+MAX_CACHED = 10_000
 
 
 class SingleFlight(Generic[T]):
@@ -23,39 +23,39 @@ class SingleFlight(Generic[T]):
         self,
         *,
         at_once: int,
-        keep_s: float,
+        ttl_s: float,
         clock: Callable[[], float],
         within_s: float | None = None,
     ) -> None:
-        """Run at most `at_once` calls, and cache each answer for `keep_s` since its call began.
+        """Run at most `at_once` calls, and cache each answer for `ttl_s` since its call began.
 
         A call that has not finished `within_s`, its wait included, raises Unavailable.
         """
-        self._turn = asyncio.Semaphore(at_once)
-        self._keep_s = keep_s
+        self._semaphore = asyncio.Semaphore(at_once)
+        self._ttl_s = ttl_s
         self._clock = clock
         self._within_s = within_s
-        self._kept: dict[str, tuple[float, T]] = {}
+        self._cache: dict[str, tuple[float, T]] = {}
         self._open: dict[str, asyncio.Task[T]] = {}
 
-    async def get(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: str, fetch: Callable[[], Awaitable[T]]) -> T:
         """Return the answer, or raise the call's error, which is not cached.
 
         A cancelled caller does not cancel the call for the other callers.
         """
-        known = self.cached(about)
+        known = self.cached(key)
         if known is not None:
             return known
-        task = self._open.get(about)
+        task = self._open.get(key)
         if task is None:
-            task = self._open[about] = asyncio.create_task(self._call(about, question))
-            task.add_done_callback(lambda done: self._close(about, done))
+            task = self._open[key] = asyncio.create_task(self._call(key, fetch))
+            task.add_done_callback(lambda done: self._close(key, done))
         return await asyncio.shield(task)
 
-    def cached(self, about: str) -> T | None:
+    def cached(self, key: str) -> T | None:
         """Return the cached answer, or None if there is none."""
-        kept = self._kept.get(about)
-        return None if kept is None or self._clock() - kept[0] >= self._keep_s else kept[1]
+        entry = self._cache.get(key)
+        return None if entry is None or self._clock() - entry[0] >= self._ttl_s else entry[1]
 
     async def close(self) -> None:
         """Cancel all open calls."""
@@ -63,24 +63,24 @@ class SingleFlight(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _call(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, key: str, fetch: Callable[[], Awaitable[T]]) -> T:
         try:
-            async with asyncio.timeout(self._within_s), self._turn:
+            async with asyncio.timeout(self._within_s), self._semaphore:
                 began = self._clock()
-                answer = await question()
+                answer = await fetch()
         except TimeoutError:
             raise Unavailable(
                 "The service waits too long for an answer.",
                 hint="Try again in a few seconds; if that lasts, an admin looks at its log.",
                 retry_after=2.0,
             ) from None
-        if len(self._kept) >= MOST_KEPT:
-            self._kept = {k: v for k, v in self._kept.items() if began - v[0] < self._keep_s}
-        if len(self._kept) < MOST_KEPT:
-            self._kept[about] = began, answer
+        if len(self._cache) >= MAX_CACHED:
+            self._cache = {k: v for k, v in self._cache.items() if began - v[0] < self._ttl_s}
+        if len(self._cache) < MAX_CACHED:
+            self._cache[key] = began, answer
         return answer
 
-    def _close(self, about: str, task: asyncio.Task[T]) -> None:
-        del self._open[about]
+    def _close(self, key: str, task: asyncio.Task[T]) -> None:
+        del self._open[key]
         if not task.cancelled():
             task.exception()  # mark it retrieved: all callers may be cancelled

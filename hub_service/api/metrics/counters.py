@@ -21,7 +21,7 @@ CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 
 
-class ServiceCounts:
+class ServiceCounters:
     """Counts since the service started."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -70,12 +70,12 @@ class ServiceCounts:
         decided: Tally[type[Decision]] = Tally(map(type, cycle.plan.decisions))
         for decision, number in decided.items():
             self._decisions.labels(decision.kind).inc(number)
-        taken = Tally(
+        by_rule = Tally(
             (d.kind, d.reason.rule)
             for d in cycle.plan.decisions
             if isinstance(d, Stop | Move | Resize)
         )
-        for (kind, rule), number in taken.items():
+        for (kind, rule), number in by_rule.items():
             self._stops.labels(kind, rule).inc(number)
         self._refused.inc(len(cycle.refused))
         refused = {refusal.workload for refusal in cycle.refused}

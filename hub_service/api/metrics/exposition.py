@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from runai.hub_service.api.metrics.counters import ServiceCounts
-from runai.hub_service.api.metrics.gauges import present
+from runai.hub_service.api.metrics.counters import ServiceCounters
+from runai.hub_service.api.metrics.gauges import current_state
 from runai.hub_service.api.metrics.original_names import original
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -21,23 +21,23 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._happened = ServiceCounts(self._registry)
+        self._counters = ServiceCounters(self._registry)
 
     def count(self, cycle: Cycle) -> None:
         """Count a cycle and its decisions."""
-        self._happened.count(cycle)
+        self._counters.count(cycle)
 
     def render(
         self,
         viewer: Viewer,
         version: str,
-        scheduler: DecisionWorker,
+        decision_worker: DecisionWorker,
         unsaved_pauses: Mapping[str, int],
     ) -> bytes:
         """Return all metrics that the viewer may read, in Prometheus' text format."""
-        asked = CollectorRegistry(auto_describe=False)
-        asked.register(_StateCollector(viewer, version, scheduler, unsaved_pauses))
-        return generate_latest(self._registry) + generate_latest(asked)
+        scrape_registry = CollectorRegistry(auto_describe=False)
+        scrape_registry.register(_StateCollector(viewer, version, decision_worker, unsaved_pauses))
+        return generate_latest(self._registry) + generate_latest(scrape_registry)
 
 
 class _StateCollector(Collector):
@@ -47,30 +47,30 @@ class _StateCollector(Collector):
         self,
         viewer: Viewer,
         version: str,
-        scheduler: DecisionWorker,
+        decision_worker: DecisionWorker,
         unsaved_pauses: Mapping[str, int],
     ) -> None:
-        self._viewer, self._version, self._scheduler = viewer, version, scheduler
+        self._viewer, self._version, self._decision_worker = viewer, version, decision_worker
         self._unsaved_pauses = unsaved_pauses
 
     def collect(self) -> Iterator[Metric]:
-        yield from present(self._viewer, self._version)
+        yield from current_state(self._viewer, self._version)
         yield CounterMetricFamily(
             "runai_decision_worker_starts",
             "Starts of the decision worker: one, and one for each that was replaced.",
-            value=self._scheduler.started,
+            value=self._decision_worker.started,
         )
         yield GaugeMetricFamily(
             "runai_decision_worker_memory_bytes",
             "Resident memory of the decision worker.",
-            value=self._scheduler.memory(),
+            value=self._decision_worker.memory(),
         )
         unsaved = CounterMetricFamily(
             "runai_unsaved_pauses",
             "Pauses that left nothing new in the checkpoint directory.",
             labels=["project"],
         )
-        for project in self._viewer.world.projects:
+        for project in self._viewer.read_model.projects:
             unsaved.add_metric([project], self._unsaved_pauses.get(project, 0))
         yield unsaved
         yield from original(self._viewer)

@@ -29,7 +29,7 @@ GPU_SECONDS = (
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
-def present(viewer: Viewer, version: str) -> Iterator[Metric]:
+def current_state(viewer: Viewer, version: str) -> Iterator[Metric]:
     """Yield all families of the current state."""
     build = GaugeMetricFamily("runai_build_info", "The service's version.", labels=["version"])
     build.add_metric([version], 1)
@@ -37,7 +37,7 @@ def present(viewer: Viewer, version: str) -> Iterator[Metric]:
     yield from _projects(viewer)
     yield from _nodes(viewer)
     for kind in ("project", "node"):
-        totals = viewer.world.meter.counted(kind)
+        totals = viewer.read_model.meter.totals_since_open(kind)
         prefix = "runai_" if kind == "project" else "runai_node_"
         yield from _gpu_seconds(prefix, [kind], {(name,): t for name, t in totals.items()})
     reclaimed = CounterMetricFamily(
@@ -45,9 +45,11 @@ def present(viewer: Viewer, version: str) -> Iterator[Metric]:
         "GPU-seconds that would have been idle, had they not been given to others.",
         labels=["project"],
     )
-    counted = viewer.world.meter.counted("reclaimed")
-    for name in viewer.world.projects:
-        reclaimed.add_metric([name], counted[name].idle_s if name in counted else 0.0)
+    reclaimed_totals = viewer.read_model.meter.totals_since_open("reclaimed")
+    for name in viewer.read_model.projects:
+        reclaimed.add_metric(
+            [name], reclaimed_totals[name].idle_s if name in reclaimed_totals else 0.0
+        )
     yield reclaimed
     yield from _workloads(viewer)
 
@@ -56,7 +58,7 @@ def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
     """Return the workloads with GPUs that the caller may see. Only these have series."""
     return [
         (record, viewer.workload(record))
-        for record in viewer.world.queues.holding.records
+        for record in viewer.read_model.queues.holding.records
         if record.allocated and viewer.may_see(record)
     ]
 
@@ -70,20 +72,20 @@ def gauge(name: str, text: str, labels: list[str], values: Mapping[Labels, float
 
 
 def _projects(viewer: Viewer) -> Iterator[Metric]:
-    world = viewer.world
+    read_model = viewer.read_model
     states: dict[tuple[str, ...], float] = {}
     amounts: dict[str, dict[tuple[str, ...], float]] = {
         name: {} for name in ("allocated", "utilized", "quota", "limit", "fair_share")
     }
     tally = Tally[tuple[str, WorkloadState]]()
-    for record in world.workloads:
+    for record in read_model.workloads:
         tally[record.spec.project, record.state] += record.size
-    for name, project in world.projects.items():
+    for name, project in read_model.projects.items():
         # Only holding workloads: the tens of thousands that wait have no allocation.
-        own = world.queues.holding.by_project.get(name, ())
+        own = read_model.queues.holding.by_project.get(name, ())
         states |= {(name, state.value): tally[name, state] for state in WorkloadState}
-        measured = [m for r in own if r.allocated and (m := world.meter.current(r.id))]
-        share = world.shares.get(name)
+        measured = [m for r in own if r.allocated and (m := read_model.meter.current(r.id))]
+        share = read_model.shares.get(name)
         amounts["allocated"][name,] = sum(r.allocated for r in own) / 1000
         amounts["utilized"][name,] = sum(gpus for gpus, _ in measured)
         for limit, milli in (("quota", project.spec.quota), ("limit", project.spec.limit)):
@@ -92,7 +94,7 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
     yield gauge("runai_workloads", "Workloads.", ["project", "state"], states)
     by_type = {
         (name, gpu_type): float("inf") if milli is None else milli / 1000
-        for name, project in world.projects.items()
+        for name, project in read_model.projects.items()
         for gpu_type, milli in (project.spec.quota_by_type or {}).items()
     }
     text = "GPUs that are guaranteed by a quota table."
@@ -108,10 +110,12 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _nodes(viewer: Viewer) -> Iterator[Metric]:
-    world = viewer.world
-    counts = {(name,): float(len(devices)) for name, devices in world.devices.items()}
+    read_model = viewer.read_model
+    counts = {(name,): float(len(devices)) for name, devices in read_model.devices.items()}
     yield gauge("runai_gpus", "GPUs in the cluster.", ["node"], counts)
-    shown = {(node.name, device.uuid): device for node in viewer.nodes() for device in node.devices}
+    device_views = {
+        (node.name, device.uuid): device for node in viewer.nodes() for device in node.devices
+    }
     for name, text, value in (
         ("healthy", "Whether a device can be used.", _is_healthy),
         ("allocated_ratio", "Share of a device that is granted.", _allocated),
@@ -119,10 +123,10 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
         ("memory_bytes", "Memory of a device that workloads may use.", _memory),
         ("memory_used_bytes", "Memory of a device in use.", _memory_used),
     ):
-        values = {key: value(device) for key, device in shown.items()}
+        values = {key: value(device) for key, device in device_views.items()}
         known = {key: v for key, v in values.items() if v is not None}
         yield gauge(f"runai_device_{name}", text, ["node", "device"], known)
-    reported = {(node,): at for node, at in world.meter.reported().items()}
+    reported = {(node,): at for node, at in read_model.meter.reported().items()}
     yield gauge(
         "runai_agent_last_report_timestamp_seconds",
         "When a node's agent measured last.",
@@ -132,20 +136,20 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _workloads(viewer: Viewer) -> Iterator[Metric]:
-    world, labels = viewer.world, ["project", "workload", "kind"]
-    shown = {(r.spec.project, r.spec.name, r.spec.kind): (r, v) for r, v in running(viewer)}
-    counted = world.meter.counted("workload")
+    read_model, labels = viewer.read_model, ["project", "workload", "kind"]
+    visible = {(r.spec.project, r.spec.name, r.spec.kind): (r, v) for r, v in running(viewer)}
+    totals_by_workload = read_model.meter.totals_since_open("workload")
     yield gauge(
         "runai_workload_gpus_allocated",
         "GPUs that a running workload holds.",
         labels,
-        {key: view.allocated for key, (_, view) in shown.items()},
+        {key: view.allocated for key, (_, view) in visible.items()},
     )
     yield gauge(
         "runai_workload_gpus_utilized",
         "GPUs that a running workload keeps busy.",
         labels,
-        {k: v.utilized for k, (_, v) in shown.items() if v.utilized is not None},
+        {k: v.utilized for k, (_, v) in visible.items() if v.utilized is not None},
     )
     yield gauge(
         "runai_workload_memory_used_bytes",
@@ -153,7 +157,7 @@ def _workloads(viewer: Viewer) -> Iterator[Metric]:
         labels,
         {
             key: view.memory_used_mib * MIB
-            for key, (_, view) in shown.items()
+            for key, (_, view) in visible.items()
             if view.memory_used_mib is not None
         },
     )
@@ -161,18 +165,22 @@ def _workloads(viewer: Viewer) -> Iterator[Metric]:
         "runai_workload_memory_limit_bytes",
         "Device memory that a running workload may use.",
         labels,
-        {key: _memory_share(viewer, record) * MIB for key, (record, _) in shown.items()},
+        {key: _memory_share(viewer, record) * MIB for key, (record, _) in visible.items()},
     )
-    totals = {key: counted[r.id] for key, (r, _) in shown.items() if r.id in counted}
+    totals = {
+        key: totals_by_workload[r.id]
+        for key, (r, _) in visible.items()
+        if r.id in totals_by_workload
+    }
     yield from _gpu_seconds("runai_workload_", labels, totals)
 
 
 def _gpu_seconds(
-    prefix: str, labels: list[str], counted: Mapping[Labels, Totals]
+    prefix: str, labels: list[str], totals_by_labels: Mapping[Labels, Totals]
 ) -> Iterator[Metric]:
     for name, text in GPU_SECONDS:
         family = CounterMetricFamily(f"{prefix}gpu_seconds_{name}", text, labels=labels)
-        for names, totals in counted.items():
+        for names, totals in totals_by_labels.items():
             family.add_metric(list(names), getattr(totals, f"{name}_s"))
         yield family
 
@@ -180,7 +188,7 @@ def _gpu_seconds(
 def _memory_share(viewer: Viewer, record: WorkloadRecord) -> int:
     """Return the device memory of a workload in MiB: its shares of its devices' memory."""
     found: list[tuple[Device | None, int]] = [
-        (viewer.world.device(worker.node, share.device), share.gpus)
+        (viewer.read_model.device(worker.node, share.device), share.gpus)
         for worker in record.workers
         for share in worker.devices
     ]

@@ -22,7 +22,7 @@ def original(viewer: Viewer) -> Iterator[Metric]:
     yield from _nodes(viewer)
     quotas = {
         (name,): record.spec.quota / 1000
-        for name, record in viewer.world.projects.items()
+        for name, record in viewer.read_model.projects.items()
         if record.spec.quota is not None
     }
     yield gauge("runai_project_guaranteed_gpus", "Guaranteed GPUs.", ["project"], quotas)
@@ -34,15 +34,15 @@ def _jobs(viewer: Viewer) -> Iterator[Metric]:
     utilization, memory = {}, {}
     for record, view in found:
         spec = record.spec
-        whose = spec.project, spec.name, JOB_TYPE[spec.kind]
-        allocated[whose] = view.allocated
-        requested[whose] = view.gpus
-        requested_memory[whose] = float(spec.gpu_memory_mib * spec.workers * MIB)
+        job_labels = spec.project, spec.name, JOB_TYPE[spec.kind]
+        allocated[job_labels] = view.allocated
+        requested[job_labels] = view.gpus
+        requested_memory[job_labels] = float(spec.gpu_memory_mib * spec.workers * MIB)
         devices = sum(len(worker.devices) for worker in view.workers)
         if view.utilized is not None and devices:
-            utilization[whose[:2]] = 100 * view.utilized / devices
+            utilization[job_labels[:2]] = 100 * view.utilized / devices
         if view.memory_used_mib is not None:
-            memory[whose[:2]] = view.memory_used_mib * MIB
+            memory[job_labels[:2]] = view.memory_used_mib * MIB
     named = ["project", "job_name"]
     yield gauge(
         "runai_job_allocated_gpus", "GPUs allocated to a job.", [*named, "job_type"], allocated
@@ -82,17 +82,21 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _gpus(viewer: Viewer) -> Iterator[Metric]:
-    fractional, active, held, whole = {}, {}, {}, {}
-    seen = {record.id: record.spec.name for record, _ in running(viewer)}
+    fractional, active, allocated, whole = {}, {}, {}, {}
+    job_names = {record.id: record.spec.name for record, _ in running(viewer)}
     for node in viewer.nodes():
         for device in node.devices:
             key = node.name, str(device.device)
-            for one in device.allocations:
-                if one.gpus == 1 and one.workload in seen and device.utilized is not None:
-                    whole[seen[one.workload], *key] = 100 * device.utilized
-            held[key] = float(bool(device.allocations))
+            for allocation in device.allocations:
+                if (
+                    allocation.gpus == 1
+                    and allocation.workload in job_names
+                    and device.utilized is not None
+                ):
+                    whole[job_names[allocation.workload], *key] = 100 * device.utilized
+            allocated[key] = float(bool(device.allocations))
             fractional[key] = float(any(a.gpus < 1 for a in device.allocations))
-            at = viewer.world.meter.last_active(device.uuid)
+            at = viewer.read_model.meter.last_active(device.uuid)
             if at is not None:
                 active[key] = at
     labels = ["node", "gpu"]
@@ -102,7 +106,7 @@ def _gpus(viewer: Viewer) -> Iterator[Metric]:
         ["job_name", *labels],
         whole,
     )
-    yield gauge("runai_gpu_is_allocated", "Whether anybody holds a GPU.", labels, held)
+    yield gauge("runai_gpu_is_allocated", "Whether anybody holds a GPU.", labels, allocated)
     yield gauge(
         "runai_gpu_is_running_fractional_job",
         "Whether a GPU is shared by fractions.",

@@ -11,12 +11,12 @@ from starlette.types import Scope
 
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.middleware.request_limits import Callers, credential_of
+from runai.hub_service.api.middleware.request_limits import CallerLimits, credential_of
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 MAX_AT_ONCE = 1000
 """Concurrent identifications; during each, the server may buffer some 300 KiB of the request."""
-_FOUND = "runai.identification"
+_SCOPE_KEY = "runai.identification"
 """Key in the ASGI scope."""
 
 
@@ -30,19 +30,19 @@ class _Identification:
 
 async def is_identified(request: Request) -> bool:
     """Return True if the caller is known and admitted; otherwise `caller_of` raises why."""
-    found: _Identification = request.scope.setdefault(_FOUND, _Identification())
-    if found.actor is None and found.refusal is None:
+    identification: _Identification = request.scope.setdefault(_SCOPE_KEY, _Identification())
+    if identification.actor is None and identification.refusal is None:
         try:
-            found.actor = await identify(request)
+            identification.actor = await identify(request)
         except RunaiError as refusal:
-            found.refusal = refusal
-    return found.actor is not None
+            identification.refusal = refusal
+    return identification.actor is not None
 
 
 def was_identified(scope: Scope) -> bool:
     """Return True if this request's caller was found to be known and admitted."""
-    found: _Identification | None = scope.get(_FOUND)
-    return found is not None and found.actor is not None
+    identification: _Identification | None = scope.get(_SCOPE_KEY)
+    return identification is not None and identification.actor is not None
 
 
 async def caller_of(request: Request) -> Actor:
@@ -52,14 +52,16 @@ async def caller_of(request: Request) -> Actor:
         Unauthenticated, Forbidden, Unavailable: as `identify`.
     """
     await is_identified(request)
-    found: _Identification = request.scope[_FOUND]
-    if found.refusal is not None:
+    identification: _Identification = request.scope[_SCOPE_KEY]
+    if identification.refusal is not None:
         try:
-            raise found.refusal
+            raise identification.refusal
         finally:
-            found.refusal = None  # its traceback references the request: a cycle per refusal
-    assert found.actor is not None
-    return found.actor
+            identification.refusal = (
+                None  # its traceback references the request: a cycle per refusal
+            )
+    assert identification.actor is not None
+    return identification.actor
 
 
 async def identify(request: Request) -> Actor:
@@ -71,17 +73,17 @@ async def identify(request: Request) -> Actor:
     """
     platform = request.app.state.platform
     authenticator: Authenticator = platform.authenticator
-    callers: Callers = platform.callers
-    under_way: asyncio.Semaphore = platform.identifications
-    if under_way.locked():
+    caller_limits: CallerLimits = platform.callers
+    identifications: asyncio.Semaphore = platform.identifications
+    if identifications.locked():
         raise Unavailable(
             "Too many callers are being identified.",
             hint="Try again in a few seconds.",
             code="busy",
             retry_after=2.0,
         )
-    async with under_way:
+    async with identifications:
         actor = await authenticator.actor(request)
     name, exempt = f"{actor.kind} {actor.name}", actor.kind != "user"
-    callers.store(credential_of(request.headers), name, exempt=exempt)
+    caller_limits.store(credential_of(request.headers), name, exempt=exempt)
     return actor

@@ -17,7 +17,7 @@ class JobLimit:
     def __init__(self, most: int = 0) -> None:
         """Allow each user `most` unfinished jobs; 0: no limit."""
         self._most = most
-        self._coming = Counter[str]()
+        self._reserved = Counter[str]()
 
     def check(self, user: str, more: int, unfinished: int) -> None:
         """Raise Conflict if `more` jobs exceed the limit of a user with `unfinished` stored ones.
@@ -28,7 +28,7 @@ class JobLimit:
         Raises:
             Conflict: the limit would be exceeded.
         """
-        has = unfinished + self._coming[user]
+        has = unfinished + self._reserved[user]
         if self._most and more and has + more > self._most:
             raise Conflict(
                 f"{user} has {has:,} unfinished jobs and submits {more:,} more: the limit is"
@@ -45,10 +45,10 @@ class JobLimit:
             Conflict: the limit would be exceeded.
         """
         self.check(user, more, unfinished)
-        self._coming[user] += more
+        self._reserved[user] += more
         try:
             yield
         finally:
-            self._coming[user] -= more
-            if not self._coming[user]:
-                del self._coming[user]
+            self._reserved[user] -= more
+            if not self._reserved[user]:
+                del self._reserved[user]

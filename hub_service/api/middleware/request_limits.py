@@ -1,7 +1,7 @@
 """Rate and concurrency limits per user (ASGI middleware).
 
 They apply before anything is parsed, so a refusal costs next to nothing. Two credentials (tokens,
-cookies) of one user count together, once `caller` has identified their owner.
+cookies) of one user count together, once `caller_identification` has identified their owner.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Allowance:
 
 WINDOW_S = 5
 """Length of the moving window. After a pause a user may send all its calls at once."""
-STRANGERS = 10
+UNKNOWN_RATE_FACTOR = 10
 """All unknown credentials together have this many times one user's rate."""
 AT_ONCE = 2
 """Calls of one user in progress; further ones queue."""
@@ -48,7 +48,7 @@ BUSY_S, OPEN_S = 2.0, 5.0
 """`Retry-After` of refusals without a window to compute it from."""
 JITTER = 1.5
 """`Retry-After` is spread between the computed time and this many times it."""
-HELD_S, MOST_HELD = 1.0, 200
+REFUSAL_DELAY_S, MAX_DELAYED_REFUSALS = 1.0, 200
 """Delay of a refusal in seconds, and the maximum of delayed refusals.
 
 A client that retries at once has to wait; each delayed refusal keeps a connection open.
@@ -57,7 +57,7 @@ MOST_KNOWN = 10_000
 """Maximum of credentials with a known owner."""
 
 
-class _Person(NamedTuple):
+class _CredentialOwner(NamedTuple):
     """Owner of a credential."""
 
     name: str
@@ -65,10 +65,10 @@ class _Person(NamedTuple):
     """True for the platform's own processes."""
 
 
-_STRANGERS = _Person("")
+_UNKNOWN_OWNER = _CredentialOwner("")
 
 
-class Callers:
+class CallerLimits:
     """Recent callers, and their calls under way."""
 
     def __init__(self, allowance: Allowance | None = None) -> None:
@@ -79,16 +79,16 @@ class Callers:
         self.refused = 0
         """Number of refused calls since the start."""
         self._rates = MovingWindowRateLimiter(MemoryStorage())
-        self._known: dict[bytes, _Person] = {}
+        self._known: dict[bytes, _CredentialOwner] = {}
         self._open = Counter[str]()
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
-        self._held = 0
+        self._delayed_refusals = 0
 
     def store(self, credential: bytes, name: str, *, exempt: bool) -> None:
         """Store the owner of a credential; the platform's own processes are exempt from limits."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        self._known[credential] = _Person(name, exempt)
+        self._known[credential] = _CredentialOwner(name, exempt)
 
     def enter(self, credential: bytes, *, submits: bool) -> str:
         """Count a call as under way until `leave`; return its user, "" for an exempt caller.
@@ -97,9 +97,9 @@ class Callers:
             TooMany: the caller sends too many calls.
             Unavailable: too many submissions of all callers are under way.
         """
-        person = self._known.get(credential, _STRANGERS)
-        name = "" if person.exempt else person.name
-        if not person.exempt:
+        owner = self._known.get(credential, _UNKNOWN_OWNER)
+        name = "" if owner.exempt else owner.name
+        if not owner.exempt:
             self._check(name, submits=submits)
         self._open[name] += 1
         self.submissions += submits
@@ -118,41 +118,41 @@ class Callers:
 
     def _check(self, name: str, *, submits: bool) -> None:
         allowed = self.allowance
-        # Unknown credentials are bounded by the identification (`caller.MAX_AT_ONCE`).
+        # Unknown credentials are bounded by the identification (`MAX_AT_ONCE`).
         if name and allowed.open_at_once and self._open[name] >= allowed.open_at_once:
             raise TooMany(
                 f"{allowed.open_at_once} of your calls and streams are open at once.",
                 hint="Close panels and pages that nobody looks at.",
-                retry_after=_about(OPEN_S),
+                retry_after=_with_jitter(OPEN_S),
             )
         if submits and 0 < allowed.submissions_at_once <= self.submissions:
             raise Unavailable(
                 f"{self.submissions} submissions wait to be stored.",
                 hint="Try again in a few seconds.",
                 code="busy",
-                retry_after=_about(BUSY_S),
+                retry_after=_with_jitter(BUSY_S),
             )
         if allowed.calls_per_s:
-            often = allowed.calls_per_s * (1 if name else STRANGERS)
-            rate = RateLimitItemPerSecond(often * WINDOW_S, WINDOW_S)
+            calls_per_s = allowed.calls_per_s * (1 if name else UNKNOWN_RATE_FACTOR)
+            rate = RateLimitItemPerSecond(calls_per_s * WINDOW_S, WINDOW_S)
             if not self._rates.hit(rate, name):
                 free_at = self._rates.get_window_stats(rate, name).reset_time
                 raise TooMany(
                     f"You ask more than {allowed.calls_per_s} times a second.",
                     hint="Wait a moment; many jobs are one call as an array (--array).",
-                    retry_after=_about(max(1.0, free_at - time.time())),
+                    retry_after=_with_jitter(max(1.0, free_at - time.time())),
                 )
 
     async def delay_refusal(self) -> None:
         """Delay the response to a refused caller."""
         self.refused += 1
-        if self._held >= MOST_HELD:
+        if self._delayed_refusals >= MAX_DELAYED_REFUSALS:
             return
-        self._held += 1
+        self._delayed_refusals += 1
         try:
-            await asyncio.sleep(HELD_S)
+            await asyncio.sleep(REFUSAL_DELAY_S)
         finally:
-            self._held -= 1
+            self._delayed_refusals -= 1
 
 
 class RequestLimits:
@@ -180,33 +180,33 @@ class RequestLimits:
         if scope["type"] != "http" or scope["path"] in self._free:
             await self._app(scope, receive, send)
             return
-        callers: Callers = scope["app"].state.platform.callers
+        caller_limits: CallerLimits = scope["app"].state.platform.callers
         submits = scope["method"] == "POST" and scope["path"] == self._submits
         try:
-            name = callers.enter(credential_of(Headers(scope=scope)), submits=submits)
+            name = caller_limits.enter(credential_of(Headers(scope=scope)), submits=submits)
         except Unavailable as refused:
-            await callers.delay_refusal()
+            await caller_limits.delay_refusal()
             await self._refuse(refused)(scope, receive, send)
             return
         waits = b"changed_from=" in scope["query_string"]  # long polling does no work
         try:
-            async with AsyncExitStack() as worked_on:
-                await worked_on.enter_async_context(callers.turn("" if waits else name))
+            async with AsyncExitStack() as turn:
+                await turn.enter_async_context(caller_limits.turn("" if waits else name))
 
                 async def answer(message: Message) -> None:
-                    await worked_on.aclose()  # a stream does no work after its headers
+                    await turn.aclose()  # a stream does no work after its headers
                     await send(message)
 
                 await self._app(scope, receive, answer)
         finally:
-            callers.leave(name, submits=submits)
+            caller_limits.leave(name, submits=submits)
 
 
 def credential_of(headers: Headers) -> bytes:
     """Return a digest of a caller's token or cookie. All callers without one share a digest."""
-    shown = headers.get("authorization") or headers.get("cookie", "")
-    return hashlib.blake2b(shown.encode(errors="replace"), digest_size=16).digest()
+    credential = headers.get("authorization") or headers.get("cookie", "")
+    return hashlib.blake2b(credential.encode(errors="replace"), digest_size=16).digest()
 
 
-def _about(seconds: float) -> float:
+def _with_jitter(seconds: float) -> float:
     return seconds * SystemRandom().uniform(1.0, JITTER)

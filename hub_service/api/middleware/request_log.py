@@ -17,12 +17,12 @@ LOG = logging.getLogger("runai.requests")
 
 _SILENT = ("GET", "HEAD", "OPTIONS")
 FAILED = 500
-MOST_OF_A_PATH = 200
-REQUEST = "runai.request"
+MAX_PATH_CHARACTERS = 200
+REQUEST_ID_KEY = "runai.request"
 """Key of the id in the ASGI scope."""
 
 
-class Tracing:
+class RequestLog:
     """ASGI middleware that assigns a request id and logs the request."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -33,20 +33,22 @@ class Tracing:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = problems.or_new(Headers(scope=scope).get(problems.HEADER))
-        scope[REQUEST] = request  # for the handler of unexpected errors, which runs outside
-        token = problems.current.set(request)
+        request_id = problems.or_new(Headers(scope=scope).get(problems.HEADER))
+        scope[REQUEST_ID_KEY] = (
+            request_id  # for the handler of unexpected errors, which runs outside
+        )
+        token = problems.current.set(request_id)
         began, status = time.perf_counter(), FAILED
 
-        async def send_traced(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[problems.HEADER] = request
+                MutableHeaders(scope=message)[problems.HEADER] = request_id
             await send(message)
 
         try:
-            await self._app(scope, receive, send_traced)
+            await self._app(scope, receive, send_with_id)
         finally:
             self._write(scope, status, time.perf_counter() - began)
             problems.current.reset(token)
@@ -57,7 +59,7 @@ class Tracing:
         if status >= FAILED:
             level = logging.WARNING
         # Quoted and cut: a path is arbitrary text of the client.
-        path = scope["path"][:MOST_OF_A_PATH]
+        path = scope["path"][:MAX_PATH_CHARACTERS]
         line, extra = "%s %r %d in %.0f ms", {"is_anonymous": not was_identified(scope)}
         LOG.log(level, line, scope["method"], path, status, 1000 * seconds, extra=extra)
 

@@ -15,13 +15,13 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_
 from runai.hub_service.api.pages.page_parts import (
     RANGES,
     NamedRange,
-    Rendered,
+    RenderedParts,
     gpus_page,
     gpus_parts,
     life,
     project_rows,
     quota_of_all,
-    shown_workload,
+    workload_values,
 )
 from runai.hub_service.api.pages.page_reply import packed, page_reply
 from runai.hub_service.api.pages.page_stream import part_stream
@@ -29,9 +29,9 @@ from runai.hub_service.api.pages.project_fields import NEW_PROJECT, project_fiel
 from runai.hub_service.api.pages.templates import PAGES, templates
 from runai.hub_service.api.routes.usage import usage_between, usage_of_each
 from runai.hub_service.api.services.explanations import explanation
-from runai.hub_service.api.services.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep, WatcherDep
 from runai.hub_service.api.views.overview_views import overview_view
-from runai.hub_service.api.views.workload_pages import Filter, page_of
+from runai.hub_service.api.views.workload_pages import WorkloadListFilter, page_of
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.ledger import UsageFilter
 from runai.hub_service.model.records import WorkloadRecord, WorkloadState, workload_id
@@ -58,9 +58,9 @@ _KINDS: tuple[tuple[UsageKind, str], ...] = (
 
 _WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
 
-Chosen = Annotated[str, Query(alias="range")]
-Which = Annotated[Filter, Depends()]
-LISTED = 200
+RangeName = Annotated[str, Query(alias="range")]
+ListFilterDep = Annotated[WorkloadListFilter, Depends()]
+MAX_LISTED = 200
 
 
 class Login(Protocol):
@@ -77,89 +77,98 @@ class Login(Protocol):
 
 
 @router.get("/")
-async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -> Response:
+async def gpus(
+    request: Request,
+    platform: PlatformDep,
+    list_filter: ListFilterDep,
+    range_name: RangeName = "24h",
+) -> Response:
     """Render the current state of the cluster, with the workloads that match the filter."""
-    query = which.query()
+    query = list_filter.query()
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        viewer = Viewer(await on.shared_world(), caller)
+        viewer = Viewer(await platform.shared_read_model(), caller)
         overview = overview_view(viewer)
         return {
             "here": "",
             "live": f"gpus?{query}" if query else "gpus",
             "admin": may(caller, Action.SET_PROJECT),
-            "which": which,
+            "which": list_filter,
             "states": get_args(WorkloadStateName),
-            **gpus_page(overview, caller.name, _listed(viewer, which)),
-            **await _chart_values(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
+            **gpus_page(overview, caller.name, _listed(viewer, list_filter)),
+            **await _chart_values(
+                platform, range_name, "", UsageFilter(), quota_of_all(overview.projects)
+            ),
         }
 
-    return await page_reply(request, on, "gpus.html", values)
+    return await page_reply(request, platform, "gpus.html", values)
 
 
 @router.get("/live/gpus")
 async def gpus_live(
-    request: Request, on: On, watching: Watching, which: Which
+    request: Request, platform: PlatformDep, watcher: WatcherDep, list_filter: ListFilterDep
 ) -> StreamingResponse:
     """Stream the changed parts of that page."""
-    authorise(watching.actor, Action.SEE_CLUSTER)
-    environment = templates(on.prefix)
+    authorise(watcher.actor, Action.SEE_CLUSTER)
+    environment = templates(platform.prefix)
 
-    async def render() -> Rendered:
-        viewer = Viewer(await on.shared_world(), watching.actor)
-        overview, listed = overview_view(viewer), _listed(viewer, which)
-        return gpus_parts(environment, overview, watching.actor.name, listed)
+    async def render() -> RenderedParts:
+        viewer = Viewer(await platform.shared_read_model(), watcher.actor)
+        overview, listed = overview_view(viewer), _listed(viewer, list_filter)
+        return gpus_parts(environment, overview, watcher.actor.name, listed)
 
-    return part_stream(request, on, watching, render)
+    return part_stream(request, platform, watcher, render)
 
 
 @router.get("/workloads/{project}/{name}")
 async def workload(
-    request: Request, project: str, name: str, on: On, chosen: Chosen = "1h"
+    request: Request, project: str, name: str, platform: PlatformDep, range_name: RangeName = "1h"
 ) -> Response:
     """Render one workload: why it waits or was stopped, its states over time, its output."""
     name = workload_id(project, name)
 
     async def values(caller: Actor) -> dict[str, Any]:
-        record = await on.allowed(caller, Action.SEE_WORKLOAD, name)
+        record = await platform.allowed(caller, Action.SEE_WORKLOAD, name)
         query = f"workload={record.id}"
         return {
             "here": None,
             "live": f"workloads/{record.id}",
-            **await _workload(on, caller, record),
-            **await _chart_values(on, chosen, query, UsageFilter(workload=record.id)),
+            **await _workload(platform, caller, record),
+            **await _chart_values(platform, range_name, query, UsageFilter(workload=record.id)),
         }
 
-    return await page_reply(request, on, "workload.html", values)
+    return await page_reply(request, platform, "workload.html", values)
 
 
 @router.get("/live/workloads/{project}/{name}")
 async def workload_live(
-    request: Request, project: str, name: str, on: On, watching: Watching
+    request: Request, project: str, name: str, platform: PlatformDep, watcher: WatcherDep
 ) -> StreamingResponse:
     """Stream the changed parts of that page; the stream ends when the workload is deleted."""
     name = workload_id(project, name)
-    await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
-    template = templates(on.prefix).get_template("workload_parts.html")
+    await platform.allowed(watcher.actor, Action.SEE_WORKLOAD, name)
+    template = templates(platform.prefix).get_template("workload_parts.html")
 
-    async def render() -> Rendered:
-        record = await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
-        html = template.render(await _workload(on, watching.actor, record))
+    async def render() -> RenderedParts:
+        record = await platform.allowed(watcher.actor, Action.SEE_WORKLOAD, name)
+        html = template.render(await _workload(platform, watcher.actor, record))
         what, cut, after = html.partition('<section id="life"')
-        return Rendered({"what": what.strip(), "life": cut + after.strip()}, [])
+        return RenderedParts({"what": what.strip(), "life": cut + after.strip()}, [])
 
-    return part_stream(request, on, watching, render)
+    return part_stream(request, platform, watcher, render)
 
 
 @router.get("/projects/{name}")
-async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = "24h") -> Response:
+async def project(
+    request: Request, name: ProjectName, platform: PlatformDep, range_name: RangeName = "24h"
+) -> Response:
     """Render a project, with a form for its admins."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        viewer = await on.viewer(caller)
-        spec = viewer.world.spec(name)
+        viewer = await platform.viewer(caller)
+        spec = viewer.read_model.spec(name)
         if spec is None:
             raise NotFound(f"There is no project {name}.", code="unknown_project")
         view = viewer.project(spec)
@@ -170,20 +179,20 @@ async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = 
             "here": None,
             "live": "",
             "project": view,
-            "rows": project_rows(family, viewer.world.capacity / 1000),
+            "rows": project_rows(family, viewer.read_model.capacity / 1000),
             "admin": admin,
             "edits": admin or (is_project_admin(caller, spec) and caller.may_write),
             "fields": project_fields(view, admin=admin),
             **await _chart_values(
-                on, chosen, f"project={name}", UsageFilter(project=name), view.quota
+                platform, range_name, f"project={name}", UsageFilter(project=name), view.quota
             ),
         }
 
-    return await page_reply(request, on, "project.html", values)
+    return await page_reply(request, platform, "project.html", values)
 
 
 @router.get("/new-project")
-async def new_project(request: Request, on: On) -> Response:
+async def new_project(request: Request, platform: PlatformDep) -> Response:
     """Render the form for a new project."""
 
     async def values(caller: Actor) -> dict[str, Any]:
@@ -197,36 +206,42 @@ async def new_project(request: Request, on: On) -> Response:
             "fields": project_fields(NEW_PROJECT, admin=True),
         }
 
-    return await page_reply(request, on, "project.html", values)
+    return await page_reply(request, platform, "project.html", values)
 
 
 @router.get("/usage")
-async def usage(request: Request, on: On, chosen: Chosen = "24h") -> Response:
+async def usage(request: Request, platform: PlatformDep, range_name: RangeName = "24h") -> Response:
     """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
-        stretch = _range(chosen)
-        end = on.clock()
+        time_range = _range(range_name)
+        end = platform.clock()
         tables = [
-            (kind, title, await usage_of_each(on, caller, kind, end - stretch.seconds, end))
+            (
+                kind,
+                title,
+                await usage_of_each(platform, caller, kind, end - time_range.seconds, end),
+            )
             for kind, title in _KINDS
         ]
         return {
             "here": "usage",
             "live": "",
-            "range": stretch,
+            "range": time_range,
             "ranges": list(RANGES),
             "tables": tables,
         }
 
-    return await page_reply(request, on, "usage.html", values)
+    return await page_reply(request, platform, "usage.html", values)
 
 
 @router.get("/usage/{kind}.csv")
-async def usage_csv(kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h") -> Response:
+async def usage_csv(
+    kind: UsageKind, platform: PlatformDep, caller: Caller, range_name: RangeName = "24h"
+) -> Response:
     """Return the same table as CSV, for spreadsheets."""
-    stretch, end = _range(chosen), on.clock()
-    found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)
+    time_range, end = _range(range_name), platform.clock()
+    found = await usage_of_each(platform, caller, kind, end - time_range.seconds, end)
     text = io.StringIO()
     table = csv.writer(text)
     figures = ("allocated_average", "utilized_average", "allocated_gpu_hours", "used_gpu_hours",
@@ -234,18 +249,18 @@ async def usage_csv(kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "2
     table.writerow([kind, *figures])
     for each in found:
         table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
-    named = f'attachment; filename="usage-{kind}-{stretch.name}.csv"'
+    named = f'attachment; filename="usage-{kind}-{time_range.name}.csv"'
     headers = {"Content-Disposition": named}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
 @router.get("/submit")
-async def submit(request: Request, on: On) -> Response:
+async def submit(request: Request, platform: PlatformDep) -> Response:
     """Render the form for a job."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        mine = [p for p in (await on.viewer(caller)).projects() if p.may_submit]
+        mine = [p for p in (await platform.viewer(caller)).projects() if p.may_submit]
         projects = [
             {
                 "name": p.name,
@@ -256,7 +271,7 @@ async def submit(request: Request, on: On) -> Response:
         ]
         return {"here": "submit", "live": "", "projects": projects}
 
-    return await page_reply(request, on, "submit.html", values)
+    return await page_reply(request, platform, "submit.html", values)
 
 
 @router.get("/static/{name}")
@@ -288,50 +303,60 @@ def login_router(login: Login) -> APIRouter:
 # -- template values ----------------------------------------------------------------------------
 
 
-def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
+def _listed(viewer: Viewer, list_filter: WorkloadListFilter) -> WorkloadPage | None:
     """Return the first workloads that match the filter; None without a filter."""
-    if which == Filter():
+    if list_filter == WorkloadListFilter():
         return None
-    return page_of(viewer, which.records(viewer), limit=LISTED, after="")
+    return page_of(viewer, list_filter.records(viewer), limit=MAX_LISTED, after="")
 
 
 async def _chart_values(
-    on: Platform, chosen: str, query: str, asked: UsageFilter, quota: float | None = None
+    platform: Platform,
+    range_name: str,
+    query: str,
+    usage_filter: UsageFilter,
+    quota: float | None = None,
 ) -> dict[str, Any]:
     """Return a chart's range and headline; the browser fetches its points later."""
-    stretch, end = _range(chosen), on.clock()
+    time_range, end = _range(range_name), platform.clock()
     return {
-        "range": stretch,
+        "range": time_range,
         "ranges": list(RANGES),
         "query": query,
         "quota": quota,
-        "usage": await usage_between(on, asked, end - stretch.seconds, end),
+        "usage": await usage_between(platform, usage_filter, end - time_range.seconds, end),
     }
 
 
-async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict[str, Any]:
-    viewer = await on.viewer(caller)
-    spec = viewer.world.spec(record.spec.project)
+async def _workload(platform: Platform, caller: Actor, record: WorkloadRecord) -> dict[str, Any]:
+    viewer = await platform.viewer(caller)
+    spec = viewer.read_model.spec(record.spec.project)
     reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
-    history = await on.cluster.history(record.id) if reads else []
+    history = await platform.cluster.history(record.id) if reads else []
     # The page shows history to readers only, and nothing else of the detail.
     view = viewer.detail(record, history)
     waits = record.state in _WAITING
     return {
-        "workload": shown_workload(view),
+        "workload": workload_values(view),
         "reads": reads,
-        "life": life(view.history, datetime.fromtimestamp(viewer.world.at, UTC)),
-        "explanation": await explanation(on, caller, record) if waits else None,
+        "life": life(view.history, datetime.fromtimestamp(viewer.read_model.at, UTC)),
+        "explanation": await explanation(platform, caller, record) if waits else None,
     }
 
 
-def _range(chosen: str) -> NamedRange:
-    if chosen not in RANGES:
-        raise InvalidRequest(f"There is no range {chosen}.", hint=f"Ranges: {', '.join(RANGES)}.")
-    return RANGES[chosen]
+def _range(range_name: str) -> NamedRange:
+    if range_name not in RANGES:
+        raise InvalidRequest(
+            f"There is no range {range_name}.", hint=f"Ranges: {', '.join(RANGES)}."
+        )
+    return RANGES[range_name]
 
 
 def _cell(name: str) -> str:
     """Escape a name that a spreadsheet would evaluate as a formula."""
-    shown = printable(name)
-    return f"'{shown}" if shown.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|")) else shown
+    escaped = printable(name)
+    return (
+        f"'{escaped}"
+        if escaped.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|"))
+        else escaped
+    )

@@ -52,7 +52,7 @@ RANGES: Mapping[str, NamedRange] = {
 }
 
 
-class Rendered(NamedTuple):
+class RenderedParts(NamedTuple):
     """HTML of page parts by element id, and the order of the table rows."""
 
     parts: dict[str, str]
@@ -88,7 +88,7 @@ def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None)
 
 def gpus_parts(
     environment: Environment, overview: Overview, user: str, listed: WorkloadPage | None = None
-) -> Rendered:
+) -> RenderedParts:
     """Render the parts of the page "GPUs" that change."""
     macros: Any = environment.get_template("parts.html").module
     device: Any = environment.globals["drawn_device"]
@@ -105,9 +105,9 @@ def gpus_parts(
     }
     for node in values["nodes"]:
         parts[f"loss:{node['name']}"] = macros.loss(node)
-        for view, shown in zip(node["views"], node["devices"], strict=True):
-            parts[f"d:{node['name']}:{shown.device}"] = device(view, shown, node["name"])
-    return Rendered(parts | rows, list(rows))
+        for view, card in zip(node["views"], node["devices"], strict=True):
+            parts[f"d:{node['name']}:{card.device}"] = device(view, card, node["name"])
+    return RenderedParts(parts | rows, list(rows))
 
 
 def _found(page: WorkloadPage) -> str:
@@ -118,7 +118,7 @@ def _found(page: WorkloadPage) -> str:
     return f"{total:,} match: {counts}{more}." if total else "None match."
 
 
-def shown_workload(workload: WorkloadView) -> dict[str, Any]:
+def workload_values(workload: WorkloadView) -> dict[str, Any]:
     """Return a workload's fields for a template."""
     return {
         **{name: getattr(workload, name) for name in type(workload).model_fields},
@@ -190,7 +190,7 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
 # -- devices -------------------------------------------------------------------------------------
 
 
-class ShownPart(NamedTuple):
+class BarSegment(NamedTuple):
     """One allocation's segment of a device bar: offset, width and busy share."""
 
     at: float
@@ -203,7 +203,7 @@ class ShownPart(NamedTuple):
     name: str
 
 
-class ShownDevice(NamedTuple):
+class DeviceCard(NamedTuple):
     """Template values of a device; equal values render equal markup."""
 
     device: int
@@ -211,7 +211,7 @@ class ShownDevice(NamedTuple):
     healthy: bool
     fault: str
     figures: tuple[str, ...]
-    parts: tuple[ShownPart, ...]
+    parts: tuple[BarSegment, ...]
     others: tuple[str, ...]
 
 
@@ -220,43 +220,52 @@ def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, An
     return {**node.model_dump(exclude={"devices"}), "devices": devices, "views": node.devices}
 
 
-def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownDevice:
+def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> DeviceCard:
     busy = "not measured" if device.utilized is None else f"{100 * device.utilized:.0f} % utilized"
     figures = [f"{device.allocated:g} allocated", busy]
     used = device.memory_used_mib
     if used is not None:
         figures.append(f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB")
-    parts: list[ShownPart] = []
+    parts: list[BarSegment] = []
     at = 0.0
-    for held in device.allocations:
-        known = workloads.get(held.workload)
-        utilized = min(held.utilized or 0.0, held.gpus)
-        name = held.workload or "another project"
-        title = f"{name}: {held.gpus:g} allocated, " + (
+    for allocation in device.allocations:
+        known = workloads.get(allocation.workload)
+        utilized = min(allocation.utilized or 0.0, allocation.gpus)
+        name = allocation.workload or "another project"
+        title = f"{name}: {allocation.gpus:g} allocated, " + (
             "not measured"
-            if held.utilized is None
-            else f"{100 * utilized / held.gpus:.0f} % utilized"
+            if allocation.utilized is None
+            else f"{100 * utilized / allocation.gpus:.0f} % utilized"
         )
         kind = "other" if known is None else "train" if known.preemptible else "build"
-        shown = known.name if known else name
+        label = known.name if known else name
         parts.append(
-            ShownPart(at, held.gpus, utilized, kind, title, held.workload, held.gpus, shown)
+            BarSegment(
+                at,
+                allocation.gpus,
+                utilized,
+                kind,
+                title,
+                allocation.workload,
+                allocation.gpus,
+                label,
+            )
         )
-        at += held.gpus
-    return ShownDevice(
+        at += allocation.gpus
+    return DeviceCard(
         device.device,
         device.simulated,
         device.healthy,
         device.fault,
         tuple(figures),
         tuple(parts),
-        tuple([_others(other) for other in device.others]),
+        tuple([_other_processes_text(other) for other in device.others]),
     )
 
 
-def _others(other: OthersView) -> str:
-    whose = f" of {other.account}" if other.account else ""
-    return f"other processes{whose}: {(other.memory_mib or 0) / 1024:.1f} GiB"
+def _other_processes_text(other: OthersView) -> str:
+    owner = f" of {other.account}" if other.account else ""
+    return f"other processes{owner}: {(other.memory_mib or 0) / 1024:.1f} GiB"
 
 
 # -- timeline of a workload ----------------------------------------------------------------------

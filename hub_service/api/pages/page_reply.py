@@ -25,7 +25,7 @@ _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src {' '.join(STYLE_HASHES)}; img-src 'self';"
     " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
 )
-_WORTH_IT = 1000
+_MIN_GZIP_BYTES = 1000
 """Bytes below which compression saves nothing."""
 _FIRST, _NEXT = 16_000, 32_000
 """Characters per chunk: the style and the visible part first, then few large chunks."""
@@ -35,22 +35,28 @@ _GZIP = 31
 Values = Callable[[Actor], Awaitable[dict[str, Any]]]
 
 
-async def page_reply(request: Request, on: Platform, template: str, values: Values) -> Response:
+async def page_reply(
+    request: Request, platform: Platform, template: str, values: Values
+) -> Response:
     """Render a page for the caller, or redirect to the hub's login and back."""
     try:
         caller = await caller_of(request)
     except Unauthenticated:
         path = with_query(request.scope["path"], request)  # such as a chart's range
-        back = f"?next={quote(path)}" if path != on.prefix else ""
-        return RedirectResponse(f"{on.prefix}login{back}", 302)
+        back = f"?next={quote(path)}" if path != platform.prefix else ""
+        return RedirectResponse(f"{platform.prefix}login{back}", 302)
     status = 200
     try:
-        shown = await values(caller)
+        template_values = await values(caller)
     except RunaiError as error:
         problem = problem_of(error)
         status, template = problem.status, "problem.html"
-        shown = {"here": None, "live": "", "error": problem.detail, "hint": problem.hint}
-    rendered = templates(on.prefix).get_template(template).generate(user=caller.name, **shown)
+        template_values = {"here": None, "live": "", "error": problem.detail, "hint": problem.hint}
+    rendered = (
+        templates(platform.prefix)
+        .get_template(template)
+        .generate(user=caller.name, **template_values)
+    )
     headers = {
         "Content-Security-Policy": _POLICY,
         "Vary": "Accept-Encoding",
@@ -74,17 +80,17 @@ def with_query(path: str, request: Request) -> str:
 
 async def pieces(rendered: Iterable[str]) -> AsyncIterator[bytes]:
     """Join small texts into chunks, and yield to the event loop between them."""
-    held: list[str] = []
+    buffer: list[str] = []
     length, enough = 0, _FIRST
     for text in rendered:
-        held.append(text)
+        buffer.append(text)
         length += len(text)
         if length >= enough:
-            yield "".join(held).encode()
-            held, length, enough = [], 0, _NEXT
+            yield "".join(buffer).encode()
+            buffer, length, enough = [], 0, _NEXT
             # Serves the browser's requests for scripts, which otherwise waited for the last row.
             await asyncio.sleep(0)
-    yield "".join(held).encode()
+    yield "".join(buffer).encode()
 
 
 async def compressed(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -100,7 +106,7 @@ def packed(
 ) -> Response:
     """Build a response, compressed if the browser accepts gzip."""
     headers = {**headers, "Vary": "Accept-Encoding"}
-    if compressible(request) and len(content) >= _WORTH_IT:
+    if compressible(request) and len(content) >= _MIN_GZIP_BYTES:
         content = gzip.compress(content, 6, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(content, status, headers, media_type)

@@ -8,21 +8,24 @@ from contextlib import suppress
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from runai.hub_service.api.pages.page_parts import Rendered
+from runai.hub_service.api.pages.page_parts import RenderedParts
 from runai.hub_service.api.pages.page_reply import compressed, compressible
-from runai.hub_service.api.services.event_stream import with_signs_of_life
+from runai.hub_service.api.services.event_stream import with_heartbeats
 from runai.hub_service.api.services.platform import Platform, Watcher
 
 AT_MOST_EVERY_S = 1.0
-LOOK_EVERY_S = 2.0
+REFRESH_EVERY_S = 2.0
 """Seconds between refreshes without an event, for utilization."""
 
 
 def part_stream(
-    request: Request, on: Platform, watching: Watcher, render: Callable[[], Awaitable[Rendered]]
+    request: Request,
+    platform: Platform,
+    watcher: Watcher,
+    render: Callable[[], Awaitable[RenderedParts]],
 ) -> StreamingResponse:
     """Stream all parts of a page, then the changed ones at most once a second."""
-    body = with_signs_of_life(_changes(on, render), b":\n\n", watching.check, on.leaving)
+    body = with_heartbeats(_changes(platform, render), b":\n\n", watcher.check, platform.shutdown)
     headers = {"X-Accel-Buffering": "no"}
     if compressible(request):
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
@@ -30,11 +33,13 @@ def part_stream(
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
-async def _changes(on: Platform, render: Callable[[], Awaitable[Rendered]]) -> AsyncIterator[bytes]:
-    sent = Rendered({}, [])
+async def _changes(
+    platform: Platform, render: Callable[[], Awaitable[RenderedParts]]
+) -> AsyncIterator[bytes]:
+    sent = RenderedParts({}, [])
     while True:
-        version = on.controller.changes.version
-        async with on.drawing.turn():
+        version = platform.controller.changes.version
+        async with platform.render_turns.turn():
             now = await render()
         changed = {key: html for key, html in now.parts.items() if sent.parts.get(key) != html}
         if changed or now.rows != sent.rows:
@@ -43,5 +48,5 @@ async def _changes(on: Platform, render: Callable[[], Awaitable[Rendered]]) -> A
             sent = now
         await asyncio.sleep(AT_MOST_EVERY_S)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
-                await on.controller.changes.after(version)
+            async with asyncio.timeout(REFRESH_EVERY_S - AT_MOST_EVERY_S):
+                await platform.controller.changes.after(version)

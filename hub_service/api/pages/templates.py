@@ -18,7 +18,7 @@ from weakref import ReferenceType, ref
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from runai.hub_service.api.pages.page_parts import shown_workload
+from runai.hub_service.api.pages.page_parts import workload_values
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.amounts import clock_text
 
@@ -75,11 +75,11 @@ def templates(prefix: str) -> Environment:
 
     devices, workloads = RowCache(DEVICES), RowCache(WORKLOADS)
     cached: dict[str, Any] = {
-        "drawn_device": lambda view, shown, node: devices.row(
-            view, (shown, node), lambda: parts.device(shown, node)
+        "drawn_device": lambda view, card, node: devices.row(
+            view, (card, node), lambda: parts.device(card, node)
         ),
         "drawn_workload": lambda view, own: workloads.row(
-            view, own, lambda: parts.workload(shown_workload(view), own)
+            view, own, lambda: parts.workload(workload_values(view), own)
         ),
     }
     environment.globals |= cached
@@ -104,7 +104,7 @@ class RowCache:
         """Return the cached row of a view in this variant, or render it."""
         key = id(view)
         if key not in self._rows:
-            self._rows[key] = ref(view, lambda _gone: self._rows.pop(key, None)), {}
+            self._rows[key] = ref(view, lambda _reference: self._rows.pop(key, None)), {}
             if len(self._rows) > self._most:
                 del self._rows[next(iter(self._rows))]
         rows = self._rows[key][1]
@@ -113,7 +113,7 @@ class RowCache:
         return rows[variant]
 
 
-NOTHING = "–"  # noqa: RUF001  en dash in place of a missing figure
+NO_VALUE = "–"  # noqa: RUF001  en dash in place of a missing figure
 
 
 def _gpus(amount: float | None) -> str:
@@ -121,7 +121,7 @@ def _gpus(amount: float | None) -> str:
 
 
 def _measured(amount: float | None) -> str:
-    return NOTHING if amount is None else f"{amount:.2f}"
+    return NO_VALUE if amount is None else f"{amount:.2f}"
 
 
 def _hours(amount: float) -> str:
@@ -131,7 +131,7 @@ def _hours(amount: float) -> str:
 
 
 def _of(part: float | None, whole: float) -> str:
-    return NOTHING if part is None or not whole else f"{100 * part / whole:.0f} %"
+    return NO_VALUE if part is None or not whole else f"{100 * part / whole:.0f} %"
 
 
 def _typed(sentence: str) -> Markup:

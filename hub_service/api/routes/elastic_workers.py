@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise
-from runai.hub_service.api.services.event_stream import unless
-from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.api.services.event_stream import result_before_shutdown
+from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep
 from runai.hub_service.model.cluster import WorkerMessages
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.worker_schemas import EndedReply, EndedReport, StatusReport, TargetReply
@@ -21,35 +21,35 @@ LONGEST_POLL_S = 60.0
 
 @router.get("/target")
 async def target(
-    on: On,
+    platform: PlatformDep,
     caller: Caller,
     seen: Annotated[int, Query(ge=0)] = 0,
     timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the client's
 ) -> TargetReply:
     """Return the target members as soon as they are newer than the given version (long poll)."""
-    asking = _messages(on, caller).worker_target(caller.name, seen)
-    newer = await unless(on.leaving, asking, timeout)
+    next_target = _messages(platform, caller).worker_target(caller.name, seen)
+    newer = await result_before_shutdown(platform.shutdown, next_target, timeout)
     return TargetReply() if newer is None else TargetReply.of(newer)
 
 
 @router.put("/status", status_code=204)
-async def status(report: StatusReport, on: On, caller: Caller) -> None:
+async def status(report: StatusReport, platform: PlatformDep, caller: Caller) -> None:
     """Store a worker's status report."""
-    await _messages(on, caller).store_worker_status(caller.name, report.read(caller.name))
+    await _messages(platform, caller).store_worker_status(caller.name, report.read(caller.name))
 
 
 @router.post("/end")
-async def end(report: EndedReport, on: On, caller: Caller) -> EndedReply:
+async def end(report: EndedReport, platform: PlatformDep, caller: Caller) -> EndedReply:
     """Return the exit code for a worker's pod, after its program has ended."""
-    code = await _messages(on, caller).worker_ended(caller.name, report.exit_code)
+    code = await _messages(platform, caller).worker_ended(caller.name, report.exit_code)
     return EndedReply(exit_code=code)
 
 
-def _messages(on: Platform, caller: Actor) -> WorkerMessages:
+def _messages(platform: Platform, caller: Actor) -> WorkerMessages:
     authorise(caller, Action.TRAIN)
-    if on.workers is None:
+    if platform.workers is None:
         raise NotFound(
             "Workers share a directory with the platform here.",
             hint="docs/dev/elastic.md describes its files.",
         )
-    return on.workers
+    return platform.workers

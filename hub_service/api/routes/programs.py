@@ -9,8 +9,8 @@ from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth.permissions import Action
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
-from runai.hub_service.api.services.event_stream import with_signs_of_life
-from runai.hub_service.api.services.platform import On, Uid, Watching
+from runai.hub_service.api.services.event_stream import with_heartbeats
+from runai.hub_service.api.services.platform import PlatformDep, Uid, WatcherDep
 from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.model.records import WorkloadSpec, workload_id
 from runai.hub_service.processes.shell_environment import RENDEZVOUS
@@ -30,29 +30,29 @@ _PIECES = {"application/x-ndjson": {"schema": ExecPiece.model_json_schema()}}
 async def execute(
     project: str,
     name: str,
-    asked: ExecRequest,
-    on: On,
-    watching: Watching,
+    request: ExecRequest,
+    platform: PlatformDep,
+    watcher: WatcherDep,
     worker: Annotated[int, Query(ge=0)] = 0,
     uid: Uid = "",
 ) -> StreamingResponse:
     """Run a program in a worker's pod; stream its output and its exit code."""
-    record = await on.allowed(watching.actor, Action.RUN_IN, workload_id(project, name), uid)
+    record = await platform.allowed(watcher.actor, Action.RUN_IN, workload_id(project, name), uid)
     if worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
-    if on.programs is None:
+    if platform.programs is None:
         raise Conflict(
             f"{record.id} is no pod: programs run beside it on its machine.",
             hint="`runai exec` there runs them, with its environment.",
             code="no_pod",
         )
-    pieces = await on.programs.execute(
-        record.id, worker, _alone(record.spec, asked.command), asked.stdin, uid=record.uid
+    pieces = await platform.programs.execute(
+        record.id, worker, _alone(record.spec, request.command), request.stdin, uid=record.uid
     )
-    still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id, record.uid)
-    body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
+    still_allowed = partial(watcher.check_allowed, Action.RUN_IN, record.id, record.uid)
+    body = with_heartbeats(_lines(pieces), b"\n", still_allowed, platform.shutdown)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 
@@ -65,10 +65,10 @@ def _alone(spec: WorkloadSpec, command: Sequence[str]) -> Sequence[str]:
 
 async def _lines(pieces: AsyncIterator[OutputChunk | ProgramEnd]) -> AsyncIterator[bytes]:
     async for piece in pieces:
-        yield _shown(piece).model_dump_json(exclude_defaults=True).encode() + b"\n"
+        yield _exec_piece(piece).model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _shown(piece: OutputChunk | ProgramEnd) -> ExecPiece:
+def _exec_piece(piece: OutputChunk | ProgramEnd) -> ExecPiece:
     if isinstance(piece, ProgramEnd):
         return ExecPiece.model_construct(exit_code=piece.exit_code, why=piece.why)
     if piece.is_error:

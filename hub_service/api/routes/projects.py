@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from runai.hub_service.api.auth.permissions import Action, authorise
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
-from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
@@ -18,60 +18,62 @@ from runai.hub_service.wire.schemas import ProjectPut, ProjectView
 router = APIRouter(route_class=UniqueKeys, prefix="/projects", tags=["projects"])
 members = APIRouter(route_class=UniqueKeys, prefix="/members", tags=["projects"])
 
-MOST_LOOKED_UP = 20
+MAX_HUB_LOOKUPS = 20
 """New members of one change that are looked up at the hub."""
 _BY_PROJECT_ADMINS = {"members", "groups"}
 
 
 @router.get("")
-async def list_projects(on: On, caller: Caller) -> list[ProjectView]:
+async def list_projects(platform: PlatformDep, caller: Caller) -> list[ProjectView]:
     """List all projects with their shares of the last cycle."""
     authorise(caller, Action.SEE_CLUSTER)
-    return (await on.viewer(caller, progress_of=())).projects()
+    return (await platform.viewer(caller, progress_of=())).projects()
 
 
 @router.get("/{name}")
-async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
+async def show(name: ProjectName, platform: PlatformDep, caller: Caller) -> ProjectView:
     """Return one project."""
     authorise(caller, Action.SEE_CLUSTER)
-    spec = (await on.project_specs()).get(name)
+    spec = (await platform.project_specs()).get(name)
     if spec is None:
         raise _no_such(name)
-    return (await on.viewer(caller, progress_of=())).project(spec)
+    return (await platform.viewer(caller, progress_of=())).project(spec)
 
 
 @router.put("/{name}")
-async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> ProjectView:
+async def put(
+    name: ProjectName, change: ProjectPut, platform: PlatformDep, caller: Caller
+) -> ProjectView:
     """Create a project, or change the given fields."""
     given = {field: getattr(change, field) for field in change.model_fields_set}
 
     def changed(known: ProjectSpec | None) -> ProjectSpec:
-        own = known is not None and given.keys() <= _BY_PROJECT_ADMINS
-        authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
+        changes_members_only = known is not None and given.keys() <= _BY_PROJECT_ADMINS
+        authorise(caller, Action.SET_MEMBERS if changes_members_only else Action.SET_PROJECT, known)
         spec = changed_project(known or ProjectSpec(name), given)
         if "quota" in given and spec.quota_by_type is not None:
             return replace(spec, quota_by_type=checked_table(spec.quota_by_type, types))
         return spec
 
-    types = (await on.viewer(caller, progress_of=())).world.gpu_types
-    before = (await on.project_specs()).get(name)
+    types = (await platform.viewer(caller, progress_of=())).read_model.gpu_types
+    before = (await platform.project_specs()).get(name)
     changed(before)  # refuse before anything is stored
-    record = await on.cluster.change_project(name, changed)
-    if on.members is not None:
-        await on.members.changed()
-    view = (await on.viewer(caller, progress_of=())).project(record.spec)
+    record = await platform.cluster.change_project(name, changed)
+    if platform.former_members is not None:
+        await platform.former_members.changed()
+    view = (await platform.viewer(caller, progress_of=())).project(record.spec)
     known = {*before.members, *before.admins} if before is not None else set()
     added = [n for n in dict.fromkeys((*view.members, *view.admins)) if n not in known]
-    notes = await _notes_on_unknown(on, added[:MOST_LOOKED_UP])
+    notes = await _notes_on_unknown(platform, added[:MAX_HUB_LOOKUPS])
     return view.model_copy(update={"notes": [*view.notes, *notes]})
 
 
-async def _notes_on_unknown(on: Platform, names: Sequence[str]) -> list[str]:
+async def _notes_on_unknown(platform: Platform, names: Sequence[str]) -> list[str]:
     """Return a note for each name that JupyterHub does not know; none if it does not answer."""
     notes = []
     for name in names:
         try:
-            await on.authenticator.person(name)
+            await platform.authenticator.person(name)
         except NotFound:
             notes.append(
                 f"JupyterHub knows no user {name} yet: is the name right?"
@@ -83,36 +85,38 @@ async def _notes_on_unknown(on: Platform, names: Sequence[str]) -> list[str]:
 
 
 @router.delete("/{name}", status_code=204)
-async def delete(name: ProjectName, on: On, caller: Caller) -> None:
+async def delete(name: ProjectName, platform: PlatformDep, caller: Caller) -> None:
     """Delete a project that has no children and no unfinished workloads.
 
     Its finished workloads are deleted with it; on Kubernetes it must have none.
     """
     authorise(caller, Action.SET_PROJECT)
-    if name not in await on.project_specs():
+    if name not in await platform.project_specs():
         raise _no_such(name)
-    await on.cluster.delete_project(name)
+    await platform.cluster.delete_project(name)
 
 
 @members.delete("/{name}", status_code=204)
-async def end_memberships(name: UserName, on: On, caller: Caller) -> None:
+async def end_memberships(name: UserName, platform: PlatformDep, caller: Caller) -> None:
     """Remove a forgotten user from the members and admins of all projects.
 
     Those of the projects file are members again at the next start.
     """
     authorise(caller, Action.END_MEMBERSHIPS)
 
-    def left(known: ProjectSpec | None) -> ProjectSpec:
+    def without_user(known: ProjectSpec | None) -> ProjectSpec:
         if known is None:
             raise _no_such(project)  # deleted meanwhile
-        others = [tuple(n for n in names if n != name) for names in (known.members, known.admins)]
-        return replace(known, members=others[0], admins=others[1])
+        remaining = [
+            tuple(n for n in names if n != name) for names in (known.members, known.admins)
+        ]
+        return replace(known, members=remaining[0], admins=remaining[1])
 
-    for project, spec in (await on.project_specs()).items():
+    for project, spec in (await platform.project_specs()).items():
         if name in (*spec.members, *spec.admins):
-            await on.cluster.change_project(project, left)
-    if on.members is not None:
-        await on.members.changed()
+            await platform.cluster.change_project(project, without_user)
+    if platform.former_members is not None:
+        await platform.former_members.changed()
 
 
 def _no_such(name: str) -> NotFound:

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, may
-from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep
 from runai.hub_service.api.views.device_views import agent_reply
 from runai.hub_service.ledger import Usage, UsageFilter
 from runai.hub_service.model.cluster import NodeReport
@@ -45,7 +45,7 @@ ONE_STEP_S = 86_400
 
 @router.get("/usage")
 async def usage(
-    on: On,
+    platform: PlatformDep,
     caller: Caller,
     workload: str | None = None,
     project: str | None = None,
@@ -56,41 +56,43 @@ async def usage(
     step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
 ) -> UsageSeries:
     """Return allocated and utilized GPUs; by default of the whole cluster, over the last hour."""
-    await _authorise(on, caller, workload, project, user)
+    await _authorise(platform, caller, workload, project, user)
     if node is not None and (workload or project or user):
         raise InvalidRequest(
             "node is asked for together with something else.", hint="Ask for the node alone."
         )
-    end = _seconds(until) if until else on.clock()
+    end = _seconds(until) if until else platform.clock()
     start = _start(since, end)
-    found = await on.ledger.usage(UsageFilter(workload, project, user, node), start, end, step_s)
-    return await _series(on, found)
+    found = await platform.ledger.usage(
+        UsageFilter(workload, project, user, node), start, end, step_s
+    )
+    return await _series(platform, found)
 
 
 @router.get("/usage/by/{kind}")
 async def usage_by(
     kind: UsageKind,
-    on: On,
+    platform: PlatformDep,
     caller: Caller,
     since: Time | None = None,
     until: Time | None = None,
 ) -> list[UsageOf]:
     """Return averages of each project, node or visible user; by default over the last hour."""
-    end = _seconds(until) if until else on.clock()
-    return await usage_of_each(on, caller, kind, _start(since, end), end)
+    end = _seconds(until) if until else platform.clock()
+    return await usage_of_each(platform, caller, kind, _start(since, end), end)
 
 
 async def usage_of_each(
-    on: Platform, caller: Actor, kind: UsageKind, start: float, end: float
+    platform: Platform, caller: Actor, kind: UsageKind, start: float, end: float
 ) -> list[UsageOf]:
     """Return the averages of each project, node, or user that the caller may see."""
     authorise(caller, Action.SEE_CLUSTER)
-    names = on.ledger.names(kind)
+    names = platform.ledger.names(kind)
     if kind == "user" and not _may_see_all_users(caller):
         names = [name for name in names if name == caller.name]
     found = []
     for name in names:
-        usage = await on.ledger.usage(UsageFilter(**{kind: name}), start, end, ONE_STEP_S)
+        usage = await platform.ledger.usage(UsageFilter(**{kind: name}), start, end, ONE_STEP_S)
         if usage.allocated_gpu_hours > 0:
             found.append(
                 UsageOf(
@@ -106,10 +108,10 @@ async def usage_of_each(
 
 
 @router.get("/history")
-async def history(on: On, caller: Caller, since: Time) -> list[PastWorkload]:
+async def history(platform: PlatformDep, caller: Caller, since: Time) -> list[PastWorkload]:
     """List every workload that held GPUs after a time, deleted ones too: a simulation's trace."""
     authorise(caller, Action.READ_PAST)
-    known = {record.id: record.spec.kind for record in await on.cluster.workloads()}
+    known = {record.id: record.spec.kind for record in await platform.cluster.workloads()}
     return [
         PastWorkload(
             id=past.workload,
@@ -117,55 +119,65 @@ async def history(on: On, caller: Caller, since: Time) -> list[PastWorkload]:
             user=past.user,
             kind=known.get(past.workload, "session" if past.is_session else "job"),
             submitted=_time(past.submitted),
-            gpus=past.allocated_s / past.held_s,
-            held_s=past.held_s,
+            gpus=past.allocated_s / past.runtime_s,
+            held_s=past.runtime_s,
             starts=past.starts,
-            asked=json.loads(past.asked) if past.asked else None,
+            asked=json.loads(past.request) if past.request else None,
         )
-        for past in await on.ledger.past(_seconds(since))
-        if past.held_s > 0 and past.allocated_s > 0
+        for past in await platform.ledger.past(_seconds(since))
+        if past.runtime_s > 0 and past.allocated_s > 0
     ]
 
 
 @router.post("/nodes/{node}/samples")
-async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> AgentReply:
+async def samples(
+    node: str, report: AgentReport, platform: PlatformDep, caller: Caller
+) -> AgentReply:
     """Store one interval of measurements from a node's agent; return what to measure next."""
     authorise(caller, Action.REPORT)
     if node != caller.name:
         raise Forbidden(f"The token of node {caller.name} reports about that node alone.")
     await asyncio.sleep(0)  # validating hundreds of holders took milliseconds: yield
-    devices = await on.cluster.devices()
+    devices = await platform.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
-    report = _with_our_time(report, on.clock())
+    report = _with_our_time(report, platform.clock())
     if (
-        on.clock() - report.at < NOW_S
+        platform.clock() - report.at < NOW_S
     ):  # delayed reports describe the past, and a current one follows
         faults = {device.device: device.fault for device in report.devices}
-        await on.cluster.note_faults(node, faults)
+        await platform.cluster.note_faults(node, faults)
     if report.pods is not None:
-        await on.cluster.note_holders(node, _node_report(report, report.pods, on.clock()))
-        devices = await on.cluster.devices()
-    own = {device.uuid for device in devices.get(node, ())}
-    report = _of_its_node(report, own, await on.cluster.names())
-    on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
+        await platform.cluster.note_holders(
+            node, _node_report(report, report.pods, platform.clock())
+        )
+        devices = await platform.cluster.devices()
+    uuids = {device.uuid for device in devices.get(node, ())}
+    report = _of_its_node(report, uuids, await platform.cluster.names())
+    platform.ledger.record(platform.clock(), report.interval, await platform.holdings.now(), report)
     # Yield again. The ledger has the whole report by now; all that follows reads the current
     # holders and skips workloads that hold no device any more. If the agent sends the report again
     # meanwhile, the ledger counts it once, and so does the idle watch.
     await asyncio.sleep(0)
-    await on.idle.observe(report)
-    allocations = await on.cluster.allocations(node)
-    for notice in on.present.store(on.clock(), report, {a.workload for a in allocations}):
+    await platform.idle.observe(report)
+    allocations = await platform.cluster.allocations(node)
+    for notice in platform.agent_reports.store(
+        platform.clock(), report, {a.workload for a in allocations}
+    ):
         with suppress(NotFound):  # deleted since
-            await on.cluster.note(notice.workload, notice.text)
-    releasing = on.idle.all_releasing((await on.cluster.holders()).values())
-    here = (await on.cluster.devices()).get(node, ())
-    return agent_reply(here, allocations, releasing)
+            await platform.cluster.note(notice.workload, notice.text)
+    releasing = platform.idle.all_releasing((await platform.cluster.holders()).values())
+    node_devices = (await platform.cluster.devices()).get(node, ())
+    return agent_reply(node_devices, allocations, releasing)
 
 
-async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
+async def usage_between(
+    platform: Platform, usage_filter: UsageFilter, start: float, end: float
+) -> UsageSeries:
     """Return the averages over a range, with as few points as possible."""
-    return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
+    return await _series(
+        platform, await platform.ledger.usage(usage_filter, start, end, ONE_STEP_S)
+    )
 
 
 def _node_report(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:
@@ -185,8 +197,8 @@ def _of_its_node(
     report: AgentReport, uuids: AbstractSet[str], workloads: Container[WorkloadId]
 ) -> AgentReport:
     """Drop samples of unknown workloads, and entries of other nodes' devices."""
-    told = {sample.workload for sample in report.samples}
-    known = {workload for workload in told if workload == "" or workload in workloads}
+    reported = {sample.workload for sample in report.samples}
+    known = {workload for workload in reported if workload == "" or workload in workloads}
     return report.model_copy(
         update={
             "devices": [d for d in report.devices if d.device in uuids],
@@ -204,17 +216,17 @@ def _with_our_time(report: AgentReport, now: float) -> AgentReport:
 
 
 async def _authorise(
-    on: Platform, caller: Actor, workload: str | None, project: str | None, user: str | None
+    platform: Platform, caller: Actor, workload: str | None, project: str | None, user: str | None
 ) -> None:
     """Authorise a usage query: totals of projects and the cluster are public, users' are not."""
     authorise(caller, Action.SEE_CLUSTER)
-    projects = await on.project_specs()
+    projects = await platform.project_specs()
     if project is not None and project not in projects:
         raise NotFound(f"There is no project {project}.", code="unknown_project")
     if workload is not None:
         # The history outlives the workload: access follows its project.
         try:
-            spec = (await on.cluster.workload(workload)).spec
+            spec = (await platform.cluster.workload(workload)).spec
         except NotFound:
             name, _, rest = workload.partition("/")
             spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
@@ -234,13 +246,13 @@ def _start(since: datetime | None, end: float) -> float:
     return start
 
 
-async def _series(on: Platform, found: Usage) -> UsageSeries:
-    world = await on.shared_world()
+async def _series(platform: Platform, found: Usage) -> UsageSeries:
+    read_model = await platform.shared_read_model()
     return UsageSeries(
         since=_time(found.since),
         until=_time(found.until),
         step_s=found.step_s,
-        capacity=world.capacity / 1000,
+        capacity=read_model.capacity / 1000,
         points=[
             UsagePoint(at=_time(p.at), allocated=p.allocated, utilized=p.utilized)
             for p in found.points
@@ -251,7 +263,7 @@ async def _series(on: Platform, found: Usage) -> UsageSeries:
         used_gpu_hours=found.used_gpu_hours,
         idle_gpu_hours=found.idle_gpu_hours,
         measured=found.measured,
-        simulated=world.simulated,
+        simulated=read_model.simulated,
     )
 
 

@@ -25,9 +25,9 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.model.workload_spec import Site, find_project, workload_spec
-from runai.hub_service.scheduler import Difference, Reason, SetProject, Workload
-from runai.hub_service.scheduler import Effect as Outlook
+from runai.hub_service.model.workload_spec import SubmissionContext, find_project, workload_spec
+from runai.hub_service.scheduler import OutcomeChange as Outlook
+from runai.hub_service.scheduler import OutcomeDifference, Reason, SetProject, Workload
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import (
@@ -48,19 +48,19 @@ _WHOLE_NUMBERS = ("weight", "priority", "min_runtime")
 async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) -> ExplanationView:
     """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
-    asked = await _next_of_array(platform, record)
-    found = await platform.scheduler.explain(asked, _visible_names(viewer))
+    explained = await _next_of_array(platform, record)
+    found = await platform.decision_worker.explain(explained, _visible_names(viewer))
     view = ExplanationView(workload=record.id, at=_time(found.now))
     wait = found.wait
     if wait is None or wait.explanation is None:
         if record.position is not None:  # not in the scheduler's snapshot yet
             return view.model_copy(update={"reason": viewer.workload(record).reason})
         return view
-    told = wait.explanation
+    details = wait.explanation
     return view.model_copy(
         update={
             "reason": _reason(wait.reason, wait.position),
-            "ahead": told.ahead,
+            "ahead": details.ahead,
             "holders": tuple(
                 HolderView(
                     workload=holder.workload,
@@ -70,13 +70,13 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
                     until=_maybe_time(holder.until),
                     is_estimated=holder.is_estimated,
                 )
-                for holder in told.holders
+                for holder in details.holders
             ),
             "counterfactuals": tuple(
                 CounterfactualView(text=c.text, protected_until=_maybe_time(c.protected_until))
-                for c in told.counterfactuals
+                for c in details.counterfactuals
             ),
-            "expected_start": start_view(told.expected_start),
+            "expected_start": start_view(details.expected_start),
         }
     )
 
@@ -97,7 +97,7 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
         settings=tuple(_settings(viewer, question)),
         tables=_tables(viewer, question),
     )
-    return _what_if_view(await platform.scheduler.compare(compare))
+    return _what_if_view(await platform.decision_worker.compare(compare))
 
 
 async def _next_of_array(platform: Platform, record: WorkloadRecord) -> WorkloadId:
@@ -113,7 +113,7 @@ async def _next_of_array(platform: Platform, record: WorkloadRecord) -> Workload
 
 def _visible_names(viewer: Viewer) -> VisibleNames:
     """Return the workloads that the caller may see."""
-    records = [record for record in viewer.world.workloads if viewer.may_see(record)]
+    records = [record for record in viewer.read_model.workloads if viewer.may_see(record)]
     of_arrays = {f"{arrays.array_id(r)}-" for r in records if r.spec.array is not None}
     return frozenset(record.id for record in records) | of_arrays
 
@@ -124,16 +124,18 @@ def _visible_names(viewer: Viewer) -> VisibleNames:
 def _added_specs(
     platform: Platform, viewer: Viewer, actor: Actor, question: PlanQuestion
 ) -> list[WorkloadSpec]:
-    world = viewer.world
-    projects = {name: record.spec for name, record in world.projects.items()}
-    taken = {record.id for record in world.workloads}
+    read_model = viewer.read_model
+    projects = {name: record.spec for name, record in read_model.projects.items()}
+    taken = {record.id for record in read_model.workloads}
     specs: list[WorkloadSpec] = []
     for request in question.add:
         if request.project is None:
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
         project = find_project(request.project, projects, sorted(projects))
-        most = (world.largest_device_mib, world.most_devices)
-        site = Site(projects, taken, *most, images=True, default_cpu=not platform.images)
+        most = (read_model.largest_device_mib, read_model.most_devices)
+        site = SubmissionContext(
+            projects, taken, *most, images=True, default_cpu=not platform.images
+        )
         if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_spec(request, user=actor.name, project=project, site=site)
@@ -145,13 +147,15 @@ def _added_specs(
 def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> tuple[Workload, ...]:
     now = platform.clock()
     rows = (
-        row for spec in specs for row in user_actions.rows_of(spec, now=now, most=spec.array or 1)
+        row
+        for spec in specs
+        for row in user_actions.rows_of(spec, now=now, max_elements=spec.array or 1)
     )
     return tuple(w for row in rows if (w := workload_for_core(row)) is not None)
 
 
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
-    projects = {name: record.spec for name, record in viewer.world.projects.items()}
+    projects = {name: record.spec for name, record in viewer.read_model.projects.items()}
     for change in question.set:
         find_project(change.project, projects, sorted(projects))
     return [
@@ -163,7 +167,7 @@ def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
 
 def _tables(viewer: Viewer, question: PlanQuestion) -> dict[str, dict[str, Any]]:
     """Return the fields of projects with quotas by GPU type."""
-    types = viewer.world.gpu_types
+    types = viewer.read_model.gpu_types
     tables: dict[str, dict[str, Any]] = {}
     for change in question.set:
         if isinstance(change.value, dict):
@@ -204,11 +208,11 @@ def _ended(known: VisibleNames, question: PlanQuestion) -> VisibleNames:
 # -- the answer ----------------------------------------------------------------------------------
 
 
-def _what_if_view(found: Difference) -> WhatIf:
+def _what_if_view(found: OutcomeDifference) -> WhatIf:
     return WhatIf(
         at=_time(found.now),
         effects=[_effect(effect) for effect in found.effects],
-        others=dict(found.others),
+        others=dict(found.hidden_counts),
         projects=_project_effects(found),
     )
 
@@ -227,7 +231,7 @@ def _effect(effect: Outlook) -> Effect:
     )
 
 
-def _project_effects(found: Difference) -> list[ProjectEffect]:
+def _project_effects(found: OutcomeDifference) -> list[ProjectEffect]:
     return [
         ProjectEffect(
             name=name,

@@ -17,7 +17,7 @@ from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.wire.schemas import Overview
 
-RESTS = 2.0
+PAUSE_FACTOR = 2.0
 """Pause after each rendering, as a multiple of its duration: time for other requests."""
 
 
@@ -39,11 +39,11 @@ class RenderTurns:
         async with self._turn:
             began = self._clock()
             yield
-            await self._sleep(RESTS * (self._clock() - began))
+            await self._sleep(PAUSE_FACTOR * (self._clock() - began))
 
 
 AT_MOST_EVERY_S = 1.0
-LOOK_EVERY_S = 2.0
+REFRESH_EVERY_S = 2.0
 """Seconds between refreshes without an event: utilization, and changes that need no cycle."""
 
 
@@ -56,26 +56,29 @@ class _Feed:
         self.text = b""
         """The last event; "" before the first."""
         self.news = b""
-        self.told = Broadcast()
-        self.drawing: asyncio.Task[None] | None = None
+        self.updates = Broadcast()
+        self.render_task: asyncio.Task[None] | None = None
 
-    def ended(self, _drawing: object) -> None:
+    def ended(self, _task: object) -> None:
         """Wake the readers when the rendering task ends: its error reaches them like an update."""
-        self.told.announce()
+        self.updates.announce()
 
 
-class Feeds:
+class OverviewFeeds:
     """Overviews of all users with an open stream."""
 
     def __init__(
-        self, world: Callable[[], Awaitable[ReadModel]], changes: Broadcast, drawing: RenderTurns
+        self,
+        read_model: Callable[[], Awaitable[ReadModel]],
+        changes: Broadcast,
+        render_turns: RenderTurns,
     ) -> None:
-        """Render the read model of `world` after `changes`."""
-        self._drawing = drawing
-        self._world = world
+        """Render the result of `read_model` after `changes`."""
+        self._render_turns = render_turns
+        self._read_model = read_model
         self._changes = changes
         self._feeds: dict[Actor, _Feed] = {}
-        self.drawn = 0
+        self.render_count = 0
         """Number of overviews rendered since the start."""
 
     async def follow(self, actor: Callable[[], Actor]) -> AsyncIterator[bytes]:
@@ -83,53 +86,53 @@ class Feeds:
 
         `actor` returns the current reader: its permissions can change while it reads.
         """
-        seen = b""
+        last_text = b""
         while True:
-            who = replace(actor(), xsrf="")
-            feed = self._feeds.setdefault(who, _Feed(who))
+            current_actor = replace(actor(), xsrf="")
+            feed = self._feeds.setdefault(current_actor, _Feed(current_actor))
             feed.readers += 1
             try:
-                if feed.drawing is None or feed.drawing.done():
-                    feed.drawing = asyncio.ensure_future(self._render_loop(feed))
-                    feed.drawing.add_done_callback(feed.ended)
-                while replace(actor(), xsrf="") == who:
-                    version = feed.told.version
-                    if feed.text not in {b"", seen}:
-                        seen = feed.text
-                        yield seen
+                if feed.render_task is None or feed.render_task.done():
+                    feed.render_task = asyncio.ensure_future(self._render_loop(feed))
+                    feed.render_task.add_done_callback(feed.ended)
+                while replace(actor(), xsrf="") == current_actor:
+                    version = feed.updates.version
+                    if feed.text not in {b"", last_text}:
+                        last_text = feed.text
+                        yield last_text
                         continue  # a newer one may exist since this was sent
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_EVERY_S):
-                            await feed.told.after(version)
-                    if feed.drawing.done():
-                        feed.drawing.result()
+                        async with asyncio.timeout(REFRESH_EVERY_S):
+                            await feed.updates.after(version)
+                    if feed.render_task.done():
+                        feed.render_task.result()
             finally:
                 feed.readers -= 1
                 if not feed.readers:
                     self._end(feed)
 
     def _end(self, feed: _Feed) -> None:
-        if feed.drawing is not None:
-            feed.drawing.cancel()
+        if feed.render_task is not None:
+            feed.render_task.cancel()
         if self._feeds.get(feed.actor) is feed:
             del self._feeds[feed.actor]
 
     async def _render_loop(self, feed: _Feed) -> None:
         while True:
             version = self._changes.version
-            async with self._drawing.turn():
-                self._publish(feed, overview_view(Viewer(await self._world(), feed.actor)))
+            async with self._render_turns.turn():
+                self._publish(feed, overview_view(Viewer(await self._read_model(), feed.actor)))
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
+                async with asyncio.timeout(REFRESH_EVERY_S - AT_MOST_EVERY_S):
                     await self._changes.after(version)
 
-    def _publish(self, feed: _Feed, shown: Overview) -> None:
-        self.drawn += 1
+    def _publish(self, feed: _Feed, overview: Overview) -> None:
+        self.render_count += 1
         # A new timestamp alone is no update.
-        news = shown.model_dump_json(exclude={"at"}).encode()
+        news = overview.model_dump_json(exclude={"at"}).encode()
         if news != feed.news:
             feed.news = news
-            at = shown.model_dump_json(include={"at"}).encode()
+            at = overview.model_dump_json(include={"at"}).encode()
             feed.text = b"event: overview\ndata: " + at[:-1] + b"," + news[1:] + b"\n\n"
-            feed.told.announce()
+            feed.updates.announce()

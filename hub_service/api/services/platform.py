@@ -1,6 +1,6 @@
 """Parts of the running service, and the dependencies that handlers declare.
 
-Handlers declare `On` (the platform) and `Caller` (the actor). The platform also gathers the read
+Handlers declare `PlatformDep` and `Caller` (the actor). The platform also gathers the read
 model (`ReadModel`) that views render.
 """
 
@@ -18,12 +18,12 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise, no_
 from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.middleware.request_limits import CallerLimits
 from runai.hub_service.api.services.former_members import FormerMembers
-from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
+from runai.hub_service.api.services.overview_feed import OverviewFeeds, RenderTurns
 from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.latest_reports import AgentReports
-from runai.hub_service.api.views.start_views import Forecasts
+from runai.hub_service.api.views.start_views import StartForecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
@@ -32,7 +32,7 @@ from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import AllocationCache
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
-from runai.hub_service.controller.notifications import Recent
+from runai.hub_service.controller.notifications import RecentNotifications
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster, Programs, WorkerMessages
 from runai.hub_service.model.progress import Progress
@@ -47,7 +47,7 @@ class Platform:
 
     cluster: Cluster
     controller: Controller
-    scheduler: DecisionWorker
+    decision_worker: DecisionWorker
     """Answers questions beside the controller's cycles."""
     ledger: Ledger
     idle: IdleWatch
@@ -68,40 +68,40 @@ class Platform:
     programs: Programs | None = None
     """Runner of programs beside workloads; None: users start them on this machine."""
     clock: Callable[[], float] = time.time
-    present: AgentReports = field(default_factory=AgentReports)
-    recent: Recent = field(default_factory=Recent)
+    agent_reports: AgentReports = field(default_factory=AgentReports)
+    recent: RecentNotifications = field(default_factory=RecentNotifications)
     """Recent notifications of users."""
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    shutdown: asyncio.Event = field(default_factory=asyncio.Event)
     """Set before shutdown: waiting calls return the current state, streams end."""
-    forecasts: Forecasts = field(default_factory=Forecasts)
+    forecasts: StartForecasts = field(default_factory=StartForecasts)
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Health checks of the parts that a submission needs; each returns "" or the failure."""
-    drawn: ViewCache = field(default_factory=ViewCache)
-    drawing: RenderTurns = field(default_factory=RenderTurns)
+    view_cache: ViewCache = field(default_factory=ViewCache)
+    render_turns: RenderTurns = field(default_factory=RenderTurns)
     queues: LastQueues = field(default_factory=LastQueues)
     """Queue positions of the workloads as last listed."""
-    callers: Callers = field(default_factory=Callers)
+    caller_limits: CallerLimits = field(default_factory=CallerLimits)
     identifications: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE)
     )
     """Acquired while a caller is identified."""
-    members: FormerMembers | None = None
+    former_members: FormerMembers | None = None
     """Former members of projects, of whom the scheduler starts nothing."""
-    jobs: JobLimit = field(default_factory=JobLimit)
+    job_limit: JobLimit = field(default_factory=JobLimit)
     """Limit on unfinished jobs per user."""
-    _shared: ReadModel | None = None
+    _shared_read_model: ReadModel | None = None
     _shared_version: int = -1
-    _reported: SingleFlight[Mapping[WorkloadId, Progress]] = field(
+    _progress_cache: SingleFlight[Mapping[WorkloadId, Progress]] = field(
         default_factory=lambda: SingleFlight(
-            at_once=1, keep_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
+            at_once=1, ttl_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
         )
     )
     """Progress that jobs report: hundreds of files, read by one thread at a time."""
 
     @cached_property
-    def feeds(self) -> Feeds:
+    def feeds(self) -> OverviewFeeds:
         """Return the overviews of all event streams."""
-        return Feeds(self.shared_world, self.controller.changes, self.drawing)
+        return OverviewFeeds(self.shared_read_model, self.controller.changes, self.render_turns)
 
     @cached_property
     def holdings(self) -> AllocationCache:
@@ -115,12 +115,12 @@ class Platform:
             return ""
         try:
             await self.accounts.compare(user)
-            known = self.accounts.known.get(user)
+            known = self.accounts.known_accounts.get(user)
         except (Forbidden, Unavailable) as refused:
             return refused.message
         return "" if known is None or known.uid == uid else f"uid {uid}; {user} has {known.uid} now"
 
-    async def world(
+    async def read_model(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
     ) -> ReadModel:
         """Build the read model of the current state.
@@ -133,7 +133,7 @@ class Platform:
         workloads: Sequence[WorkloadRecord] = ()
         if listed:
             workloads = await self.cluster.workloads()
-            self.drawn.retain(workloads)
+            self.view_cache.retain(workloads)
         return ReadModel(
             at=self.clock(),
             workloads=workloads,
@@ -142,14 +142,14 @@ class Platform:
             snapshot=self.controller.last.snapshot,
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
-            starts=self.forecasts.of(self.controller.last, self.scheduler.forecast),
+            starts=self.forecasts.of(self.controller.last, self.decision_worker.forecast),
             progress=await self._progress(progress_of),
             idle=self.idle.now,
-            drawn=self.drawn,
+            view_cache=self.view_cache,
             queued=self.queues.of,
-            present=self.present,
+            agent_reports=self.agent_reports,
             recent=self.recent,
-            former_members={} if self.members is None else self.members.now,
+            former_members={} if self.former_members is None else self.former_members.now,
         )
 
     async def _progress(self, of: Collection[WorkloadId] | None) -> Mapping[WorkloadId, Progress]:
@@ -157,20 +157,20 @@ class Platform:
         if of == ():
             return {}
         if of is None:
-            return await self._reported.get("", self.cluster.progress)
-        known = self._reported.cached("")
+            return await self._progress_cache.get("", self.cluster.progress)
+        known = self._progress_cache.cached("")
         return await self.cluster.progress(of) if known is None else known
 
-    async def shared_world(self) -> ReadModel:
+    async def shared_read_model(self) -> ReadModel:
         """Return all streams' read model. It is rebuilt after each cycle and twice a second."""
         now, version = self.clock(), self.controller.changes.version
         if (
-            self._shared is None
+            self._shared_read_model is None
             or self._shared_version != version
-            or not 0 <= now - self._shared.at < MEASURED_FOR_S
+            or not 0 <= now - self._shared_read_model.at < MEASURED_FOR_S
         ):
-            self._shared, self._shared_version = await self.world(), version
-        return self._shared
+            self._shared_read_model, self._shared_version = await self.read_model(), version
+        return self._shared_read_model
 
     async def viewer(
         self,
@@ -179,8 +179,8 @@ class Platform:
         *,
         listed: bool = True,
     ) -> Viewer:
-        """Return the read model filtered for the actor, with progress as in `world`."""
-        return Viewer(await self.world(progress_of, listed=listed), actor)
+        """Return the read model filtered for the actor, with progress as in `read_model`."""
+        return Viewer(await self.read_model(progress_of, listed=listed), actor)
 
     async def project_specs(self) -> dict[str, ProjectSpec]:
         """Return all projects by name."""
@@ -256,6 +256,6 @@ Uid = Annotated[
         description="Only the workload with this `uid`; another one of that name is refused (409).",
     ),
 ]
-On = Annotated[Platform, Depends(_platform)]
+PlatformDep = Annotated[Platform, Depends(_platform)]
 Caller = Annotated[Actor, Depends(caller_of)]
-Watching = Annotated[Watcher, Depends(_watcher)]
+WatcherDep = Annotated[Watcher, Depends(_watcher)]

@@ -17,7 +17,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.model.workload_spec import Site, choose_project, workload_spec
+from runai.hub_service.model.workload_spec import SubmissionContext, choose_project, workload_spec
 from runai.hub_service.processes.accounts.umask import USUAL, umask_of_submission
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.scheduler.model.snapshot import Plan, Stop, Wait
@@ -26,13 +26,13 @@ from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
 
 DECIDED_WITHIN_S = 2.0
 """Seconds to wait for the scheduler's decision; a slower cycle is not waited for."""
-_FORESEEN = 10
+MAX_FORECAST_ELEMENTS = 10
 """Elements of a dry-run array with an expected start; readers need no more."""
-DRAWN = 200
+MAX_LISTED_ELEMENTS = 200
 """Elements of an array in the reply."""
-MOST_TRIED = 1000
+MAX_PLANNED_ELEMENTS = 1000
 """Elements of an array in a dry run's plan: more could not start at once."""
-SHOWN = 3
+MAX_NAMED_WORKLOADS = 3
 """Workloads that a sentence names."""
 UNCHECKED = "taints, volumes, admission"
 """Conditions of Kubernetes that a dry run does not check."""
@@ -53,8 +53,10 @@ async def submit(
     for attempt in range(TRIES):
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
-            return _reply(viewer, await _shown(platform, stored[0]), dry_run=False)
-        platform.jobs.check(owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name))
+            return _reply(viewer, await _listed_records(platform, stored[0]), dry_run=False)
+        platform.job_limit.check(
+            owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name)
+        )
         taken = await platform.cluster.names()
         spec = _spec(platform, viewer, owner, request, taken, key)
         if platform.accounts is not None:
@@ -64,7 +66,7 @@ async def submit(
             return await _dry_run_reply(platform, viewer, spec)
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
-            with platform.jobs.reserve(owner.name, jobs, unfinished):
+            with platform.job_limit.reserve(owner.name, jobs, unfinished):
                 added = await platform.cluster.submit([spec])
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
@@ -82,7 +84,7 @@ async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Ac
                 hint="Give it a command, or start a server on the hub's page.",
             )
         return actor
-    authorise(actor, Action.SUBMIT_FOR_OTHERS)
+    authorise(actor, Action.SUBMIT_ON_BEHALF)
     if request.owner is None:
         raise InvalidRequest("owner is missing.", hint="The hub submits for a user.")
     return await platform.authenticator.person(request.owner)
@@ -96,14 +98,16 @@ def _spec(
     taken: Container[WorkloadId],
     key: str,
 ) -> WorkloadSpec:
-    world = viewer.world
-    projects = {name: record.spec for name, record in world.projects.items()}
-    yours = [name for name, spec in projects.items() if is_member(owner, spec)]
-    project = choose_project(request, projects, yours)
+    read_model = viewer.read_model
+    projects = {name: record.spec for name, record in read_model.projects.items()}
+    own_projects = [name for name, spec in projects.items() if is_member(owner, spec)]
+    project = choose_project(request, projects, own_projects)
     if not is_member(owner, project):
         raise Forbidden(
             f"{_subject(owner, viewer.actor)} not a member of project {project.name}.",
-            hint=f"Projects to choose from: {', '.join(yours)}." if yours else "Ask its admin.",
+            hint=f"Projects to choose from: {', '.join(own_projects)}."
+            if own_projects
+            else "Ask its admin.",
             code="not_a_member",
         )
     authorise(owner, Action.SUBMIT, project)
@@ -114,17 +118,17 @@ def _spec(
             code="priority",
         )
     _check_workdir(platform, request.workdir)
-    most = (world.largest_device_mib, world.most_devices)
-    site = Site(
+    most = (read_model.largest_device_mib, read_model.most_devices)
+    site = SubmissionContext(
         projects,
         taken,
         *most,
         platform.images,
-        world.gpu_types,
+        read_model.gpu_types,
         default_cpu=not platform.images,
         # Kubernetes may add a node that is larger; this machine's do not change.
-        largest=None if platform.images else world.largest_node,
-        largest_by_type=world.largest_by_type,
+        largest=None if platform.images else read_model.largest_node,
+        largest_by_type=read_model.largest_by_type,
     )
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
     if request.name is not None:
@@ -137,7 +141,7 @@ def _with_umask(
 ) -> WorkloadSpec:
     is_server = spec.command is None
     umask = "" if is_server else umask_of_submission(request.umask, account.uid or 0)
-    setting = viewer.world.projects[spec.project].spec.umask
+    setting = viewer.read_model.projects[spec.project].spec.umask
     return replace(spec, umask=umask or setting or (account.umask if is_server else "") or USUAL)
 
 
@@ -172,36 +176,40 @@ async def _decided(platform: Platform, actor: Actor, record: WorkloadRecord) -> 
             while record.state == "queued" and record.reason is None:
                 record = await platform.cluster.wait(record.id, record)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
-    return _reply(viewer, await _shown(platform, record), dry_run=False)
+    return _reply(viewer, await _listed_records(platform, record), dry_run=False)
 
 
-async def _shown(platform: Platform, record: WorkloadRecord) -> list[WorkloadRecord]:
+async def _listed_records(platform: Platform, record: WorkloadRecord) -> list[WorkloadRecord]:
     """Return the records of a reply: of an array, those of its first elements."""
     record = await platform.cluster.workload(arrays.array_id(record))
     spec = record.spec
     if not spec.is_array:
         return [record]
-    shown: list[WorkloadRecord] = []
-    for index in range(min(DRAWN, spec.array or 0)):
+    listed: list[WorkloadRecord] = []
+    for index in range(min(MAX_LISTED_ELEMENTS, spec.array or 0)):
         with suppress(NotFound):  # deleted since
-            shown.append(await platform.cluster.workload(arrays.element_id(spec.id, index)))
-    return shown or [record]
+            listed.append(await platform.cluster.workload(arrays.element_id(spec.id, index)))
+    return listed or [record]
 
 
 async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec) -> SubmitReply:
     """Describe a dry run's workloads, with the scheduler's decision on the changed snapshot."""
-    rows = user_actions.rows_of(spec, now=platform.clock(), most=MOST_TRIED)
+    rows = user_actions.rows_of(spec, now=platform.clock(), max_elements=MAX_PLANNED_ELEMENTS)
     # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
     other = with_rows(snapshot, rows)
-    plan, starts = await platform.scheduler.what_if(other, [row.id for row in rows[:_FORESEEN]])
-    viewer = replace(viewer, world=replace(viewer.world, starts=starts))
+    plan, starts = await platform.decision_worker.what_if(
+        other, [row.id for row in rows[:MAX_FORECAST_ELEMENTS]]
+    )
+    viewer = replace(viewer, read_model=replace(viewer.read_model, starts=starts))
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
     if spec.is_array and waits:  # one line of the queue, at the place of its first one
         first = next((waits[row.id].position for row in rows if row.id in waits), 1)
         waits = {name: replace(wait, position=first) for name, wait in waits.items()}
     room = _making_room(plan)
-    tried = [_with_reason(row.record, waits.get(row.id), room) for row in rows[:DRAWN]]
+    tried = [
+        _with_reason(row.record, waits.get(row.id), room) for row in rows[:MAX_LISTED_ELEMENTS]
+    ]
     reply = _reply(viewer, tried, dry_run=True)
     if not platform.images:
         return reply
@@ -228,9 +236,11 @@ def _with_reason(
     text = why.text
     if why.code == "stopping":  # the plan's sentence says "reserved", which nothing is yet
         names = room.get(record.id, ("other work",))
-        more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
-        who = " and ".join([*names[:SHOWN], *more])
-        text = f"{who} {'makes' if len(names) == 1 else 'make'} room for it"
+        more = (
+            [f"{len(names) - MAX_NAMED_WORKLOADS} more"] if len(names) > MAX_NAMED_WORKLOADS else []
+        )
+        names_text = " and ".join([*names[:MAX_NAMED_WORKLOADS], *more])
+        text = f"{names_text} {'makes' if len(names) == 1 else 'make'} room for it"
     reason = StateReason(why.code, text, why.rule, why.for_ or "")
     return replace(record, reason=reason, position=wait.position)
 
@@ -247,14 +257,14 @@ def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) 
             "a limit in time (--time) that ends before then would let it start now:"
             " runai describe names one"
         )
-    asked = records[0].spec
-    if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
-        whole = arrays.array_id(records[0]).partition("/")[2] if asked.array else asked.name
+    spec = records[0].spec
+    if spec.command is not None and not spec.gpus and not spec.gpu_memory_mib:
+        whole = arrays.array_id(records[0]).partition("/")[2] if spec.array else spec.name
         notes.append(f"{whole} asks for no GPU; --gpus 1 asks for one")
     return SubmitReply(
-        workloads=[*map(viewer.workload, records[:DRAWN])],
-        array="" if asked.array is None else arrays.array_id(records[0]),
-        count=asked.array or 1,
+        workloads=[*map(viewer.workload, records[:MAX_LISTED_ELEMENTS])],
+        array="" if spec.array is None else arrays.array_id(records[0]),
+        count=spec.array or 1,
         dry_run=dry_run,
         notes=notes,
     )

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
-from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
+from runai.hub_service.api.views.device_holders import NO_HOLDERS, DeviceHolders
 from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.api.views.view_cache import MeasurementTimes, ViewCache, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.controller.idle.watch import IdleNow
-from runai.hub_service.controller.notifications import Recent
+from runai.hub_service.controller.notifications import RecentNotifications
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.arrays import element_id
@@ -28,16 +28,16 @@ class DeviceState(NamedTuple):
     """One device with its holders, processes and measurements."""
 
     device: Device
-    on: OnDevice
-    running: Sequence[ProcessSample]
+    holders: DeviceHolders
+    processes: Sequence[ProcessSample]
     measured: tuple[float | None, int | None] | None
     """Utilization and MiB in use; None: not measured."""
     mps: str | None
-    others: frozenset[str]
+    other_accounts: frozenset[str]
     """Accounts of processes that belong to no holder of the device."""
 
 
-class BesideGpus(NamedTuple):
+class NodeResources(NamedTuple):
     """CPU and memory of a node (the bound of requests, and what running workloads have); loss."""
 
     cpus: float | None = None
@@ -63,7 +63,7 @@ class Meter(Protocol):
     def totals(self, workload: WorkloadId) -> Totals:
         """Return a workload's totals; zero for one that was never measured."""
 
-    def counted(
+    def totals_since_open(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
     ) -> Mapping[str, Totals]:
         """Return the totals since the service started, by name."""
@@ -91,16 +91,16 @@ class ReadModel:
     devices: Mapping[str, Sequence[Device]]
     shares: Mapping[str, ProjectShare]
     meter: Meter
-    present: AgentReports
+    agent_reports: AgentReports
     starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
     """Expected starts of waiting workloads, as far as forecast."""
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
     """Last progress that each job reported."""
-    recent: Recent = field(default_factory=Recent)
+    recent: RecentNotifications = field(default_factory=RecentNotifications)
     """Recent notifications of users."""
     former_members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Former members with workloads that still exist, by project."""
-    drawn: ViewCache = field(default_factory=ViewCache)
+    view_cache: ViewCache = field(default_factory=ViewCache)
     """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
     """Orders workloads into queues, or returns the previous queues."""
@@ -111,7 +111,7 @@ class ReadModel:
     """Observations of the last cycle."""
 
     @cached_property
-    def beside_gpus(self) -> Mapping[str, BesideGpus]:
+    def node_resources(self) -> Mapping[str, NodeResources]:
         """Return CPU, memory and loss by node, as the last cycle counted them."""
         cpu, memory = Counter[str](), Counter[str]()
         for workload in self.snapshot.workloads:
@@ -120,7 +120,7 @@ class ReadModel:
                     cpu[worker.node] += worker.cpu_milli
                     memory[worker.node] += worker.memory_mib
         return {
-            node.name: BesideGpus(
+            node.name: NodeResources(
                 cpus=None if node.cpu_milli is None else node.cpu_milli / 1000,
                 cpus_allocated=cpu[node.name] / 1000,
                 memory_mib=node.memory_mib,
@@ -148,24 +148,26 @@ class ReadModel:
             return site
         idle_now = self.idle(record.id)
         warns = time_limits.warns_at(record, self.spec(record.spec.project))
-        held = [(w.node, share.device) for w in record.workers for share in w.devices]
+        allocated = [(w.node, share.device) for w in record.workers for share in w.devices]
         return (
             site,
             self.progress.get(record.id),
             idle_now and idle_now.content,
             warns,
-            self.present.notice(self.at, record.id),
+            self.agent_reports.notice(self.at, record.id),
             [
                 device and (device.uuid, device.name)
-                for device in (self.device(*each) for each in held)
+                for device in (self.device(*each) for each in allocated)
             ],
         )
 
-    def measured_at(self, record: WorkloadRecord) -> MeasurementTimes | None:
+    def measurement_times(self, record: WorkloadRecord) -> MeasurementTimes | None:
         """Return the time of a workload's measurements; None if it was never started."""
         if not was_begun(record):
             return None
-        return MeasurementTimes(self.at, [self.present.reported_at(w.node) for w in record.workers])
+        return MeasurementTimes(
+            self.at, [self.agent_reports.reported_at(w.node) for w in record.workers]
+        )
 
     @cached_property
     def largest_device_mib(self) -> int:
@@ -227,7 +229,7 @@ class ReadModel:
         """Return each project's sums, its children's workloads included."""
         specs = {name: record.spec for name, record in self.projects.items()}
         holding = self.queues.holding
-        return sums_of(self.queues, specs, self.drawn.busy(self.at, holding, self._busy))
+        return sums_of(self.queues, specs, self.view_cache.busy(self.at, holding, self._busy))
 
     def _busy(self) -> dict[str, float]:
         """Return the GPUs kept busy by each project's own workloads, of the measured ones."""
@@ -239,20 +241,25 @@ class ReadModel:
         return busy
 
     @cached_property
-    def seats(self) -> Mapping[str, Sequence[DeviceState]]:
+    def device_states(self) -> Mapping[str, Sequence[DeviceState]]:
         """Return each node's devices with holders and processes."""
-        held = self.queues.holding.by_device
+        holders = self.queues.holding.by_device
         return {
-            node: [self._seat(device, held.get((node, device.index), NOBODY)) for device in devices]
+            node: [
+                self._device_state(device, holders.get((node, device.index), NO_HOLDERS))
+                for device in devices
+            ]
             for node, devices in self.devices.items()
         }
 
-    def _seat(self, device: Device, on: OnDevice) -> DeviceState:
+    def _device_state(self, device: Device, holders: DeviceHolders) -> DeviceState:
         uuid = device.uuid
-        running = self.present.on(self.at, uuid)
-        others = frozenset([p.account for p in running if p.workload not in on.workloads])
-        mps = self.present.sharing.mps(uuid)
-        return DeviceState(device, on, running, self.meter.device(uuid), mps, others)
+        processes = self.agent_reports.device_processes(self.at, uuid)
+        other_accounts = frozenset(
+            [p.account for p in processes if p.workload not in holders.workloads]
+        )
+        mps = self.agent_reports.sharing.mps(uuid)
+        return DeviceState(device, holders, processes, self.meter.device(uuid), mps, other_accounts)
 
     def device(self, node: str, index: int) -> Device | None:
         """Return a device of a node by its index."""

@@ -12,7 +12,7 @@ from runai.hub_service.model.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 
-class OnDevice(NamedTuple):
+class DeviceHolders(NamedTuple):
     """Holders of one device with their shares."""
 
     shares: tuple[tuple[WorkloadRecord, MilliGpu], ...] = ()
@@ -21,7 +21,7 @@ class OnDevice(NamedTuple):
     users: frozenset[str] = frozenset()
 
 
-NOBODY = OnDevice()
+NO_HOLDERS = DeviceHolders()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Holders:
     records: tuple[WorkloadRecord, ...] = ()
 
     @cached_property
-    def by_device(self) -> Mapping[tuple[str, int], OnDevice]:
+    def by_device(self) -> Mapping[tuple[str, int], DeviceHolders]:
         """Return the holders of each allocated device, by node and index."""
         found: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
         for record in self.records:
@@ -40,7 +40,7 @@ class Holders:
                     shares = found.setdefault((worker.node or "", share.device), [])
                     shares.append((record, share.gpus))
         return {
-            device: OnDevice(
+            device: DeviceHolders(
                 tuple(shares),
                 frozenset([record.id for record, _ in shares]),
                 frozenset([record.spec.project for record, _ in shares]),

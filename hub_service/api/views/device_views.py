@@ -17,11 +17,11 @@ from runai.hub_service.wire.schemas import DeviceShareView
 
 
 def device_view(
-    seat: DeviceState, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]
+    device_state: DeviceState, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]
 ) -> DeviceView:
     """Return a device's view; holders are named only to callers that may see them."""
-    device, on, processes = seat.device, seat.on, seat.running
-    utilized, memory_mib = seat.measured or (None, None)
+    device, holders, processes = device_state.device, device_state.holders, device_state.processes
+    utilized, memory_mib = device_state.measured or (None, None)
     return DeviceView(
         device=device.index,
         uuid=device.uuid,
@@ -30,8 +30,8 @@ def device_view(
         simulated=device.simulated,
         healthy=device.healthy,
         fault=device.fault,
-        mps=seat.mps,
-        allocated=sum(gpus for _, gpus in on.shares) / 1000,
+        mps=device_state.mps,
+        allocated=sum(gpus for _, gpus in holders.shares) / 1000,
         utilized=utilized,
         memory_used_mib=memory_mib,
         allocations=[
@@ -41,9 +41,11 @@ def device_view(
                 gpus=gpus / 1000,
                 utilized=None if utilized is None else _busy(processes, record.id),
             )
-            for record, gpus in on.shares
+            for record, gpus in holders.shares
         ],
-        others=_others([p for p in processes if p.workload not in on.workloads], actor),
+        others=_other_processes(
+            [p for p in processes if p.workload not in holders.workloads], actor
+        ),
     )
 
 
@@ -54,7 +56,7 @@ def _busy(processes: Sequence[ProcessSample], workload: WorkloadId) -> float | N
     return sum(known) if known or not found else None
 
 
-def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
+def _other_processes(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
     """Group processes by account; admins see all accounts, users their own."""
     by_account: dict[str, list[ProcessSample]] = {}
     for process in processes:
@@ -87,33 +89,36 @@ def agent_reply(
     uuids = {device.index: device.uuid for device in devices}
     return AgentReply(
         allocations=[
-            _allocation(held, uuids, release=held.workload in releasing) for held in allocations
+            _allocation(allocation, uuids, release=allocation.workload in releasing)
+            for allocation in allocations
         ]
     )
 
 
-def _allocation(held: Allocation, uuids: Mapping[int, str], *, release: bool) -> AgentAllocation:
+def _allocation(
+    allocation: Allocation, uuids: Mapping[int, str], *, release: bool
+) -> AgentAllocation:
     return AgentAllocation(
-        workload=held.workload,
-        worker=held.worker,
-        project=held.project,
-        user=held.user,
+        workload=allocation.workload,
+        worker=allocation.worker,
+        project=allocation.project,
+        user=allocation.user,
         # A pod that another scheduler binds beyond the free capacity has shares beyond the node's
         # devices until its kubelet rejects it: the agent could not measure them.
         shares=[
             DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
-            for s in held.shares
+            for s in allocation.shares
             if s.device in uuids
         ],
-        pid=held.process.pid if held.process else None,
-        created=held.process.created if held.process else None,
+        pid=allocation.process.pid if allocation.process else None,
+        created=allocation.process.created if allocation.process else None,
         limits_mib={
             uuids[share.device]: limit
-            for share, limit in zip(held.shares, held.limits_mib, strict=False)
+            for share, limit in zip(allocation.shares, allocation.limits_mib, strict=False)
             if limit is not None and share.device in uuids
         },
-        is_server=held.is_server,
+        is_server=allocation.is_server,
         release=release,
-        cgroup=held.cgroup,
-        checkpoint_dir=held.checkpoint_dir,
+        cgroup=allocation.cgroup,
+        checkpoint_dir=allocation.checkpoint_dir,
     )

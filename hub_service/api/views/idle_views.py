@@ -5,12 +5,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
 
-from runai.hub_service.controller.idle.decision import Do, minutes
+from runai.hub_service.controller.idle.decision import IdleActionKind, minutes
 from runai.hub_service.controller.idle.watch import IdleNow
-from runai.hub_service.model.records import KEEPS, IdleRules
+from runai.hub_service.model.records import MAX_EXTENSIONS, IdleRules
 from runai.hub_service.wire.schemas import IdlePut, IdleView
 
-_TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: "stop"}
+_TAKES: dict[IdleActionKind, Literal["release", "stop"]] = {
+    IdleActionKind.RELEASE: "release",
+    IdleActionKind.STOP: "stop",
+}
 
 
 def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
@@ -21,11 +24,11 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
     return IdleView(
         text=_text(now),
         since=datetime.fromtimestamp(at - now.idle_s, UTC).replace(microsecond=0),
-        told=now.level is not Do.BADGE,
+        told=now.level is not IdleActionKind.BADGE,
         takes=_TAKES[now.next] if now.next else None,
         takes_at=takes_at.replace(microsecond=0) if takes_at else None,
-        keeps_left=now.keeps_left if now.next and not now.releasing else 0,
-        kept=now.keeps_left < KEEPS,
+        keeps_left=now.extensions_left if now.next and not now.releasing else 0,
+        kept=now.extensions_left < MAX_EXTENSIONS,
         releasing=now.releasing,
         releasable=now.releasable,
     )
@@ -38,8 +41,8 @@ def _text(now: IdleNow) -> str:
     idle = f"idle for {minutes(now.idle_s)}"
     if now.next is None or now.in_s is None:
         return idle
-    what = "its GPU goes to others" if now.next is Do.RELEASE else "it is stopped"
-    return f"{idle}, {what} in {minutes(now.in_s)}"
+    action = "its GPU goes to others" if now.next is IdleActionKind.RELEASE else "it is stopped"
+    return f"{idle}, {action} in {minutes(now.in_s)}"
 
 
 @lru_cache(maxsize=256)

@@ -37,11 +37,13 @@ class AgentReports:
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
     _processes: dict[str, Mapping[str, Sequence[ProcessSample]]] = field(default_factory=dict)
     """Processes of each node's report by device UUID: each reader queries each device."""
-    _held: dict[str, dict[WorkloadId, float]] = field(default_factory=dict)
+    _last_allocated: dict[str, dict[WorkloadId, float]] = field(default_factory=dict)
     """When each workload was last seen to hold a device, by node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 
-    def store(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
+    def store(
+        self, now: float, report: AgentReport, holders: AbstractSet[WorkloadId]
+    ) -> list[Notice]:
         """Store a report; return its notices about workloads on its node.
 
         Workloads that held devices within NOTICE_FOR_S count too: a killed one is gone when the
@@ -51,9 +53,9 @@ class AgentReports:
         if before is None or report.at >= before[1].at:  # delayed reports arrive out of order
             self._reports[report.node] = now, report
             self._processes[report.node] = _by_device(report)
-        lately = self._held.get(report.node, {}) | dict.fromkeys(held, now)
+        lately = self._last_allocated.get(report.node, {}) | dict.fromkeys(holders, now)
         lately = {workload: at for workload, at in lately.items() if now - at < NOTICE_FOR_S}
-        self._held[report.node] = lately
+        self._last_allocated[report.node] = lately
         news = [n for n in report.notices if n.workload in lately]
         self._notices |= {notice.workload: (now, notice) for notice in news}
         self._notices = {
@@ -75,8 +77,8 @@ class AgentReports:
 
     def tier(self, workload: WorkloadId) -> Tier:
         """Return the tier of a workload's memory limit, as its agent reports it."""
-        told = (report.tiers.get(workload) for _, report in self._of_holder(workload))
-        return Tier(next(filter(None, told), Tier.FRAMEWORKS))
+        tiers = (report.tiers.get(workload) for _, report in self._holder_reports(workload))
+        return Tier(next(filter(None, tiers), Tier.FRAMEWORKS))
 
     def no_hard_limit(self, node: str) -> str:
         """Return why a node's driver enforces no limit; "" if it does or is unknown."""
@@ -86,30 +88,30 @@ class AgentReports:
         """Return when a node's agent reported last; 0 if it never did."""
         return self._reports[node][0] if node in self._reports else 0.0
 
-    def on(self, now: float, device: str) -> Sequence[ProcessSample]:
+    def device_processes(self, now: float, device: str) -> Sequence[ProcessSample]:
         """Return the processes on a device, by its UUID."""
         found: Sequence[ProcessSample] = ()
         for node, (at, _) in self._reports.items():
-            if now - at < RECENT_S and (here := self._processes[node].get(device)):
-                found = [*found, *here] if found else here
+            if now - at < RECENT_S and (processes := self._processes[node].get(device)):
+                found = [*found, *processes] if found else processes
         return found
 
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
         """Return a workload's processes on devices, by descending memory."""
         mine = (
             process
-            for at, report in self._of_holder(workload)
+            for at, report in self._holder_reports(workload)
             if now - at < RECENT_S
             for process in report.processes
             if process.workload == workload
         )
         return sorted(mine, key=lambda p: (-(p.memory_mib or 0), p.pid))
 
-    def _of_holder(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
+    def _holder_reports(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
         """Yield the reports of the nodes where the workload holds devices."""
-        for node, told in self._reports.items():
-            if workload in self._held.get(node, ()):
-                yield told
+        for node, entry in self._reports.items():
+            if workload in self._last_allocated.get(node, ()):
+                yield entry
 
 
 def _by_device(report: AgentReport) -> Mapping[str, Sequence[ProcessSample]]:

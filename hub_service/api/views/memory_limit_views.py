@@ -11,7 +11,7 @@ from runai.hub_service.wire.device_schemas import LimitView, ProcessView
 
 
 def limit_view(
-    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: AgentReports
+    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], agent_reports: AgentReports
 ) -> LimitView | None:
     """Return the limit on shared devices; None: a whole device has none."""
     limits = [
@@ -23,24 +23,30 @@ def limit_view(
     ]
     if not limits:
         return None
-    tier = present.tier(record.id)
+    tier = agent_reports.tier(record.id)
     why = tier.why
     if tier is Tier.FRAMEWORKS:
         uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
-        troubles = sorted({present.sharing.unavailable_reason(uuid) for uuid in uuids} - {""})
+        troubles = sorted({agent_reports.sharing.unavailable_reason(uuid) for uuid in uuids} - {""})
         why += "".join(f" MPS is not available here: {trouble}." for trouble in troubles)
-    reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
+    reasons = {agent_reports.no_hard_limit(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:
         why += f" A hard limit is not available here: {min(reasons)}."
     return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)
 
 
 def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> list[str]:
-    here = devices.get(worker.node, ())
-    return [here[share.device].uuid for share in worker.devices if share.device < len(here)]
+    node_devices = devices.get(worker.node, ())
+    return [
+        node_devices[share.device].uuid
+        for share in worker.devices
+        if share.device < len(node_devices)
+    ]
 
 
-def process_views(record: WorkloadRecord, present: AgentReports, now: float) -> list[ProcessView]:
+def process_views(
+    record: WorkloadRecord, agent_reports: AgentReports, now: float
+) -> list[ProcessView]:
     """Return a workload's processes on devices, the largest first."""
     return [
         ProcessView(
@@ -51,5 +57,5 @@ def process_views(record: WorkloadRecord, present: AgentReports, now: float) -> 
             utilized=p.utilization,
             memory_mib=p.memory_mib,
         )
-        for p in present.processes(now, record.id)
+        for p in agent_reports.processes(now, record.id)
     ]

@@ -9,7 +9,7 @@ from runai.hub_service.model.progress import Progress
 from runai.hub_service.wire.schemas import MetricsView, ProgressView
 
 _OF_PROGRESS = ("epoch", "overall_epochs")
-SHOWN = 4
+MAX_METRICS_IN_LINE = 4
 """Metrics that fit into a line; `describe` and the API have all."""
 
 
@@ -36,7 +36,7 @@ def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressV
             f"{name} {value:.4g}"
             for name, value in sorted(progress.metrics.items(), key=_importance)
             if name not in _OF_PROGRESS
-        ][:SHOWN]
+        ][:MAX_METRICS_IN_LINE]
     return ProgressView(done=done, text=" · ".join(words)) if words else None
 
 

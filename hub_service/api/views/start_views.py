@@ -13,20 +13,20 @@ from datetime import UTC, datetime
 
 from runai.hub_service.controller.decision_messages import Foreseen
 from runai.hub_service.controller.loop import Cycle
-from runai.hub_service.scheduler.explanations.forecast import retold
+from runai.hub_service.scheduler.explanations.forecast import refreshed
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import ExpectedStartView
 
-REST = 5
+PAUSE_FACTOR = 5
 """Pause after a forecast, as a multiple of its duration: it takes a core of the machine."""
 _OLD_S = 60
 """Age in seconds at which an unread forecast is dropped as possibly wrong."""
 
-Ask = Callable[[], Awaitable[Foreseen]]
+ForecastCall = Callable[[], Awaitable[Foreseen]]
 
 
-class Forecasts:
+class StartForecasts:
     """Cache of expected starts, as of the last forecast."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,24 +38,24 @@ class Forecasts:
         self._again_at = 0.0
         self._work: asyncio.Task[None] | None = None
 
-    def of(self, cycle: Cycle, ask: Ask) -> Mapping[str, ExpectedStart]:
-        """Return the known expected starts; `ask` for new ones if they are of another cycle."""
+    def of(self, cycle: Cycle, forecast: ForecastCall) -> Mapping[str, ExpectedStart]:
+        """Return the known expected starts; `forecast` new ones if they are of another cycle."""
         working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
         if cycle is not self._cycle and not working and self._clock() >= self._again_at:
             if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
                 self._starts = _AdjustedStarts({}, now)
-            self._work = asyncio.ensure_future(self._forecast(cycle, ask))
+            self._work = asyncio.ensure_future(self._forecast(cycle, forecast))
         if self._starts.now != now:
             self._starts = _AdjustedStarts(self._starts.starts, now)
         return self._starts
 
-    async def _forecast(self, cycle: Cycle, ask: Ask) -> None:
+    async def _forecast(self, cycle: Cycle, forecast: ForecastCall) -> None:
         began = self._clock()
         with suppress(Unavailable):  # a person's forecast came first, or the worker is new
-            found = await ask()
+            found = await forecast()
             self._starts, self._cycle = _AdjustedStarts(found.starts, found.now), cycle
         ended = self._clock()
-        self._again_at = ended + REST * (ended - began)
+        self._again_at = ended + PAUSE_FACTOR * (ended - began)
 
 
 class _AdjustedStarts(Mapping[str, ExpectedStart]):
@@ -63,13 +63,13 @@ class _AdjustedStarts(Mapping[str, ExpectedStart]):
 
     def __init__(self, starts: Mapping[str, ExpectedStart], now: int) -> None:
         self.starts, self.now = starts, now
-        self._told: dict[str, ExpectedStart] = {}
+        self._adjusted: dict[str, ExpectedStart] = {}
 
     def __getitem__(self, workload: str) -> ExpectedStart:
-        told = self._told.get(workload)
-        if told is None:
-            told = self._told[workload] = retold(self.starts[workload], self.now)
-        return told
+        adjusted = self._adjusted.get(workload)
+        if adjusted is None:
+            adjusted = self._adjusted[workload] = refreshed(self.starts[workload], self.now)
+        return adjusted
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.starts)

@@ -15,13 +15,13 @@ from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.device_schemas import DeviceView
 from runai.hub_service.wire.schemas import WorkloadView
 
-MOST = 30_000
+MAX_VIEWS = 30_000
 """Cached views, of 6 KiB each; beyond that the older half is evicted."""
 
-GO_AT_ONCE = 10
+EVICTIONS_PER_INSERT = 10
 """Evictions per insertion: evicting half at once blocked the event loop for 40 ms."""
 
-FEW = 100
+MAX_STALE_VIEWS = 100
 """Stale views that are tolerated: they cost less than a search for them."""
 
 MEASURED_FOR_S = 0.4
@@ -45,12 +45,15 @@ class MeasurementTimes(NamedTuple):
     """Time of a started workload's measurements."""
 
     at: float
-    told: Sequence[float]
+    reported_at: Sequence[float]
     """Last reports of its nodes' agents."""
 
-    def is_recent(self, now: "MeasurementTimes") -> bool:
+    def is_recent(self, current_times: "MeasurementTimes") -> bool:
         """Return True if the measurements may be reused."""
-        return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
+        return (
+            self.reported_at == current_times.reported_at
+            and 0 <= current_times.at - self.at < MEASURED_FOR_S
+        )
 
 
 class _CachedView(NamedTuple):
@@ -58,8 +61,8 @@ class _CachedView(NamedTuple):
 
     record: WorkloadRecord
     start: ExpectedStart | None
-    said: object
-    measured: MeasurementTimes | None
+    inputs: object
+    measurement_times: MeasurementTimes | None
     view: WorkloadView
 
 
@@ -69,7 +72,7 @@ def was_begun(record: WorkloadRecord) -> bool:
 
 
 class _FifoCache(OrderedDict[K, V]):
-    """FIFO cache of views, bounded by MOST."""
+    """FIFO cache of views, bounded by MAX_VIEWS."""
 
     _evicting = False
     """True while the older half is being evicted."""
@@ -77,8 +80,8 @@ class _FifoCache(OrderedDict[K, V]):
     def insert(self, key: K, view: V) -> None:
         """Insert a view, and evict the oldest ones beyond the bound."""
         self[key] = view
-        self._evicting = len(self) > (MOST // 2 if self._evicting else MOST)
-        for _ in range(GO_AT_ONCE if self._evicting else 0):
+        self._evicting = len(self) > (MAX_VIEWS // 2 if self._evicting else MAX_VIEWS)
+        for _ in range(EVICTIONS_PER_INSERT if self._evicting else 0):
             self.popitem(last=False)
 
 
@@ -90,7 +93,7 @@ class ViewCache:
         self._views = _FifoCache[ViewKey, _CachedView]()
         self._devices = _FifoCache[DeviceKey, tuple[object, DeviceView]]()
         self._busy: tuple[object, float, Mapping[str, float]] = None, 0.0, {}
-        self._enough = FEW
+        self._search_threshold = MAX_STALE_VIEWS
         """Number of views at which stale ones are searched."""
 
     def __len__(self) -> int:
@@ -101,27 +104,27 @@ class ViewCache:
 
         It searches only when the number of views has doubled since the last search.
         """
-        if len(self._views) <= self._enough:
+        if len(self._views) <= self._search_threshold:
             return
-        there = {record.id for record in records if not record.attempts or record.has_devices}
-        for key in [key for key in self._views if key[0] not in there]:
+        retained = {record.id for record in records if not record.attempts or record.has_devices}
+        for key in [key for key in self._views if key[0] not in retained]:
             del self._views[key]
-        self._enough = 2 * len(self._views) + FEW
+        self._search_threshold = 2 * len(self._views) + MAX_STALE_VIEWS
 
     def view(
         self,
         record: WorkloadRecord,
         rights: tuple[bool, bool],
         start: ExpectedStart | None,
-        said: object,
-        measured: MeasurementTimes | None,
+        inputs: object,
+        measurement_times: MeasurementTimes | None,
         measure: Callable[[], Mapping[str, Any]],
-        draw: Callable[[], WorkloadView],
+        render: Callable[[], WorkloadView],
     ) -> WorkloadView:
         """Return the cached view, or render it again if an input changed.
 
-        `rights` are the reader's: change and read. `said` is every other input, except the expected
-        start and the measurements (`measured`, None without any). If only these two changed, as
+        `rights` are the reader's: change and read. `inputs` are all others, except the expected
+        start and the measurements (`measurement_times` or None). If only these two changed, as
         after each forecast, their fields alone are replaced, with the measured ones from `measure`.
         """
         key = (record.id, *rights)
@@ -129,31 +132,37 @@ class ViewCache:
         if (
             known is None
             or known.record is not record
-            or known.said != said
-            or (known.measured is None) is not (measured is None)
+            or known.inputs != inputs
+            or (known.measurement_times is None) is not (measurement_times is None)
         ):
-            view = draw()
-            self._views.insert(key, _CachedView(record, start, said, measured, view))
+            view = render()
+            self._views.insert(key, _CachedView(record, start, inputs, measurement_times, view))
             return view
         new: dict[str, Any] = {}
         if known.start != start:
             new["expected_start"] = start_view(start) if start else None
-        if measured and known.measured and not known.measured.is_recent(measured):
+        if (
+            measurement_times
+            and known.measurement_times
+            and not known.measurement_times.is_recent(measurement_times)
+        ):
             new |= measure()
-            known = known._replace(measured=measured)
+            known = known._replace(measurement_times=measurement_times)
         if not new:
             return known.view
         view = known.view.model_copy(update=new)
         self._views[key] = known._replace(start=start, view=view)
         return view
 
-    def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:
-        """Return a device's cached view, or render it again if `seat`, its input, changed."""
+    def device(
+        self, key: DeviceKey, device_state: object, render: Callable[[], DeviceView]
+    ) -> DeviceView:
+        """Return a device's cached view, or render it again if its `device_state` changed."""
         known = self._devices.get(key)
-        if known is not None and known[0] == seat:
+        if known is not None and known[0] == device_state:
             return known[1]
-        view = draw()
-        self._devices.insert(key, (seat, view))
+        view = render()
+        self._devices.insert(key, (device_state, view))
         return view
 
     def busy(

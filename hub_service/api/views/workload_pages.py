@@ -19,7 +19,7 @@ Key = tuple[float, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class WorkloadListFilter:
     """Filter of a workload list; empty: all that the reader may see."""
 
     project: str = ""
@@ -33,10 +33,12 @@ class Filter:
 
     def records(self, viewer: Viewer) -> list[WorkloadRecord]:
         """Return the matching workloads that the reader may see."""
-        world = viewer.world
+        read_model = viewer.read_model
         return [
             record
-            for record in (world.queues.owned(self.user) if self.user else world.workloads)
+            for record in (
+                read_model.queues.owned(self.user) if self.user else read_model.workloads
+            )
             if (not self.project or record.spec.project == self.project)
             and (not self.state or record.state.value == self.state)
             and (not self.kind or record.spec.kind == self.kind)
@@ -47,8 +49,8 @@ class Filter:
 
     def query(self) -> str:
         """Return the set fields as a query string."""
-        told = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return urlencode({name: value for name, value in told if value})
+        items = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return urlencode({name: value for name, value in items if value})
 
 
 def page_of(
@@ -65,10 +67,10 @@ def page_of(
         rest = [record for key, record in keyed if key > last]
     else:
         rest = [record for _, record in keyed]
-    shown = rest[:limit]
-    token = f"{shown[-1].submitted!r}:{shown[-1].id}" if len(rest) > limit else None
+    page = rest[:limit]
+    token = f"{page[-1].submitted!r}:{page[-1].id}" if len(rest) > limit else None
     return WorkloadPage(
-        items=[viewer.workload(record) for record in shown],
+        items=[viewer.workload(record) for record in page],
         next_token=token,
         counts={state.value: many for state, many in states_of(records).items()},
     )

@@ -22,16 +22,16 @@ _LAST = 1 << 62
 
 Name = TypeVar("Name", str, tuple[str, str])
 
-Numbered = dict[int, WorkloadRecord]
+NumberedRecords = dict[int, WorkloadRecord]
 """Records by number; later records have higher numbers."""
 
 
-class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
+class SortedQueues(Mapping[str, Sequence[WorkloadRecord]]):
     """Queues by name, sorted lazily: readers need few of them."""
 
     def __init__(
         self,
-        waiting: Mapping[str, Numbered] | None = None,
+        waiting: Mapping[str, NumberedRecords] | None = None,
         known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
     ) -> None:
         """Index the `waiting` records by name; the queues in `known` are sorted already."""
@@ -83,11 +83,11 @@ class Queues:
     """All that do not wait, except old finished ones; oldest first."""
     holding: Holders
     """The same object until a holder changes."""
-    of_project: InOrder
-    of_user: InOrder
-    alike: Mapping[tuple[str, str], Numbered] = field(compare=False)
+    of_project: SortedQueues
+    of_user: SortedQueues
+    of_user_and_project: Mapping[tuple[str, str], NumberedRecords] = field(compare=False)
     """Waiting workloads by user and project."""
-    _owned: Mapping[str, Numbered] = field(compare=False)
+    _owned: Mapping[str, NumberedRecords] = field(compare=False)
     arrays: Sequence[WorkloadRecord] = ()
     """Waiting records that stand for several elements of an array."""
 
@@ -114,46 +114,46 @@ class LastQueues:
         self._numbers: list[int] = []
         """Number of each record, in list order."""
         self._next = 0
-        self._others: Numbered = {}
+        self._not_waiting: NumberedRecords = {}
         """Records that do not wait."""
-        self._holding: Numbered = {}
+        self._holding: NumberedRecords = {}
         self._projects, self._users, self._owned = _Index[str](), _Index[str](), _Index[str]()
-        self._alike = _Index[tuple[str, str]]()
-        self._arrays: Numbered = {}
-        self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
+        self._users_and_projects = _Index[tuple[str, str]]()
+        self._arrays: NumberedRecords = {}
+        self._queues = Queues((), Holders(), SortedQueues(), SortedQueues(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
         """Return the queues of the records, which are ordered oldest first."""
         if records is not self._records:
-            self._follow(records)
+            self._update(records)
         return self._queues
 
-    def _follow(self, records: Sequence[WorkloadRecord]) -> None:
+    def _update(self, records: Sequence[WorkloadRecord]) -> None:
         before, numbers, last = self._records, self._numbers, self._queues
-        gone, changed, new = compared(before, records, is_same_workload)
-        is_held_otherwise = False
-        for was in gone:
-            is_held_otherwise |= self._remove(numbers[was], before[was])
+        removed, changed, new = compared(before, records, is_same_workload)
+        holders_changed = False
+        for was in removed:
+            holders_changed |= self._remove(numbers[was], before[was])
             self._owned.discard(before[was].spec.user, numbers[was])
         for was, now in changed:
-            is_held_otherwise |= self._remove(numbers[was], before[was])
-            is_held_otherwise |= self._insert(numbers[was], records[now])
-        if gone:
-            numbers = _without(numbers, gone)
+            holders_changed |= self._remove(numbers[was], before[was])
+            holders_changed |= self._insert(numbers[was], records[now])
+        if removed:
+            numbers = _without(numbers, removed)
         for record in records[new:]:
             numbers.append(self._next)
-            is_held_otherwise |= self._insert(self._next, record)
+            holders_changed |= self._insert(self._next, record)
             self._next += 1
         self._records, self._numbers = records, numbers
         holding = last.holding
-        if is_held_otherwise:
+        if holders_changed:
             holding = Holders(tuple(_oldest_first(self._holding)))
         self._queues = Queues(
             self._present(),
             holding,
-            InOrder(*self._projects.after(last.of_project)),
-            InOrder(*self._users.after(last.of_user)),
-            self._alike.publish(),
+            SortedQueues(*self._projects.after(last.of_project)),
+            SortedQueues(*self._users.after(last.of_user)),
+            self._users_and_projects.publish(),
             self._owned.publish(),
             tuple(self._arrays.values()),
         )
@@ -163,8 +163,8 @@ class LastQueues:
         if record.state in WAITING:
             self._projects.discard(record.spec.project, number)
             self._users.discard(record.spec.user, number)
-            self._alike.discard((record.spec.user, record.spec.project), number)
-        self._others.pop(number, None)
+            self._users_and_projects.discard((record.spec.user, record.spec.project), number)
+        self._not_waiting.pop(number, None)
         self._arrays.pop(number, None)
         return self._holding.pop(number, None) is not None
 
@@ -173,21 +173,21 @@ class LastQueues:
         if record.state in WAITING:
             self._projects.insert(record.spec.project, number, record)
             self._users.insert(record.spec.user, number, record)
-            self._alike.insert((record.spec.user, record.spec.project), number, record)
+            self._users_and_projects.insert((record.spec.user, record.spec.project), number, record)
             if record.left:
                 self._arrays[number] = record
         else:
-            self._others[number] = record
+            self._not_waiting[number] = record
         self._owned.insert(record.spec.user, number, record)
         if record.has_devices:
             self._holding[number] = record
         return record.has_devices
 
     def _present(self) -> list[WorkloadRecord]:
-        there = _oldest_first(self._others)
-        long_ago = sum(record.state.finished for record in there) - RECENT
+        records = _oldest_first(self._not_waiting)
+        long_ago = sum(record.state.finished for record in records) - RECENT
         present = []
-        for record in there:
+        for record in records:
             if record.state.finished and long_ago > 0:
                 long_ago -= 1
             else:
@@ -199,8 +199,8 @@ class _Index(Generic[Name]):
     """Copy-on-write index of records by name and number."""
 
     def __init__(self) -> None:
-        self._found: dict[Name, Numbered] = {}
-        self._touched: dict[Name, Numbered] = {}
+        self._found: dict[Name, NumberedRecords] = {}
+        self._touched: dict[Name, NumberedRecords] = {}
 
     def insert(self, name: Name, number: int, record: WorkloadRecord) -> None:
         self._own(name)[number] = record
@@ -208,7 +208,7 @@ class _Index(Generic[Name]):
     def discard(self, name: Name, number: int) -> None:
         self._own(name).pop(number, None)
 
-    def publish(self) -> Mapping[Name, Numbered]:
+    def publish(self) -> Mapping[Name, NumberedRecords]:
         """Publish the changes, and return the records of each non-empty name."""
         touched, self._touched = self._touched, {}
         found = self._found | touched
@@ -216,27 +216,27 @@ class _Index(Generic[Name]):
         return self._found
 
     def after(
-        self: "_Index[str]", queues: InOrder
-    ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
+        self: "_Index[str]", queues: SortedQueues
+    ) -> tuple[Mapping[str, NumberedRecords], Mapping[str, Sequence[WorkloadRecord]]]:
         """Return the published index, and the earlier queues that did not change."""
         known = queues.without(self._touched)
         return self.publish(), known
 
-    def _own(self, name: Name) -> Numbered:
+    def _own(self, name: Name) -> NumberedRecords:
         own = self._touched.get(name)
         if own is None:
             own = self._touched[name] = dict(self._found.get(name, ()))
         return own
 
 
-def _without(numbers: Sequence[int], gone: Iterable[int]) -> list[int]:
+def _without(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
     stays = bytearray(b"\1") * len(numbers)
-    for place in gone:
+    for place in removed:
         stays[place] = 0
     return list(compress(numbers, stays))
 
 
-def _oldest_first(found: Numbered) -> list[WorkloadRecord]:
+def _oldest_first(found: NumberedRecords) -> list[WorkloadRecord]:
     return [found[number] for number in sorted(found)]
 
 

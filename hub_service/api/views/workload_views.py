@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from pydantic import ValidationError
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import BesideGpus, DeviceState, ReadModel
+from runai.hub_service.api.views.cluster_view import DeviceState, NodeResources, ReadModel
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
@@ -59,10 +59,10 @@ from runai.hub_service.wire.schemas import (
 
 def version_of(record: WorkloadRecord) -> str:
     """Return an opaque version that changes with anything a caller sees, except measurements."""
-    held = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
-    shown = (
+    workers = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
+    visible = (
         record.state,
-        held,
+        workers,
         record.reason,
         record.position,
         record.attempts,
@@ -75,14 +75,14 @@ def version_of(record: WorkloadRecord) -> str:
         record.left,
         record.states,
     )
-    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(repr(visible).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
 class Viewer:
     """Read model filtered for one actor."""
 
-    world: ReadModel
+    read_model: ReadModel
     actor: Actor
 
     # -- workloads -------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Viewer:
         known = self._visible.get(key)
         if known is None:
             mine = spec.user == self.actor.name
-            project = self.world.spec(spec.project)
+            project = self.read_model.spec(spec.project)
             known = self._visible[key] = self.may_see_all_of(spec.project) or (
                 mine and may(self.actor, Action.SEE_WORKLOAD, project, spec)
             )
@@ -109,7 +109,7 @@ class Viewer:
         """Return True if the actor may see every workload of a project."""
         known = self._visible_projects.get(project)
         if known is None:
-            known = may(self.actor, Action.SEE_WORKLOAD, self.world.spec(project))
+            known = may(self.actor, Action.SEE_WORKLOAD, self.read_model.spec(project))
             self._visible_projects[project] = known
         return known
 
@@ -123,13 +123,13 @@ class Viewer:
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
         """Return a workload's view for lists."""
-        world = self.world
-        return world.drawn.view(
+        read_model = self.read_model
+        return read_model.view_cache.view(
             record,
             self._rights(record.spec),
-            world.start_of(record),
-            world.view_inputs(record),
-            world.measured_at(record),
+            read_model.start_of(record),
+            read_model.view_inputs(record),
+            read_model.measurement_times(record),
             lambda: self._measured(record),
             lambda: WorkloadView(**self._workload(record)),
         )
@@ -139,7 +139,7 @@ class Viewer:
         key = spec.project, spec.user
         known = self._cached_rights.get(key)
         if known is None:
-            project = self.world.spec(spec.project)
+            project = self.read_model.spec(spec.project)
             known = self._cached_rights[key] = (
                 may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
                 may(self.actor, Action.READ_WORKLOAD, project, spec),
@@ -167,16 +167,16 @@ class Viewer:
             code=_code(spec.code),
             code_started=_code(record.code),
             umask=spec.umask,
-            reported=metrics_view(self.world.progress.get(record.id)),
+            reported=metrics_view(self.read_model.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
-            processes=process_views(record, self.world.present, self.world.at),
+            processes=process_views(record, self.read_model.agent_reports, self.read_model.at),
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
 
     def _workload(self, record: WorkloadRecord) -> dict[str, object]:
-        world, spec = self.world, record.spec
-        start = world.start_of(record)
+        read_model, spec = self.read_model, record.spec
+        start = read_model.start_of(record)
         changes, reads = self._rights(spec)
         return {
             "id": record.id,
@@ -206,7 +206,7 @@ class Viewer:
             "ran_s": record.ran_s,
             "runs_since": _maybe_time(record.runs_since),
             "ends_at": _maybe_time(time_limits.ends_at(record)),
-            "warns_at": _maybe_time(time_limits.warns_at(record, world.spec(spec.project))),
+            "warns_at": _maybe_time(time_limits.warns_at(record, read_model.spec(spec.project))),
             "pauses": len(record.pauses),
             "moved": record.moved if reads else "",
             "unsaved": unsaved_text(record) if record.unsaved and reads else "",
@@ -214,16 +214,16 @@ class Viewer:
             "attempts": record.attempts,
             "failures": record.failures,
             "exit_code": record.exit_code,
-            "notice": world.present.notice(world.at, record.id, reads=reads),
+            "notice": read_model.agent_reports.notice(read_model.at, record.id, reads=reads),
             "elastic": elastic_view(record),
             "saves": record.saves,
             "array": spec.array,
             "array_index": spec.array_index,
             "left": list(record.left),
             "states": {state.value: many for state, many in record.states.items()},
-            "progress": progress_view(world.progress.get(record.id), reads=reads),
+            "progress": progress_view(read_model.progress.get(record.id), reads=reads),
             "released": _maybe_time(record.released),
-            "simulated": world.simulated,
+            "simulated": read_model.simulated,
             "manageable": changes,
             "version": version_of(record),
             **self._measured(record),
@@ -231,15 +231,15 @@ class Viewer:
 
     def _measured(self, record: WorkloadRecord) -> dict[str, object]:
         """Return the fields that change with each agent report."""
-        world = self.world
-        now = world.meter.current(record.id) if record.allocated else None
+        read_model = self.read_model
+        now = read_model.meter.current(record.id) if record.allocated else None
         return {
             "utilized": now[0] if now else None,
-            "utilized_average": world.meter.average(record.id),
+            "utilized_average": read_model.meter.average(record.id),
             "memory_used_mib": now[1] if now else None,
-            "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
-            "limit": limit_view(record, world.devices, world.present),
-            "idle": idle_view(world.idle(record.id), world.at),
+            "gpu_hours": read_model.meter.totals(record.id).allocated_s / 3600,
+            "limit": limit_view(record, read_model.devices, read_model.agent_reports),
+            "idle": idle_view(read_model.idle(record.id), read_model.at),
         }
 
     def _reason(self, record: WorkloadRecord) -> ReasonView | None:
@@ -255,19 +255,19 @@ class Viewer:
 
     def _requested(self, record: WorkloadRecord) -> int:
         spec = record.spec
-        if spec.gpu_memory_mib and self.world.largest_device_mib:
-            each = fraction_of_memory(spec.gpu_memory_mib, self.world.largest_device_mib)
+        if spec.gpu_memory_mib and self.read_model.largest_device_mib:
+            each = fraction_of_memory(spec.gpu_memory_mib, self.read_model.largest_device_mib)
             return each * spec.workers
         return spec.gpus * spec.workers
 
     def _worker(self, worker: WorkerRecord) -> WorkerView:
-        held = (self.world.device(worker.node, share.device) for share in worker.devices)
+        devices = (self.read_model.device(worker.node, share.device) for share in worker.devices)
         return WorkerView(
             name=worker.name,
             index=worker.index,
             state=worker.state,
             node=worker.node,
-            gpu_type=next((device.name for device in held if device), ""),
+            gpu_type=next((device.name for device in devices if device), ""),
             devices=self.shares(worker),
             started=_maybe_time(worker.started),
             exit_code=worker.exit_code,
@@ -277,7 +277,7 @@ class Viewer:
         """Return the devices that a worker holds."""
         views = []
         for share in worker.devices:
-            device = self.world.device(worker.node, share.device)
+            device = self.read_model.device(worker.node, share.device)
             views.append(
                 DeviceShareView(
                     device=share.device,
@@ -291,14 +291,14 @@ class Viewer:
 
     def projects(self) -> list[ProjectView]:
         """Return all projects: quotas are visible to all users."""
-        return [self.project(record.spec) for record in self.world.projects.values()]
+        return [self.project(record.spec) for record in self.read_model.projects.values()]
 
     def project(self, spec: ProjectSpec) -> ProjectView:
         """Return a project's view, with the shares of the last cycle."""
-        world, actor = self.world, self.actor
+        read_model, actor = self.read_model, self.actor
         inside = actor.admin or actor.kind == "hub" or is_member(actor, spec)
-        sums = world.sums.get(spec.name, ProjectSums())
-        share = world.shares.get(spec.name)
+        sums = read_model.sums.get(spec.name, ProjectSums())
+        share = read_model.shares.get(spec.name)
         return ProjectView(
             name=spec.name,
             parent=spec.parent,
@@ -334,17 +334,17 @@ class Viewer:
             may_submit=may(actor, Action.SUBMIT, spec),
             notes=[
                 *_above_limit(sums.allocated, spec.limit),
-                *table_notes(spec.quota_by_type or {}, world.gpu_types),
+                *table_notes(spec.quota_by_type or {}, read_model.gpu_types),
                 *(self._former_members(spec.name) if inside else ()),
             ],
         )
 
     def _former_members(self, project: str) -> Iterator[str]:
         """Yield a sentence on each user who left a project: what runs, and what does not start."""
-        for user in self.world.former_members.get(project, ()):
+        for user in self.read_model.former_members.get(project, ()):
             unfinished = [
                 record
-                for record in self.world.workloads
+                for record in self.read_model.workloads
                 if (record.spec.project, record.spec.user) == (project, user)
                 and not record.state.finished
             ]
@@ -358,37 +358,40 @@ class Viewer:
 
     def nodes(self) -> list[NodeView]:
         """Return every device; holders are named only to callers that may see them."""
-        holding = self.world.queues.holding
+        holding = self.read_model.queues.holding
         open_ = frozenset(name for name in holding.by_project if self.may_see_all_of(name))
         return [
             NodeView(
                 name=name,
-                devices=[self._device(name, seat, open_) for seat in seats],
-                **self.world.beside_gpus.get(name, BesideGpus())._asdict(),
+                devices=[self._device(name, device_state, open_) for device_state in device_states],
+                **self.read_model.node_resources.get(name, NodeResources())._asdict(),
             )
-            for name, seats in self.world.seats.items()
+            for name, device_states in self.read_model.device_states.items()
         ]
 
-    def _device(self, node: str, seat: DeviceState, open_: frozenset[str]) -> DeviceView:
+    def _device(self, node: str, device_state: DeviceState, open_: frozenset[str]) -> DeviceView:
         """Return a device's view; the actor sees all users of the projects in `open_`."""
-        actor, on = self.actor, seat.on
+        actor, holders = self.actor, device_state.holders
         # The cache key has all that differs between readers: visible holders and visible accounts.
-        seen: tuple[bool, ...] = ()
-        if actor.name in on.users or not on.projects.isdisjoint(open_):
-            seen = tuple([self.may_see(record) for record, _ in on.shares])
-        knows = bool(seat.others) and actor.admin, actor.name if actor.name in seat.others else ""
-        return self.world.drawn.device(
-            (node, seat.device.index, seen, knows),
-            seat,
-            lambda: device_view(seat, actor=actor, sees=self.may_see),
+        visible_holders: tuple[bool, ...] = ()
+        if actor.name in holders.users or not holders.projects.isdisjoint(open_):
+            visible_holders = tuple([self.may_see(record) for record, _ in holders.shares])
+        visible_accounts = (
+            bool(device_state.other_accounts) and actor.admin,
+            actor.name if actor.name in device_state.other_accounts else "",
+        )
+        return self.read_model.view_cache.device(
+            (node, device_state.device.index, visible_holders, visible_accounts),
+            device_state,
+            lambda: device_view(device_state, actor=actor, sees=self.may_see),
         )
 
 
 def _above_limit(allocated: int, limit: MilliGpu | None) -> list[str]:
     if limit is None or allocated <= limit:
         return []
-    held = f"holds {count_text(allocated)}, {gpu_text(allocated - limit)} above its limit"
-    return [f"{held}; nothing starts until it is below, and it is the first to give GPUs back"]
+    text = f"holds {count_text(allocated)}, {gpu_text(allocated - limit)} above its limit"
+    return [f"{text}; nothing starts until it is below, and it is the first to give GPUs back"]
 
 
 _RUNS = (WorkloadState.STARTING, WorkloadState.RUNNING)

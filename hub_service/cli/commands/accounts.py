@@ -188,7 +188,7 @@ def same_person(data_dir: Path, name: str) -> None:
             hint=f"Is it another person all the same? `runai user forget {name}`.",
         )
     known.take_uid(name, now.uid)
-    known.meet(now)
+    known.register(now)
     click.echo(f"{name} has uid {now.uid} now, was {before.uid}: the same person")
     click.echo(
         f"Jobs that wait go on as uid {now.uid}; what runs keeps uid {before.uid} until it ends."
@@ -219,7 +219,7 @@ def forget(data_dir: Path, name: str) -> None:
     known = _known_accounts(data_dir, f"user forget {name}")
     if known.get(name) is None:
         click.echo(f"No account {name} is known here: nothing has run as {name}.", err=True)
-    known.ask_to_forget(name)
+    known.request_forget(name)
     click.echo(f"user {name} is being forgotten: nothing starts under this name")
     click.echo(
         f"Within some minutes the running platform revokes the tokens of {name}, ends and deletes"

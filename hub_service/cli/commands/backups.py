@@ -9,7 +9,7 @@ from runai.embedded.backup.restore import restore as put_back
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.commands.accounts import DATA_DIR_OPTION
 from runai.hub_service.cli.framework.reporting import Command
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.processes.user_account import expanded
 
 
@@ -29,8 +29,8 @@ def backup(folder: Path | None, data_dir: str) -> None:
     directory = _directory(data_dir)
     if folder is None:  # in the data directory
         directory.check_is_ours("backup")
-    with at_work("Copying") as tell:
-        made = back_up(directory, folder, tell)
+    with show_progress("Copying") as report_progress:
+        made = back_up(directory, folder, report_progress)
     click.echo(made)
 
 
@@ -52,8 +52,10 @@ def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
     """  # noqa: D301 - \b is click's mark of a block
     directory = _directory(data_dir)
     directory.check_is_ours("restore …")
-    with at_work("Putting back") as tell:
-        done = put_back(directory, backup.absolute(), stop_unknown=stop_unknown, tell=tell)
+    with show_progress("Putting back") as report_progress:
+        done = put_back(
+            directory, backup.absolute(), stop_unknown=stop_unknown, report_progress=report_progress
+        )
     for worker in done.stopped:
         click.echo(f"stopped: {worker}")
     click.echo(f"restored: {', '.join(done.databases)}")

@@ -50,7 +50,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
     why = render.reason(w.reason)
     resizes = f", {w.elastic.resizes} resized" if w.elastic and w.elastic.resizes else ""
     attempts = f"{w.attempts} ({w.pauses} paused{resizes}, {w.failures} failed)"
-    least = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
+    minimum = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
     lines = [
         ("Name", w.name),
         ("Project", w.project),
@@ -63,7 +63,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Warning", w.killed),
         ("Warning", w.unsaved),
         ("Account", w.account),
-        ("GPUs asked", render.total_request(w) + least),
+        ("GPUs asked", render.total_request(w) + minimum),
         ("Elastic", w.elastic.text if w.elastic else ""),
         (
             "Guaranteed",

@@ -217,11 +217,11 @@ def scale(
     """  # noqa: D301 - \b is click's mark of a block
     if workers is None and min_workers is None:
         raise click.UsageError("Say --workers, --min-workers or both.")
-    asked = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})
+    request = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})
     with Client.discover() as client:
 
         def resize(workload: WorkloadView) -> str:
-            elastic = client.scale(workload, asked).elastic
+            elastic = client.scale(workload, request).elastic
             return f"trains on {elastic.text}" if elastic else "scaled"
 
         for_each(find_all(client, names, project), resize)

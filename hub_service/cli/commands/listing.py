@@ -95,18 +95,20 @@ def list_(
         kind = _KINDS[what]
         user = client.whoami().name if mine else user
         only = "session" if kind == "sessions" else None
-        which = WorkloadFilter(project, user, state, only, manageable=manageable or None)
+        workload_filter = WorkloadFilter(project, user, state, only, manageable=manageable or None)
         if kind == "projects":
             (watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":
             (watch_nodes if watched else _show_nodes)(client, output)
         elif watched:
-            watch_workloads(client, which, output, elements=elements)
+            watch_workloads(client, workload_filter, output, elements=elements)
         elif everything or output not in render.TABLES:
-            _show_workloads(client.workloads(which), which, output, elements=elements)
+            _show_workloads(
+                client.workloads(workload_filter), workload_filter, output, elements=elements
+            )
         else:
-            page = client.workload_page(which)
-            _show_workloads(page.items, which, output, elements=elements)
+            page = client.workload_page(workload_filter)
+            _show_workloads(page.items, workload_filter, output, elements=elements)
             if page.next_token is not None:
                 click.echo(_more(page))
 
@@ -118,7 +120,11 @@ def _more(page: WorkloadPage) -> str:
 
 
 def _show_workloads(
-    workloads: Sequence[WorkloadView], which: WorkloadFilter, output: str, *, elements: bool
+    workloads: Sequence[WorkloadView],
+    workload_filter: WorkloadFilter,
+    output: str,
+    *,
+    elements: bool,
 ) -> None:
     """Print workloads, an array as one line; if there are none, a note on standard error."""
     if output not in render.TABLES:
@@ -126,10 +132,12 @@ def _show_workloads(
         return
     if not workloads:
         none = "There are no workloads. `runai submit` makes one."
-        click.echo(none if which == WorkloadFilter() else "No workload matches.", err=True)
+        click.echo(
+            none if workload_filter == WorkloadFilter() else "No workload matches.", err=True
+        )
         return
-    shown = workloads if elements else folded(workloads)
-    tables.workload_table(datetime.now(UTC)).show(shown, wide=output == "wide")
+    rows = workloads if elements else folded(workloads)
+    tables.workload_table(datetime.now(UTC)).show(rows, wide=output == "wide")
     note_simulated(any(w.simulated and w.allocated for w in workloads))
 
 
@@ -138,11 +146,11 @@ def show_projects(client: Client, output: str) -> None:
     if output not in render.TABLES:
         render.show_rows(client.projects(), lambda p: p.name, output)
         return
-    seen = client.overview()
-    simulated = tables.any_simulated(seen.nodes)
-    tables.project_table(simulated=simulated).show(seen.projects, wide=output == "wide")
-    note_simulated(simulated and any(p.utilized is not None for p in seen.projects))
-    for note in seen.notes:
+    overview = client.overview()
+    simulated = tables.any_simulated(overview.nodes)
+    tables.project_table(simulated=simulated).show(overview.projects, wide=output == "wide")
+    note_simulated(simulated and any(p.utilized is not None for p in overview.projects))
+    for note in overview.notes:
         click.echo(note)
 
 

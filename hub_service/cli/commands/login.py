@@ -20,7 +20,7 @@ from runai.hub_service.cli.framework.reporting import (
 )
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client
 from runai.hub_service.client.connection import config_path, find_connection
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
@@ -84,7 +84,7 @@ def login(
             )
         ca = str(Path(ca).absolute())
     with HubLogin(root, ca) as hub:
-        with at_work(f"Asking {hub.root}"):
+        with show_progress(f"Asking {hub.root}"):
             hub.check()
         if hub.is_overheard:
             click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
@@ -93,11 +93,11 @@ def login(
         else:
             name = user or click.prompt("User")
             password = _password(name, password_stdin=password_stdin)
-            with at_work(f"Logging in to {hub.root}"):
+            with show_progress(f"Logging in to {hub.root}"):
                 hub.log_in(name, password)
                 token = hub.mint_token()
         service = hub.service_root()
-    with at_work(f"Asking {service}"), Client(service, token, ca=ca) as client:
+    with show_progress(f"Asking {service}"), Client(service, token, ca=ca) as client:
         me = client.whoami()
     remember(service, token, ca)
     greeting = f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}."

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import click
 
-from runai.hub_service.cli.framework.program_argument import CommandAfterDashes
+from runai.hub_service.cli.framework.program_argument import ProgramCommand
 from runai.hub_service.cli.framework.reporting import Command
 from runai.hub_service.cli.framework.values import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
@@ -93,13 +93,13 @@ def _after(client: Client, workload: WorkloadView) -> WorkloadView:
     """
     try:
         return client.workload(workload)
-    except NotFound as gone:
+    except NotFound as error:
         raise NotFound(
-            f"{workload.id} was deleted before it wrote anything.", hint=gone.hint
-        ) from gone
+            f"{workload.id} was deleted before it wrote anything.", hint=error.hint
+        ) from error
 
 
-@click.command(name="exec", cls=CommandAfterDashes)
+@click.command(name="exec", cls=ProgramCommand)
 @click.argument("name", type=WORKLOAD_NAME)
 @click.option(
     "--worker",
@@ -145,8 +145,8 @@ def exec_(
                 raise
             if tty:
                 raise _no_terminal(refused.hint, program) from refused
-            asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
-            context.exit(_in_pod(client, workload, asked, worker))
+            request = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
+            context.exit(_in_pod(client, workload, request, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
     given = {n: v for n, v in handed.environment.items() if n not in RENDEZVOUS}
@@ -162,11 +162,11 @@ def exec_(
         ) from failed
 
 
-def _no_terminal(way_out: str, program: Sequence[str]) -> InvalidRequest:
+def _no_terminal(hint: str, program: Sequence[str]) -> InvalidRequest:
     """Return the error for `-t`, with the alternative command in its hint."""
     return InvalidRequest(
         "A program in a pod gets no terminal from here.",
-        hint=f"Leave -t out. {way_out.replace('PROGRAM', shlex.join(program))}",
+        hint=f"Leave -t out. {hint.replace('PROGRAM', shlex.join(program))}",
         code="no_terminal",
     )
 
@@ -183,13 +183,13 @@ def _input(*, stdin: bool) -> bytes:
     return b64encode(given)
 
 
-def _in_pod(client: Client, workload: WorkloadView, asked: ExecRequest, worker: int) -> int:
+def _in_pod(client: Client, workload: WorkloadView, request: ExecRequest, worker: int) -> int:
     """Stream a program's output to this terminal; return its exit code."""
     screens = (_Screen(sys.stdout), _Screen(sys.stderr))
-    for piece in client.execute(workload, asked, worker):
+    for piece in client.execute(workload, request, worker):
         if piece.exit_code is not None:
             if piece.why:
-                click.echo(f"'{asked.command[0]}' cannot be run: {piece.why}", err=True)
+                click.echo(f"'{request.command[0]}' cannot be run: {piece.why}", err=True)
             return piece.exit_code
         for screen, data in zip(screens, (piece.stdout, piece.stderr), strict=True):
             screen.show(data)

@@ -14,7 +14,7 @@ import click
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.values import TRACE_TIME
 from runai.hub_service.cli.output import render
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
@@ -125,7 +125,7 @@ def simulate(**given: Any) -> None:
         )
     quotas = quotas_of(projects)
     timeline = AllocationTimeline(quotas, since, until) if path is not None else None
-    with at_work(f"Replaying {len(rows)} jobs") as update:
+    with show_progress(f"Replaying {len(rows)} jobs") as update:
         run = replay(
             rows,
             policy,
@@ -224,8 +224,8 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
         )
     now = datetime.now(UTC)
     since = now - timedelta(seconds=history.seconds_of(given["history"]))
-    with at_work("Asking for the history"), Client.discover() as client:
-        past, today = client.history(since), history.Today.read(client.snapshot())
+    with show_progress("Asking for the history"), Client.discover() as client:
+        past, today = client.history(since), history.CurrentCluster.read(client.snapshot())
     if not past:
         raise InvalidRequest(
             f"Nothing held a GPU in the last {given['history']}.", hint="Try a longer time."

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from runai.hub_service.cli.framework.program_argument import (
-    CommandAfterDashes,
+    ProgramCommand,
     absolute_workdir,
     check_program,
 )
@@ -35,11 +35,11 @@ from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 
-SHOWN = 10
+MAX_LISTED_JOBS = 10
 """Jobs of an array that are printed one by one."""
 
 
-class _Renamed(click.Option):
+class _RenamedOption(click.Option):
     """An option with its name in the original `runai` beside ours; the help leaves that out."""
 
     def __init__(self, *names: Any, original: str, **settings: Any) -> None:
@@ -54,13 +54,13 @@ class _Renamed(click.Option):
         parser.add_option(self, [self.original], dest=self.name, action=action, nargs=1)
 
 
-@click.command(cls=CommandAfterDashes)
+@click.command(cls=ProgramCommand)
 @click.argument("name", required=False)
 @click.option("--name", "original_name", hidden=True)
 @click.option(
     "-g",
     "--gpus",
-    cls=_Renamed,
+    cls=_RenamedOption,
     original="--gpu",
     type=GPUS,
     help="Request GPUs for each worker (0.5, 1, 4). Default: none.",
@@ -151,7 +151,7 @@ class _Renamed(click.Option):
 @click.option(
     "-e",
     "--env",
-    cls=_Renamed,
+    cls=_RenamedOption,
     original="--environment",
     type=ENV,
     multiple=True,
@@ -160,7 +160,7 @@ class _Renamed(click.Option):
 )
 @click.option(
     "--workdir",
-    cls=_Renamed,
+    cls=_RenamedOption,
     original="--working-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
@@ -195,7 +195,7 @@ class _Renamed(click.Option):
 )
 @click.option(
     "--image",
-    cls=_Renamed,
+    cls=_RenamedOption,
     original="-i",
     metavar="NAME",
     help="Run this container image (on Kubernetes). Default: your notebook's.",
@@ -298,16 +298,16 @@ def submit(
 
 
 def _print_result(reply: SubmitReply) -> None:
-    if reply.count > SHOWN and not reply.dry_run:
+    if reply.count > MAX_LISTED_JOBS and not reply.dry_run:
         name = f"{reply.array}-[0-{reply.count - 1}]"
         click.echo(f"array {name} submitted: {reply.count:,} jobs")
-        shown: list[WorkloadView] = []
+        listed: list[WorkloadView] = []
     else:
-        shown = reply.workloads[:SHOWN]
-    for w in shown:
+        listed = reply.workloads[:MAX_LISTED_JOBS]
+    for w in listed:
         outcome = _dry_run_outcome(w, reply.unchecked) if reply.dry_run else f"submitted: {w.state}"
         click.echo(f"{w.kind} {w.id} {outcome}")
-    if reply.dry_run and reply.count > SHOWN:
+    if reply.dry_run and reply.count > MAX_LISTED_JOBS:
         click.echo(f"and so on: {reply.count:,} jobs")
     for note in reply.notes:
         click.echo(note)

@@ -13,7 +13,7 @@ from runai.hub_service.cli.commands.listing import note_simulated, show_beside_g
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables, top_views
-from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
+from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import Overview
 
@@ -23,7 +23,7 @@ _KINDS: Final[dict[str, ViewName]] = {
     "job": "jobs",
     "project": "projects",
 }
-LEAST_SHOWN_HOURS: Final = 0.05
+MIN_PRINTED_HOURS: Final = 0.05
 """Smallest amount of reclaimed idle GPU-hours to print; less would be rounded to 0.0."""
 
 
@@ -77,7 +77,7 @@ def top(
     runai top jobs --sort avg-util --reverse
     runai top --once -o json
     """  # noqa: D301 - \b is click's mark of a block
-    asked = TopOptions(
+    options = TopOptions(
         view="jobs" if idle else _KINDS[what],
         sort=sort,
         reverse=reverse,
@@ -90,30 +90,32 @@ def top(
         # Only the live screen pays for its library: a third of a second.
         from runai.hub_service.cli.output.top_screen import run_screen  # noqa: PLC0415
 
-        run_screen(asked)
+        run_screen(options)
         return
     with Client.discover() as client:
         overview = client.overview()
-        seen = top_views.select_rows(overview, asked, datetime.now(UTC))
+        selected = top_views.select_rows(overview, options, datetime.now(UTC))
         if output in render.DATA:
-            _show_data(overview, asked, seen, output)
-        elif not seen.things and asked.idle:
+            _show_data(overview, options, selected, output)
+        elif not selected.rows and options.idle:
             click.echo("No GPU that you may see is idle.", err=True)
-        elif not seen.things:
-            click.echo(f"There are no {asked.view} to show.", err=True)
+        elif not selected.rows:
+            click.echo(f"There are no {options.view} to show.", err=True)
         else:
-            seen.table.show(seen.things, wide=asked.view == "jobs")
-            if asked.view == "nodes":
-                show_beside_gpus(top_views.nodes_of(overview, asked))
+            selected.table.show(selected.rows, wide=options.view == "jobs")
+            if options.view == "nodes":
+                show_beside_gpus(top_views.nodes_of(overview, options))
                 _show_averages(client, overview)
             note_simulated(tables.any_simulated(overview.nodes))
 
 
-def _show_data(overview: Overview, asked: TopOptions, seen: ShownTable, output: str) -> None:
-    if asked.view == "nodes":
-        render.show_data(top_views.nodes_of(overview, asked), output)
+def _show_data(
+    overview: Overview, options: TopOptions, selected: SelectedRows, output: str
+) -> None:
+    if options.view == "nodes":
+        render.show_data(top_views.nodes_of(overview, options), output)
     else:
-        render.show_data(seen.things, output)
+        render.show_data(selected.rows, output)
 
 
 def _show_averages(client: Client, overview: Overview) -> None:
@@ -127,5 +129,5 @@ def _show_averages(client: Client, overview: Overview) -> None:
     if begins is not None:
         click.echo(f"The history begins at {render.clock(begins)}.")
     reclaimed = overview.idle_gpu_hours_reclaimed
-    if reclaimed >= LEAST_SHOWN_HOURS:
+    if reclaimed >= MIN_PRINTED_HOURS:
         click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")

@@ -9,7 +9,7 @@ import click
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.values import DURATION
 from runai.hub_service.cli.output import render
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client
 from runai.hub_service.wire.usage_schemas import UsageKind
 
@@ -39,7 +39,7 @@ def usage(what: str, since: int, output: str) -> None:
     runai usage --since 7d
     runai usage users --since 30d -o json
     """  # noqa: D301 - \b is click's mark of a block
-    with at_work("Adding up"), Client.discover() as client:
+    with show_progress("Adding up"), Client.discover() as client:
         found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
         simulated = any(d.simulated for node in client.nodes() for d in node.devices)
     if output in render.DATA:

@@ -59,7 +59,7 @@ _WITHOUT: Final = {
         "Start that PostgreSQL, or mend the way to it: hub.log says how it fails.",
     ),
 }
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_NON_OWNER_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 _TIMEOUT_S: Final = 5.0
 
 
@@ -71,7 +71,7 @@ def examine(data_dir: str | None) -> list[Finding]:
         check_versions(),
         *check_libraries(),
         *(cluster := [*check_cluster()]),
-        *(() if _waits_to_lead(cluster) else check_way_to_service()),
+        *(() if _waits_to_lead(cluster) else check_service_access()),
         check_driver(),
         check_groups(),
         *check_hub_version(),
@@ -136,40 +136,40 @@ def _connection() -> Connection:
     return find_connection()
 
 
-def check_way_to_service() -> Iterator[Finding]:
+def check_service_access() -> Iterator[Finding]:
     """Check login, hub, health of the service, token and devices."""
     try:
-        found = _connection()
-        verification(found.url, found.ca)  # raises if the authority's file is gone
+        connection = _connection()
+        verification(connection.url, connection.ca)  # raises if the authority's file is gone
     except RunaiError as error:
         yield Finding("failure", "login", error.message, error.hint)
         return
-    yield check_login(found)
+    yield check_login(connection)
     if not _is_service_over_kubernetes():  # `check_cluster` includes the hub
-        yield check_hub_answers(found)
-    health = check_health(found)
+        yield check_hub_answers(connection)
+    health = check_health(connection)
     yield from health
     if health[0].verdict != "failure":
-        yield from check_token(found)
+        yield from check_token(connection)
 
 
-def check_login(found: Connection) -> Finding:
+def check_login(connection: Connection) -> Finding:
     """Check that only the owner can read the stored token."""
     path = config_path()
-    if path.exists() and path.stat().st_mode & _OTHERS:
+    if path.exists() and path.stat().st_mode & _NON_OWNER_BITS:
         return Finding("failure", "login", f"{path} can be read by others", f"chmod 600 {path}")
-    return Finding("ok", "login", f"the service is {found.url}")
+    return Finding("ok", "login", f"the service is {connection.url}")
 
 
-def check_hub_answers(found: Connection) -> Finding:
+def check_hub_answers(connection: Connection) -> Finding:
     """Check that JupyterHub answers at the service's address."""
     subject = "hub"
     try:
         # Inside a session, hub and service have different addresses.
         inside = os.environ.get("JUPYTERHUB_API_URL", "") if os.environ.get("RUNAI_API_URL") else ""
-        reply = _get(inside or f"{hub_root(found.url)}hub/api", found)
+        reply = _get(inside or f"{hub_root(connection.url)}hub/api", connection)
     except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
-        if refused := untrusted(found.url, failed):
+        if refused := untrusted(connection.url, failed):
             return Finding("failure", subject, refused.message, refused.hint)
         text = f"JupyterHub does not answer ({type(failed).__name__})"
         mend = "Does it run (`runai up`)? The end of hub.log in its data directory says how it was."
@@ -184,25 +184,25 @@ def check_hub_answers(found: Connection) -> Finding:
     return Finding("ok", subject, f"JupyterHub {version_of_hub} answers")
 
 
-def check_health(found: Connection) -> list[Finding]:
+def check_health(connection: Connection) -> list[Finding]:
     """Check the service's health; the first finding is about the service itself."""
     subject = "service"
     mend = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
-        reply = _get(f"{found.url.rstrip('/')}/health", found)
+        reply = _get(f"{connection.url.rstrip('/')}/health", connection)
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
-        if refused := untrusted(found.url, failed):
+        if refused := untrusted(connection.url, failed):
             return [Finding("failure", subject, refused.message, refused.hint)]
-        text = f"{found.url} cannot be reached ({type(failed).__name__})"
+        text = f"{connection.url} cannot be reached ({type(failed).__name__})"
         return [Finding("failure", subject, text, mend)]
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
-    told = _json_object(reply)
-    findings = check_ready(found)
-    if worker := str(told.get("decision_worker", "")):
+    health = _json_object(reply)
+    findings = check_ready(connection)
+    if worker := str(health.get("decision_worker", "")):
         findings.append(_decision_worker(worker))
-    if proxy := told.get("proxy"):
+    if proxy := health.get("proxy"):
         findings.append(Finding("ok", "proxy", str(proxy)))
     return findings
 
@@ -216,11 +216,11 @@ def _decision_worker(state: str) -> Finding:
     return Finding("failure" if state.startswith("fails") else "note", subject, text, mend)
 
 
-def check_ready(found: Connection) -> list[Finding]:
+def check_ready(connection: Connection) -> list[Finding]:
     """Check the service's readiness: database, scheduler, usage history."""
     subject = "service"
     try:
-        reply = _get(f"{found.url.rstrip('/')}/health/ready", found)
+        reply = _get(f"{connection.url.rstrip('/')}/health/ready", connection)
     except httpx.HTTPError as failed:
         text = f"it does not say whether it is ready ({type(failed).__name__})"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
@@ -237,12 +237,12 @@ def check_ready(found: Connection) -> list[Finding]:
     return [ready]
 
 
-def _get(url: str, found: Connection) -> httpx.Response:
+def _get(url: str, connection: Connection) -> httpx.Response:
     return httpx.get(
         url,
         timeout=_TIMEOUT_S,
         trust_env=not is_this_machine(url),
-        verify=verification(url, found.ca),
+        verify=verification(url, connection.ca),
     )
 
 
@@ -255,10 +255,10 @@ def _json_object(reply: httpx.Response) -> dict[str, str]:
     return fields if isinstance(fields, dict) else {}
 
 
-def check_token(found: Connection) -> Iterator[Finding]:
+def check_token(connection: Connection) -> Iterator[Finding]:
     """Check token, version, devices, MPS and agents, through the API."""
     try:
-        with Client(found.url, found.token, ca=found.ca) as client:
+        with Client(connection.url, connection.token, ca=connection.ca) as client:
             me = client.whoami()
             nodes = client.nodes()
     except (Unauthenticated, Forbidden) as error:
@@ -339,7 +339,9 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
             return
         directory = DataDirectory(root)
         secret = (directory.secrets, *directory.secrets.glob("*"))
-        open_paths = [path for path in secret if path.exists() and path.stat().st_mode & _OTHERS]
+        open_paths = [
+            path for path in secret if path.exists() and path.stat().st_mode & _NON_OWNER_BITS
+        ]
     except PermissionError:
         yield Finding("note", subject, f"{root} belongs to somebody else")
         return

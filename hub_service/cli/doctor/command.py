@@ -8,7 +8,7 @@ from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.cli.doctor.checks import examine
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.output import render
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.wire.printable import for_terminal
 
 _COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
@@ -33,7 +33,7 @@ def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
     runai doctor
     runai doctor --data-dir .data -o json
     """  # noqa: D301 - \b is click's mark of a block
-    with at_work("Examining this computer and the way to the hub"):
+    with show_progress("Examining this computer and the way to the hub"):
         findings = examine(data_dir)
     if output in render.DATA:
         render.show_data([finding._asdict() for finding in findings], output)

@@ -74,10 +74,10 @@ def check_mps_daemons(directory: Path) -> Iterator[Finding]:
     """
     # Needs the hub extra, which a client lacks.
     from runai.hub_service.limits.mps import MpsDaemon  # noqa: PLC0415
-    from runai.hub_service.limits.mps_keeper import KeeperState  # noqa: PLC0415
+    from runai.hub_service.limits.mps_keeper import SupervisorState  # noqa: PLC0415
 
     for path in sorted(directory.glob("*/state.json")):
-        state = KeeperState.read(path.parent)
+        state = SupervisorState.read(path.parent)
         if state is None or not state.ready:
             continue  # `check_mps` reports it
         name = f"the control daemon of {path.parent.name}"

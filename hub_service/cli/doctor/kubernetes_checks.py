@@ -39,8 +39,8 @@ def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
         config = Config.from_environment(environ)
     except RunaiError as error:
         return [Finding("failure", "settings", error.message, "helm upgrade the chart, as it is.")]
-    assert config.kubernetes is not None, "asked where it is set"
-    found = asyncio.run(_examine(config.kubernetes))
+    assert config.kube_config is not None, "asked where it is set"
+    found = asyncio.run(_examine(config.kube_config))
     return [*found, *check_hub(config.hub)]
 
 
@@ -57,7 +57,7 @@ def own_service(environ: Mapping[str, str]) -> Connection | None:
     return Connection(url, config.hub_token)
 
 
-async def _examine(where: KubernetesConfig) -> list[Finding]:
+async def _examine(kube_config: KubernetesConfig) -> list[Finding]:
     subject = "API server"
     try:
         connected = await Api.connect()
@@ -67,29 +67,31 @@ async def _examine(where: KubernetesConfig) -> list[Finding]:
     async with connected as api:
         try:
             lacking = await access_rights.missing(
-                api, own=where.own_namespace, jobs=where.namespace
+                api, own=kube_config.own_namespace, jobs=kube_config.namespace
             )
         except ApiError as error:
             mend = "Is it up, and may this pod reach it (network policies)?"
             return [Finding("failure", subject, error.message, mend)]
         return [
             Finding("ok", subject, "it answers"),
-            *check_rights(lacking, where),
+            *check_rights(lacking, kube_config),
             *[found async for found in check_resource(api)],
-            *[found async for found in check_leader(api, where)],
-            *[found async for found in check_pods_of_agents(api, where)],
+            *[found async for found in check_leader(api, kube_config)],
+            *[found async for found in check_pods_of_agents(api, kube_config)],
         ]
 
 
-def check_rights(lacking: Iterable[access_rights.Right], where: KubernetesConfig) -> list[Finding]:
+def check_rights(
+    lacking: Iterable[access_rights.Right], kube_config: KubernetesConfig
+) -> list[Finding]:
     """Check that the service's account has each right of the chart."""
     missing = list(lacking)
     if not missing:
         return [Finding("ok", "rights", f"all {len(access_rights.RIGHTS)} that the service needs")]
     namespaces = {
         "everywhere": "",
-        "own": where.own_namespace,
-        "jobs": where.namespace,
+        "own": kube_config.own_namespace,
+        "jobs": kube_config.namespace,
         "reservations": access_rights.RESERVATIONS,
     }
     found = []
@@ -102,7 +104,7 @@ def check_rights(lacking: Iterable[access_rights.Right], where: KubernetesConfig
             text = f"it may not {what}{here}, which it needs to {needed_to}"
             mend = (
                 f"{which[0].role} or its binding is not the chart's:"
-                f" helm upgrade runai … --namespace {where.own_namespace}"
+                f" helm upgrade runai … --namespace {kube_config.own_namespace}"
             )
             found.append(Finding("failure", "rights", text, mend))
     return found
@@ -134,12 +136,14 @@ async def check_resource(api: Api) -> AsyncIterator[Finding]:
         yield Finding("ok", subject, f"{len(names)}, all valid")
 
 
-async def check_leader(api: Api, where: KubernetesConfig) -> AsyncIterator[Finding]:
+async def check_leader(api: Api, kube_config: KubernetesConfig) -> AsyncIterator[Finding]:
     """Check that one of the replicas holds the Lease."""
     subject = "leader"
-    mend = f"kubectl logs -n {where.own_namespace} deploy/runai says what keeps it from leading."
+    mend = (
+        f"kubectl logs -n {kube_config.own_namespace} deploy/runai says what keeps it from leading."
+    )
     try:
-        lease = await api.get(_LEASE.format(where.own_namespace))
+        lease = await api.get(_LEASE.format(kube_config.own_namespace))
     except ApiError as error:
         if error.status == httpx.codes.NOT_FOUND:
             yield Finding("failure", subject, "none has ever led", mend)
@@ -154,13 +158,13 @@ async def check_leader(api: Api, where: KubernetesConfig) -> AsyncIterator[Findi
         yield Finding("note", subject, f"{holder} leads; this one waits", hint)
 
 
-async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterator[Finding]:
+async def check_pods_of_agents(api: Api, kube_config: KubernetesConfig) -> AsyncIterator[Finding]:
     """Check that an agent runs on each node with GPUs."""
     subject = "agents"
     try:
         nodes = (await api.get("/api/v1/nodes"))["items"]
         pods = await api.get(
-            f"/api/v1/namespaces/{where.own_namespace}/pods",
+            f"/api/v1/namespaces/{kube_config.own_namespace}/pods",
             labelSelector="app.kubernetes.io/component=agent",
         )
     except ApiError:
@@ -175,7 +179,7 @@ async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterat
     if without:
         text = f"none runs on {', '.join(without)}: nothing is measured there, and no GPU shared"
         mend = (
-            f"kubectl describe -n {where.own_namespace} daemonset/runai-agent;"
+            f"kubectl describe -n {kube_config.own_namespace} daemonset/runai-agent;"
             " are agent.nodeSelector and agent.tolerations those of the GPU nodes?"
         )
         yield Finding("failure", subject, text, mend)
@@ -214,9 +218,9 @@ def check_hub(hub: HubConfig | None) -> Iterable[Finding]:
     return [Finding("ok", subject, f"JupyterHub knows the service as {hub.service_name}")]
 
 
-def _condition(found: Object, kind: str) -> str:
+def _condition(resource: Object, kind: str) -> str:
     """Return a condition's status; "" if the object has no such condition."""
-    conditions: list[dict[str, Any]] = found.get("status", {}).get("conditions", [])
+    conditions: list[dict[str, Any]] = resource.get("status", {}).get("conditions", [])
     return next((str(each["status"]) for each in conditions if each["type"] == kind), "")
 
 

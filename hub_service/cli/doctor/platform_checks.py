@@ -37,9 +37,9 @@ WRITTEN: Final = (
     "last_start.json",
 )
 """Files of a data directory that its platform writes."""
-LEAST_FREE_BYTES: Final = 1024**3
+MIN_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
-LEAST_FREE_FILES: Final = 10_000
+MIN_FREE_FILES: Final = 10_000
 FEW_FREE_FILES: Final = 100_000
 HIDDEN: Final = frozenset({"1", "2", "4", "noaccess", "invisible", "ptraceable"})
 """Values of /proc's `hidepid` that hide the command lines of other accounts."""
@@ -129,7 +129,7 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
             yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
     free = shutil.disk_usage(root).free
     text = f"{free / 1024**3:.1f} GiB are free for {root}"
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         yield Finding("failure", "disk", text, "Make room: what cannot be stored is refused.")
     elif free < FEW_FREE_BYTES:
         yield Finding("note", "disk", text, "Logs and checkpoints are what grows.")
@@ -144,7 +144,7 @@ def check_room_for_files(root: Path) -> Iterator[Finding]:
     if not disk.f_files:
         return  # a file system without an inode table
     text = f"{disk.f_favail:,} more files fit beside {root}"
-    if disk.f_favail < LEAST_FREE_FILES:
+    if disk.f_favail < MIN_FREE_FILES:
         mend = f"What has so many? du --inodes -d 3 {root} | sort -n | tail; a quota bounds whose."
         yield Finding("failure", "files", text, mend)
     elif disk.f_favail < FEW_FREE_FILES:
@@ -188,9 +188,9 @@ def check_account_limits(service: str = account_limits.SERVICE) -> Finding:
 def check_descriptors(could_have: int) -> Finding:
     """Check that the descriptor limit suffices for open pages and jobs."""
     text = f"a process can have {could_have:,} files, sockets and processes open at once"
-    if could_have < own_process.FEW:
+    if could_have < own_process.MIN_DESCRIPTORS:
         mend = (
-            f"In its systemd unit: LimitNOFILE=65536 (it must be {own_process.FEW:,} at least)."
+            f"In its systemd unit: LimitNOFILE=65536 (at least {own_process.MIN_DESCRIPTORS:,})."
             " From a shell: `* hard nofile 65536` in /etc/security/limits.conf, and a new login."
         )
         return Finding("failure", "descriptors", text, mend)
@@ -219,7 +219,7 @@ def check_requests(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
     """Report whether a running platform holds workloads to the CPU and memory they request."""
     # Needs the hub extra, which a client lacks.
     from runai.hub_service.clusters.local.processes.request_groups import (  # noqa: PLC0415
-        WAY_OUT,
+        SETUP_HINT,
         delegated_group,
     )
     from runai.hub_service.clusters.local.store.cluster_lock import LOCK, holder  # noqa: PLC0415
@@ -233,7 +233,7 @@ def check_requests(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
         group = delegated_group(by.pid, proc)
     except GroupsUnavailable as why:
         text = f"requested CPU and memory are not enforced: {why}"
-        yield Finding("note", subject, text, WAY_OUT)
+        yield Finding("note", subject, text, SETUP_HINT)
     else:
         yield Finding("ok", subject, f"requested CPU and memory are enforced below {group}")
 
@@ -371,13 +371,13 @@ def check_ownership(root: Path) -> Iterator[Finding]:
     if by is None:
         return
     text = f"it is open in {by}"
-    others = ", ".join(str(pid) for pid in waiting(root / LOCK))
+    waiting_pids = ", ".join(str(pid) for pid in waiting(root / LOCK))
     if by.is_frozen:
         mend = f"kill -CONT {by.pid} has it go on; after kill -TERM {by.pid} it ends by that."
         yield Finding("failure", _SUBJECT, f"{text}, which is frozen: nothing is decided", mend)
-    elif others and by.pid:
-        text = f"{text}, for which process {others} waits"
-        mend = f"Is it not about to end? Then it hangs: {by.way_out} Else look again."
+    elif waiting_pids and by.pid:
+        text = f"{text}, for which process {waiting_pids} waits"
+        mend = f"Is it not about to end? Then it hangs: {by.stop_hint} Else look again."
         yield Finding("failure", _SUBJECT, text, mend)
     else:
         yield Finding("ok", _SUBJECT, text)

@@ -151,9 +151,15 @@ class LazyGroup(click.Group):
             name, words = ALIASES[name]
             args = [name, *args[1:], *words]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            meant = INSTEAD.get(name)
+            replacement = INSTEAD.get(name)
             near = get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f" Use: {meant}." if meant else f" Did you mean '{near[0]}'?" if near else ""
+            hint = (
+                f" Use: {replacement}."
+                if replacement
+                else f" Did you mean '{near[0]}'?"
+                if near
+                else ""
+            )
             ctx.fail(f"No such command '{name}'.{hint}")
         return super().resolve_command(ctx, args)
 
@@ -188,8 +194,8 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, entry.summary) for name, entry in commands.items()])
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
         _echo_version()
         ctx.exit()
 

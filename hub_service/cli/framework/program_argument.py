@@ -19,7 +19,7 @@ _NO_SCRIPT_FOLLOWS: Final = ("-m", "-c")
 _SYSTEM: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-class CommandAfterDashes(Command):
+class ProgramCommand(Command):
     """A command with all arguments after the first `--` in the parameter `program`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -53,10 +53,10 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
         return
     for title, colour, text in (("Error:", "red", error.message), ("Hint:", "cyan", error.hint)):
         if text:
-            shown = "\n".join(map(for_terminal, text.split("\n")))
+            escaped = "\n".join(map(for_terminal, text.split("\n")))
             styled = click.style(title, fg=colour, bold=title == "Error:" or None)
-            colour_wanted = colour_by_environment()  # no context is left when click shows an error
-            click.echo(f"{styled} {shown}", err=True, file=file, color=colour_wanted)
+            use_colour = colour_by_environment()  # no context is left when click shows an error
+            click.echo(f"{styled} {escaped}", err=True, file=file, color=use_colour)
 
 
 def not_installed() -> Unavailable:
@@ -171,8 +171,8 @@ def run(command: Callable[[], object]) -> None:
 
 
 def _unusable(failed: OSError) -> RunaiError:
-    if isinstance(failed, FileNotFoundError) and (gone := removed_folder()):
-        where = f"{printable(gone, LONGEST_NAME)}, the current folder, was removed."
+    if isinstance(failed, FileNotFoundError) and (removed := removed_folder()):
+        where = f"{printable(removed, LONGEST_NAME)}, the current folder, was removed."
         return RunaiError(where, hint="Go to one that exists: cd.")
     what = "The output cannot be written"
     if failed.filename is not None:

@@ -34,7 +34,7 @@ _SIZE: Final = re.compile(
 )
 _TRACE_SECOND: Final = re.compile(r"[0-9]{1,12}")
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")
-_LONGEST_SHOWN: Final = 60
+_MAX_QUOTED_LENGTH: Final = 60
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PRIORITIES: Final = ("low", "normal", "high")
 _MAX_PRIORITY: Final = 1000
@@ -54,23 +54,23 @@ def parse_memory_mib(text: str) -> int:
     matched = _SIZE.fullmatch(text)
     if matched is None:
         raise ValueError(
-            f"{shown(text)} is not a valid size: give a number and a unit, as in 4G or 4096M"
+            f"{quoted(text)} is not a valid size: give a number and a unit, as in 4G or 4096M"
         )
     mib = math.ceil(Decimal(matched[1]) * _MIB_PER_UNIT[matched[2].lower()])
     if mib < 1:
-        raise ValueError(f"{shown(text)} is no memory at all: give at least 1M")
+        raise ValueError(f"{quoted(text)} is no memory at all: give at least 1M")
     if mib > MOST_MEMORY_MIB:
-        raise ValueError(f"{shown(text)} is more than any GPU has: give at most 900T")
+        raise ValueError(f"{quoted(text)} is more than any GPU has: give at most 900T")
     return mib
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return what a user typed in quotes, at most 60 characters of it."""
     return f"'{_cut(value)}'"
 
 
 def _cut(value: object) -> str:
-    return printable(str(value), _LONGEST_SHOWN)
+    return printable(str(value), _MAX_QUOTED_LENGTH)
 
 
 class _ParamType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
@@ -100,7 +100,7 @@ class _Gpus(_ParamType):
         except InvalidOperation:
             gpus = None
         if gpus is None:
-            text = f"{shown(text)} is not a valid number of {self.unit}: use 0.5, 1, 2, …"
+            text = f"{quoted(text)} is not a valid number of {self.unit}: use 0.5, 1, 2, …"
             self.fail(text, param, ctx)
         if not gpus.is_finite() or gpus < 0:
             self.fail(
@@ -151,9 +151,9 @@ class _Quota(_UnlimitedGpus):
         for part in text.split(","):
             name, sign, amount = (word.strip() for word in part.partition("="))
             if not sign or not name:
-                self.fail(f"{shown(part)} is no quota of a GPU type: use h100=2,*=4", param, ctx)
+                self.fail(f"{quoted(part)} is no quota of a GPU type: use h100=2,*=4", param, ctx)
             if name in table:
-                self.fail(f"the quota of {shown(name)} is given twice", param, ctx)
+                self.fail(f"the quota of {quoted(name)} is given twice", param, ctx)
             gpus = super().convert(amount, param, ctx)
             table[name] = gpus if isinstance(gpus, Decimal) else None
         return table
@@ -187,8 +187,8 @@ class _Priority(_ParamType):
         if text in _PRIORITIES:
             return text
         if _NUMBER.fullmatch(text) is None or int(text) > _MAX_PRIORITY:
-            wanted = "use low, normal, high or a number from 0 to 1000"
-            self.fail(f"{shown(value)} is no priority: {wanted}", param, ctx)
+            expected = "use low, normal, high or a number from 0 to 1000"
+            self.fail(f"{quoted(value)} is no priority: {expected}", param, ctx)
         return int(text)
 
 
@@ -197,9 +197,9 @@ class _Duration(_ParamType):
 
     metavar = "DURATION"
 
-    def __init__(self, least: int = 1, most: int = LONGEST_S, *, or_none: bool = False) -> None:
-        """Accept `least` to `most` seconds, and the word `none` if asked."""
-        self.least, self.most, self.or_none = least, most, or_none
+    def __init__(self, min_s: int = 1, max_s: int = LONGEST_S, *, or_none: bool = False) -> None:
+        """Accept `min_s` to `max_s` seconds, and the word `none` if asked."""
+        self.least, self.max_s, self.or_none = min_s, max_s, or_none
         if or_none:
             self.metavar = "DURATION|none"
 
@@ -213,16 +213,16 @@ class _Duration(_ParamType):
         try:
             length = int(str(seconds(text)))
         except ValueError as wrong:
-            self.fail(f"{shown(text)} is not a valid duration: {wrong}", param, ctx)
+            self.fail(f"{quoted(text)} is not a valid duration: {wrong}", param, ctx)
         if length < self.least:
-            self.fail(f"{shown(text)} is too short: use at least {self.least}s", param, ctx)
-        if length > self.most:
-            self.fail(f"{shown(text)} is too long: use at most {_longest(self.most)}", param, ctx)
+            self.fail(f"{quoted(text)} is too short: use at least {self.least}s", param, ctx)
+        if length > self.max_s:
+            self.fail(f"{quoted(text)} is too long: use at most {_longest(self.max_s)}", param, ctx)
         return length
 
 
-def _longest(most: int) -> str:
-    return "ten years (3660d)" if most == LONGEST_S else clock_text(most)
+def _longest(max_s: int) -> str:
+    return "ten years (3660d)" if max_s == LONGEST_S else clock_text(max_s)
 
 
 class _TraceTime(_ParamType):
@@ -253,7 +253,7 @@ class _Env(_ParamType):
             return value
         name, given, content = str(value).partition("=")
         if not _ENV_NAME.fullmatch(name):
-            self.fail(f"{shown(name)} is not a valid variable: write NAME=VALUE", param, ctx)
+            self.fail(f"{quoted(name)} is not a valid variable: write NAME=VALUE", param, ctx)
         if not given:
             own = os.environ.get(name)
             if own is None:
@@ -269,9 +269,9 @@ QUOTA = _Quota()
 MEMORY = _Memory()
 PRIORITY = _Priority()
 DURATION = _Duration()
-ANY_DURATION = _Duration(least=0)
+ANY_DURATION = _Duration(min_s=0)
 DURATION_OR_NONE = _Duration(or_none=True)
-GRACE = _Duration(least=0, most=LONGEST_GRACE_S)
+GRACE = _Duration(min_s=0, max_s=LONGEST_GRACE_S)
 TRACE_TIME = _TraceTime()
 ENV = _Env()
 WORKERS = click.IntRange(min=1, max=MOST_WORKERS)

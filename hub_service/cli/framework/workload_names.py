@@ -59,7 +59,7 @@ def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> Workl
     return matching[0]
 
 
-class _Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+class _CompletedName(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
     """Text with shell completion of names; no completion if the service fails."""
 
     name = "name"
@@ -86,7 +86,7 @@ class _Completed(click.ParamType):  # type: ignore[type-arg]  # generic since cl
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class _WorkloadName(_Completed):
+class _WorkloadName(_CompletedName):
     def names(self, client: Client) -> list[str]:
         """Return the names of visible workloads; full ids where a name is not unique."""
         visible = client.workloads()
@@ -94,7 +94,7 @@ class _WorkloadName(_Completed):
         return [w.name if all_names.count(w.name) == 1 else w.id for w in visible]
 
 
-class _ProjectName(_Completed):
+class _ProjectName(_CompletedName):
     def names(self, client: Client) -> list[str]:
         """Return the names of projects."""
         return [p.name for p in client.projects()]

@@ -29,7 +29,7 @@ SIMULATED_NOTE = (
 
 _PIPE_WIDTH = 10_000
 _GAP = 2
-_LEAST_FOLDED = 20
+_MIN_FOLD_WIDTH = 20
 STATE_STYLES = {
     "running": "green",
     "succeeded": "green",
@@ -131,22 +131,22 @@ def state(name: str, text: str = "") -> Text:
     return Text(text or name.replace("_", " "), style=STATE_STYLES.get(name, ""))
 
 
-def reason(why: ReasonView | None) -> str:
+def reason(view: ReasonView | None) -> str:
     """Format a reason and the place in the queue."""
-    if why is None:
+    if view is None:
         return ""
-    place = f" (place {why.position} in the queue)" if why.position else ""
-    return printable(why.text) + place
+    place = f" (place {view.position} in the queue)" if view.position else ""
+    return printable(view.text) + place
 
 
 def devices(workload: WorkloadView) -> str:
     """Format a workload's devices, `node:0,1`."""
-    held = [
+    allocated = [
         f"{w.node}:{','.join(str(d.device) for d in w.devices)}"
         for w in workload.workers
         if w.devices
     ]
-    return " ".join(dict.fromkeys(held)) or "-"
+    return " ".join(dict.fromkeys(allocated)) or "-"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -158,7 +158,7 @@ def listed(names: Iterable[str]) -> str:
 class Layout:
     """The columns of a printed table, for rows that are printed below it later."""
 
-    shown: Sequence[int]
+    columns: Sequence[int]
     widths: Sequence[int]
 
 
@@ -181,7 +181,7 @@ def show_table(
     is_first = below is None
     if below is None:
         below = Layout(_fitting(header, widths, console.width, fold), widths)
-    shown = below.shown
+    visible = below.columns
     table = Table(
         box=None,
         pad_edge=False,
@@ -189,13 +189,13 @@ def show_table(
         header_style="bold",
         show_header=is_first,
     )
-    for index in shown:
+    for index in visible:
         wraps = header[index] == fold or not index  # the first has the name, whole on its lines
         aligned = not is_first and header[index] != fold
-        least = min(below.widths[index], console.width) if aligned else None
-        table.add_column(header[index], no_wrap=not wraps, overflow="fold", min_width=least)
+        min_width = min(below.widths[index], console.width) if aligned else None
+        table.add_column(header[index], no_wrap=not wraps, overflow="fold", min_width=min_width)
     for row in cells:
-        table.add_row(*(row[index] for index in shown))
+        table.add_row(*(row[index] for index in visible))
     with console.capture() as printed:
         console.print(table)
     # rich pads cells to the column's width: strip the blanks at each line's end.
@@ -213,15 +213,15 @@ def _fitting(header: Sequence[str], widths: Sequence[int], width: int, fold: str
     [0, 1, 2, 3]
     """
     needed = [
-        min(own, _LEAST_FOLDED) if title == fold else own
+        min(own, _MIN_FOLD_WIDTH) if title == fold else own
         for title, own in zip(header, widths, strict=True)
     ]
-    shown = list(range(len(header)))
-    while sum(needed[index] + _GAP for index in shown) - _GAP > width and len(shown) > 1:
-        is_kept = [header[i] == fold and widths[i] > len(fold) for i in range(len(header))]
-        others = [index for index in shown[1:] if not is_kept[index]]
-        shown.remove(others[-1] if others else shown[-1])
-    return shown
+    visible = list(range(len(header)))
+    while sum(needed[index] + _GAP for index in visible) - _GAP > width and len(visible) > 1:
+        is_pinned = [header[i] == fold and widths[i] > len(fold) for i in range(len(header))]
+        removable = [index for index in visible[1:] if not is_pinned[index]]
+        visible.remove(removable[-1] if removable else visible[-1])
+    return visible
 
 
 def _cell(content: str | Text) -> Text:
@@ -232,8 +232,8 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
     """Print `Key: value` lines with aligned values."""
     width = max(len(key) for key, _ in lines) + 1
     for key, value in lines:
-        shown = "\n".join(map(for_terminal, value.split("\n")))
-        click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {shown}")
+        escaped = "\n".join(map(for_terminal, value.split("\n")))
+        click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {escaped}")
 
 
 DATA: Final = frozenset({"json", "yaml"})
@@ -268,8 +268,8 @@ def _yaml(plain: Any) -> str:
     text = json.dumps(plain, ensure_ascii=False)
     is_safe = text.isprintable() and _encodes_all()
     # From JSON, so that it has types that YAML knows.
-    shown: str = yaml.safe_dump(json.loads(text), allow_unicode=is_safe, sort_keys=False)
-    return shown
+    document: str = yaml.safe_dump(json.loads(text), allow_unicode=is_safe, sort_keys=False)
+    return document
 
 
 def _encodes_all() -> bool:

@@ -17,7 +17,7 @@ AFTER_S: Final = 1.0
 
 
 @contextmanager
-def at_work(what: str) -> Iterator[ReportProgress]:
+def show_progress(what: str) -> Iterator[ReportProgress]:
     """Show `what` and a bar while the body runs; the yielded callback fills the bar.
 
     Before its first call the bar only moves. The body must not print.

@@ -39,11 +39,11 @@ class Column(Generic[T]):
     compared: Callable[[T], Any] | None = None
     """The value that `list --watch` compares, without measurements and ages; None: the cell."""
 
-    def order(self, things: Iterable[T], *, reverse: bool = False) -> list[T]:
+    def order(self, items: Iterable[T], *, reverse: bool = False) -> list[T]:
         """Sort rows by this column: names from a to z, amounts from the largest."""
         if self.key is None:
-            return sorted(things, key=lambda thing: str(self.cell(thing)), reverse=reverse)
-        return sorted(things, key=self.key, reverse=not reverse)
+            return sorted(items, key=lambda item: str(self.cell(item)), reverse=reverse)
+        return sorted(items, key=self.key, reverse=not reverse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +54,36 @@ class Table(Generic[T]):
     fold: str
     """Heading of the column that a narrow terminal wraps."""
 
-    def shown(self, *, wide: bool = False) -> list[Column[T]]:
+    def visible_columns(self, *, wide: bool = False) -> list[Column[T]]:
         """Return the columns for this width."""
         return [column for column in self.columns if wide or not column.is_wide]
 
     def header(self, *, wide: bool = False) -> list[str]:
         """Return the headings of the columns for this width."""
-        return [column.heading for column in self.shown(wide=wide)]
+        return [column.heading for column in self.visible_columns(wide=wide)]
 
-    def rows(self, things: Iterable[T], *, wide: bool = False) -> list[list[Cell]]:
+    def rows(self, items: Iterable[T], *, wide: bool = False) -> list[list[Cell]]:
         """Return the cells of each row."""
-        shown = self.shown(wide=wide)
-        return [[column.cell(thing) for column in shown] for thing in things]
+        columns = self.visible_columns(wide=wide)
+        return [[column.cell(item) for column in columns] for item in items]
 
-    def compared(self, thing: T, *, wide: bool = False) -> tuple[Any, ...]:
+    def compared(self, item: T, *, wide: bool = False) -> tuple[Any, ...]:
         """Return what of a row differs after a change."""
         return tuple(
-            str(column.cell(thing)) if column.compared is None else column.compared(thing)
-            for column in self.shown(wide=wide)
+            str(column.cell(item)) if column.compared is None else column.compared(item)
+            for column in self.visible_columns(wide=wide)
         )
 
     def column(self, name: str) -> Column[T] | None:
         """Return the column for a heading as typed by a user: `util`, `avg-util`."""
-        wanted = name.replace("-", " ").upper()
-        return next((c for c in self.columns if c.heading == wanted), None)
+        heading = name.replace("-", " ").upper()
+        return next((c for c in self.columns if c.heading == heading), None)
 
     def show(
-        self, things: Sequence[T], *, wide: bool = False, below: render.Layout | None = None
+        self, items: Sequence[T], *, wide: bool = False, below: render.Layout | None = None
     ) -> render.Layout:
         """Print the table with these rows, or the rows alone `below` an earlier table."""
-        rows = self.rows(things, wide=wide)
+        rows = self.rows(items, wide=wide)
         return render.show_table(self.header(wide=wide), rows, fold=self.fold, below=below)
 
 
@@ -94,8 +94,8 @@ def _nothing(_: object) -> None:
 def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Callable[[T], float]:
     """Return a sort key by utilization; unmeasured rows come last."""
 
-    def key(thing: T) -> float:
-        used, whole = utilized(thing), of(thing)
+    def key(item: T) -> float:
+        used, whole = utilized(item), of(item)
         return -1.0 if used is None or not whole else used / whole
 
     return key
@@ -106,8 +106,8 @@ def _part(
 ) -> Callable[[T], float | None]:
     busy = _busy(of, utilized)
 
-    def part(thing: T) -> float | None:
-        found = busy(thing)
+    def part(item: T) -> float | None:
+        found = busy(item)
         return None if found < 0 else min(1.0, found)
 
     return part
@@ -124,8 +124,8 @@ def _why(w: WorkloadView, now: datetime) -> Cell:
 
 def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
     """Return what `_why` depends on, without its times."""
-    shown = w.state in _REASON_STATES or w.released is not None
-    why = (w.reason.code, w.reason.position) if w.reason is not None and shown else None
+    has_reason = w.state in _REASON_STATES or w.released is not None
+    why = (w.reason.code, w.reason.position) if w.reason is not None and has_reason else None
     return w.idle is not None, bool(w.time_warning(now)), why
 
 
@@ -276,8 +276,8 @@ def _users_of(at: DeviceOf) -> str:
 
 def _holders(at: DeviceOf) -> tuple[Any, ...]:
     """Return the holders of `_users_of` without the memory that they use."""
-    held = [(a.workload, a.gpus) for a in at.device.allocations]
-    return held, [o.account for o in at.device.others]
+    allocations = [(a.workload, a.gpus) for a in at.device.allocations]
+    return allocations, [o.account for o in at.device.others]
 
 
 def _model(at: DeviceOf) -> Cell:

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from runai.hub_service.cli.output import top_views
 from runai.hub_service.cli.output.tables import Column, any_simulated, beside_gpus
-from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
+from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import Overview
@@ -55,11 +55,11 @@ class TopScreen(App[None]):
         Binding("q,escape", "quit", "quit"),
     ]
 
-    def __init__(self, client: AsyncClient, asked: TopOptions) -> None:
-        """Show the view `asked` of the client's service."""
+    def __init__(self, client: AsyncClient, options: TopOptions) -> None:
+        """Show the view `options` of the client's service."""
         super().__init__()
         self._client = client
-        self._asked = asked
+        self._top_options = options
         self._overview: Overview | None = None
         self._headings: list[str] = []
         self._width = 0
@@ -109,35 +109,39 @@ class TopScreen(App[None]):
 
     def action_view(self, view: ViewName) -> None:
         """Show nodes, jobs or projects."""
-        self._change_query(self._asked.of(view))
+        self._change_options(self._top_options.of(view))
 
     def action_idle(self) -> None:
         """Toggle between workloads with idle GPUs and all workloads."""
-        self._change_query(self._asked.of("jobs").with_idle(only=not self._asked.idle))
+        self._change_options(
+            self._top_options.of("jobs").with_idle(only=not self._top_options.idle)
+        )
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self._change_query(self._asked.sorted_after(datetime.now(UTC), wide=self._is_wide))
+        self._change_options(self._top_options.sorted_after(datetime.now(UTC), wide=self._is_wide))
 
     def action_reverse(self) -> None:
         """Reverse the order."""
-        self._change_query(self._asked.reversed())
+        self._change_options(self._top_options.reversed())
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """Sort by the clicked column; reverse the order if it is the sort column already."""
         name = str(event.column_key.value)
-        asked = self._asked
-        self._change_query(asked.reversed() if asked.sort == name else asked.sorted_by(name))
+        options = self._top_options
+        self._change_options(
+            options.reversed() if options.sort == name else options.sorted_by(name)
+        )
 
-    def _change_query(self, asked: TopOptions) -> None:
-        self._asked = asked
+    def _change_options(self, options: TopOptions) -> None:
+        self._top_options = options
         self._show()
 
     # ---- the table
 
     @property
     def _is_wide(self) -> bool:
-        return self._asked.view == "jobs" and self._width >= WIDE
+        return self._top_options.view == "jobs" and self._width >= WIDE
 
     def on_resize(self, event: Resize) -> None:
         """Show as many columns as fit."""
@@ -147,25 +151,29 @@ class TopScreen(App[None]):
     def _show(self) -> None:
         if self._overview is None:
             return
-        seen = top_views.select_rows(self._overview, self._asked, datetime.now(UTC))
+        selected = top_views.select_rows(self._overview, self._top_options, datetime.now(UTC))
         text = top_views.headline(self._overview)
         if any_simulated(self._overview.nodes):
             text += " (* simulated)"
         self.query_one("#headline", Static).update(text)
-        requested = beside_gpus(top_views.nodes_of(self._overview, self._asked))
+        requested = beside_gpus(top_views.nodes_of(self._overview, self._top_options))
         beside = self.query_one("#beside", Static)
         beside.display = bool(requested)
         beside.update(requested)
         empty = self.query_one("#empty", Static)
-        empty.display = not seen.things
-        empty.update("No GPU is idle." if self._asked.idle else _EMPTY[self._asked.view])
+        empty.display = not selected.rows
+        empty.update(
+            "No GPU is idle." if self._top_options.idle else _EMPTY[self._top_options.view]
+        )
         with self.batch_update():
-            self._fill(self.query_one(DataTable), seen)
+            self._fill(self.query_one(DataTable), selected)
 
-    def _fill(self, table: DataTable[Text], seen: ShownTable) -> None:
+    def _fill(self, table: DataTable[Text], selected: SelectedRows) -> None:
         """Fill the table; the cursor follows its row to the new position."""
-        columns = seen.table.shown(wide=self._is_wide)
-        headings = [_heading(column, seen, reverse=self._asked.reverse) for column in columns]
+        columns = selected.table.visible_columns(wide=self._is_wide)
+        headings = [
+            _heading(column, selected, reverse=self._top_options.reverse) for column in columns
+        ]
         at = (
             table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
             if table.row_count
@@ -179,25 +187,25 @@ class TopScreen(App[None]):
             self._headings = headings
         else:
             table.clear()
-        keys = seen.keys
-        for key, thing in zip(keys, seen.things, strict=True):
-            table.add_row(*(_cell(column, thing) for column in columns), key=key)
+        keys = selected.keys
+        for key, row in zip(keys, selected.rows, strict=True):
+            table.add_row(*(_cell(column, row) for column in columns), key=key)
         if at in keys:
             table.move_cursor(row=keys.index(at), scroll=False)
         table.scroll_to(y=top, animate=False)
 
 
-def _heading(column: Column[Any], seen: ShownTable, *, reverse: bool) -> str:
-    if column.heading != seen.sorted_by:
+def _heading(column: Column[Any], selected: SelectedRows, *, reverse: bool) -> str:
+    if column.heading != selected.sorted_by:
         return column.heading
     falls = (column.key is not None) is not reverse
     return f"{column.heading} {'▼' if falls else '▲'}"
 
 
-def _cell(column: Column[Any], thing: Any) -> Text:
-    cell = column.cell(thing)
+def _cell(column: Column[Any], row: Any) -> Text:
+    cell = column.cell(row)
     text = cell if isinstance(cell, Text) else Text(cell)
-    part = column.part(thing) if column.part is not None else None
+    part = column.part(row) if column.part is not None else None
     if part is None:
         return text
     return Text.assemble(text, " " * (SHARE_CELLS - len(text)), (_bar(part), "cyan"))
@@ -214,13 +222,13 @@ def _bar(part: float) -> str:
     return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
 
 
-def run_screen(asked: TopOptions) -> None:
+def run_screen(options: TopOptions) -> None:
     """Show the live screen until the user quits.
 
     Raises:
         RunaiError: the service rejects the request, or is down for longer than a restart takes.
     """
-    screen = TopScreen(AsyncClient.discover(), asked)
+    screen = TopScreen(AsyncClient.discover(), options)
     screen.run()
     if screen.failed is not None:
         raise screen.failed

@@ -51,17 +51,17 @@ class TopOptions:
     def sorted_after(self, now: datetime, *, wide: bool) -> "TopOptions":
         """Return the query sorted by the next column; after the last, in default order."""
         table = _table(self.view, now, simulated=False)
-        names = ["", *(c.heading.lower() for c in table.shown(wide=wide))]
+        names = ["", *(c.heading.lower() for c in table.visible_columns(wide=wide))]
         after = names[(names.index(self.sort) + 1) % len(names)] if self.sort in names else ""
         return replace(self, sort=after, reverse=False)
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTable:
+class SelectedRows:
     """A table and its rows from top to bottom."""
 
     table: tables.Table[Any]
-    things: list[Any]
+    rows: list[Any]
     sorted_by: str
     """Heading of the sort column; "" for the default order."""
 
@@ -70,12 +70,12 @@ class ShownTable:
         """Return a key for each row that is stable across reordering."""
         return [
             f"{t.node} {t.device.uuid}" if isinstance(t, tables.DeviceOf) else _name(t)
-            for t in self.things
+            for t in self.rows
         ]
 
 
-def _name(thing: Any) -> str:
-    return thing.id if isinstance(thing, WorkloadView) else thing.name
+def _name(row: Any) -> str:
+    return row.id if isinstance(row, WorkloadView) else row.name
 
 
 def _table(view: ViewName, now: datetime, *, simulated: bool) -> tables.Table[Any]:
@@ -92,45 +92,45 @@ def column_names(view: ViewName, now: datetime) -> list[str]:
     return [column.heading.lower().replace(" ", "-") for column in columns]
 
 
-def select_rows(overview: Overview, asked: TopOptions, now: datetime) -> ShownTable:
+def select_rows(overview: Overview, options: TopOptions, now: datetime) -> SelectedRows:
     """Select and sort the rows of an overview.
 
     Raises:
         InvalidRequest: the sort column does not exist.
     """
     simulated = tables.any_simulated(overview.nodes)
-    table = _table(asked.view, now, simulated=simulated)
-    things = _things(overview, asked)
-    if not asked.sort:
-        return ShownTable(table, things[::-1] if asked.reverse else things, "")
-    column = table.column(asked.sort)
+    table = _table(options.view, now, simulated=simulated)
+    rows = _rows_of(overview, options)
+    if not options.sort:
+        return SelectedRows(table, rows[::-1] if options.reverse else rows, "")
+    column = table.column(options.sort)
     if column is None:
-        names = ", ".join(column_names(asked.view, now))
+        names = ", ".join(column_names(options.view, now))
         raise InvalidRequest(
-            f"There is no column '{asked.sort}' of {asked.view}.", hint=f"Columns: {names}."
+            f"There is no column '{options.sort}' of {options.view}.", hint=f"Columns: {names}."
         )
-    return ShownTable(table, column.order(things, reverse=asked.reverse), column.heading)
+    return SelectedRows(table, column.order(rows, reverse=options.reverse), column.heading)
 
 
-def nodes_of(overview: Overview, asked: TopOptions) -> list[NodeView]:
+def nodes_of(overview: Overview, options: TopOptions) -> list[NodeView]:
     """Return the nodes that are shown."""
-    return [node for node in overview.nodes if asked.node in {None, node.name}]
+    return [node for node in overview.nodes if options.node in {None, node.name}]
 
 
-def _things(overview: Overview, asked: TopOptions) -> list[Any]:
-    if asked.view == "nodes":
-        return tables.devices_of(nodes_of(overview, asked))
-    if asked.view == "projects":
-        return [p for p in overview.projects if asked.project in {None, p.name}]
+def _rows_of(overview: Overview, options: TopOptions) -> list[Any]:
+    if options.view == "nodes":
+        return tables.devices_of(nodes_of(overview, options))
+    if options.view == "projects":
+        return [p for p in overview.projects if options.project in {None, p.name}]
     workloads = [
         w
         for w in folded(overview.workloads)
         if w.state not in FINISHED
-        and asked.user in {None, w.user}
-        and asked.project in {None, w.project}
-        and (asked.node is None or any(worker.node == asked.node for worker in w.workers))
+        and options.user in {None, w.user}
+        and options.project in {None, w.project}
+        and (options.node is None or any(worker.node == options.node for worker in w.workers))
     ]
-    if asked.idle:
+    if options.idle:
         idle = [(w.idle.since, w.id, w) for w in workloads if w.idle is not None]
         return [w for _, _, w in sorted(idle, key=lambda one: one[:2])]
     return sorted(workloads, key=_busiest)

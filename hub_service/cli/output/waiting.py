@@ -29,12 +29,12 @@ _PATIENCE_S: Final = 600.0
 """Maximum downtime of the service, for a restart or an upgrade."""
 _SIGNALLED: Final = 128
 """A shell reports signal N as 128 + N."""
-_TIME_IS_OVER: Final = 124
+_TIMEOUT_EXIT_CODE: Final = 124
 """The exit code of coreutils' `timeout`."""
 _POLL_S: Final = 30.0
 
 
-class _TimeIsOverError(Exception):
+class _WaitTimeoutError(Exception):
     """The time to wait is over before all workloads are finished."""
 
 
@@ -76,8 +76,8 @@ def wait_for(
     except KeyboardInterrupt:
         click.echo(err=True)  # ends the line of the terminal's ^C
         return _given_up("Interrupted", workloads[len(ended) :], INTERRUPTED)
-    except _TimeIsOverError:
-        return _given_up("The time is over", workloads[len(ended) :], _TIME_IS_OVER)
+    except _WaitTimeoutError:
+        return _given_up("The time is over", workloads[len(ended) :], _TIMEOUT_EXIT_CODE)
     return next((code for code in ended if code), 0)
 
 
@@ -102,7 +102,7 @@ def _until_finished(
 
     Raises:
         NotFound, Conflict: the workload was deleted, and another one may have its name.
-        _TimeIsOverError: it is not finished at the deadline.
+        _WaitTimeoutError: it is not finished at the deadline.
     """
     workload: WorkloadView = _poll(client, submitted)
     last_line = ""
@@ -118,7 +118,7 @@ def _until_finished(
             return
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise _TimeIsOverError
+            raise _WaitTimeoutError
         try:
             workload = _poll(client, workload, workload.version, min(left_s, _POLL_S))
             down_since = None
@@ -157,11 +157,11 @@ def _progress(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
     if quiet:
         return nullcontext(lambda _line: None)
     if sys.stderr.isatty():
-        return _Live()
+        return _StatusLine()
     return nullcontext(lambda line: click.echo(line, err=True))
 
 
-class _Live:
+class _StatusLine:
     """The current line with a spinner, below the earlier lines."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from runai.hub_service.cli.output import render, tables
-from runai.hub_service.cli.output.watching import Watched, watch
+from runai.hub_service.cli.output.watching import WatchedList, watch
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import WorkloadFilter
@@ -21,20 +21,22 @@ from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
 T = TypeVar("T")
 
 
-def watch_workloads(client: Client, which: WorkloadFilter, output: str, *, elements: bool) -> None:
+def watch_workloads(
+    client: Client, workload_filter: WorkloadFilter, output: str, *, elements: bool
+) -> None:
     """Print workloads, then the changed ones; arrays are one line, unless `elements`."""
 
     def lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
         return workloads if elements or output not in render.TABLES else folded(workloads)
 
-    def in_event(seen: Overview) -> Iterable[WorkloadView]:
+    def in_event(overview: Overview) -> Iterable[WorkloadView]:
         return lines(
             w
-            for w in seen.workloads
-            if which.project in {None, w.project}
-            and which.user in {None, w.user}
-            and which.kind in {None, w.kind}
-            and (w.manageable or not which.manageable)
+            for w in overview.workloads
+            if workload_filter.project in {None, w.project}
+            and workload_filter.user in {None, w.user}
+            and workload_filter.kind in {None, w.kind}
+            and (w.manageable or not workload_filter.manageable)
         )
 
     def is_deleted(workload: str) -> bool:
@@ -49,16 +51,18 @@ def watch_workloads(client: Client, which: WorkloadFilter, output: str, *, eleme
         in_event,
         lambda w: w.id,
         output,
-        is_listed=lambda w: which.state in {None, w.state},
+        is_listed=lambda w: workload_filter.state in {None, w.state},
         is_deleted=is_deleted,
     )
-    watch(client, workloads, lines(client.workloads(replace(which, state=None))))
+    watch(client, workloads, lines(client.workloads(replace(workload_filter, state=None))))
 
 
 def watch_projects(client: Client, output: str) -> None:
     """Print projects as they change."""
     table = partial(tables.project_table, simulated=tables.any_simulated(client.nodes()))
-    projects: Watched[ProjectView] = _watched(table, lambda o: o.projects, lambda p: p.name, output)
+    projects: WatchedList[ProjectView] = _watched(
+        table, lambda o: o.projects, lambda p: p.name, output
+    )
     watch(client, projects)
 
 
@@ -67,14 +71,14 @@ def watch_nodes(client: Client, output: str) -> None:
     if output in render.TABLES:
         devices = _watched(
             tables.node_table,
-            lambda seen: tables.devices_of(seen.nodes),
+            lambda overview: tables.devices_of(overview.nodes),
             lambda at: f"{at.node} {at.device.device}",
             output,
         )
         watch(client, devices)
         return
-    nodes: Watched[NodeView] = _watched(
-        tables.node_table, lambda seen: seen.nodes, lambda node: node.name, output
+    nodes: WatchedList[NodeView] = _watched(
+        tables.node_table, lambda overview: overview.nodes, lambda node: node.name, output
     )
 
     def compared(node: NodeView) -> tuple[Any, ...]:
@@ -91,7 +95,7 @@ def _watched(
     name: Callable[[T], str],
     output: str,
     **lists: Any,
-) -> Watched[T]:
+) -> WatchedList[T]:
     """Return what is watched; it prints later rows below the first ones."""
     wide = output != "table"
     layout: render.Layout | None = None
@@ -108,13 +112,13 @@ def _watched(
                     click.echo("---")  # one document for each change
                 render.show_data(row, output)
 
-    def show_deleted(gone: str) -> None:
+    def show_deleted(deleted: str) -> None:
         if output in render.TABLES:
-            click.echo(f"{for_terminal(gone)} deleted")
+            click.echo(f"{for_terminal(deleted)} deleted")
         elif output in render.DATA:
-            render.show_data({"deleted": gone}, output)
+            render.show_data({"deleted": deleted}, output)
 
     def compared(row: T) -> tuple[Any, ...]:
         return table().compared(row, wide=wide)
 
-    return Watched(in_event, name, compared, show, show_deleted, **lists)
+    return WatchedList(in_event, name, compared, show, show_deleted, **lists)

@@ -57,7 +57,7 @@ class PrintedRows(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Watched(Generic[T]):
+class WatchedList(Generic[T]):
     """One kind of rows: where an overview has them, and how they are named and printed."""
 
     rows: Callable[[Overview], Iterable[T]]
@@ -70,7 +70,7 @@ class Watched(Generic[T]):
     """Return True for a deleted row: an event also leaves out the ends of long queues."""
 
 
-def watch(client: Client, watched: Watched[T], first: Iterable[T] = ()) -> None:
+def watch(client: Client, watched: WatchedList[T], first: Iterable[T] = ()) -> None:
     """Print the rows `first`, then each that changes, until Ctrl-C."""
     printed = PrintedRows(watched.compared, watched.is_listed)
 

@@ -8,9 +8,9 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from runai.hub_service.cli.framework.values import parse_memory_mib, shown
+from runai.hub_service.cli.framework.values import parse_memory_mib, quoted
 from runai.hub_service.cli.output import render
-from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client
 from runai.hub_service.wire.amounts import seconds
 from runai.hub_service.wire.base_schema import Wire
@@ -55,7 +55,7 @@ def parse_addition(text: str) -> dict[str, object]:
     matched = _ADDED.match(text)
     if matched is None:
         message = (
-            f"{shown(text)} says no project and amount: write 'nlp 4 GPUs', 'nlp 8 x 1 GPU',"
+            f"{quoted(text)} says no project and amount: write 'nlp 4 GPUs', 'nlp 8 x 1 GPU',"
             " 'nlp session 0.5 GPUs', 'nlp 20G', with low or high at the end for the priority"
         )
         raise ValueError(message)
@@ -91,10 +91,10 @@ def parse_setting(text: str) -> dict[str, object]:
     name, equals, value = text.partition("=")
     project, _, setting = name.strip().rpartition(".")
     if not equals or not project:
-        message = f"{shown(text)} sets nothing: write PROJECT.SETTING=VALUE, as in vision.quota=6"
+        message = f"{quoted(text)} sets nothing: write PROJECT.SETTING=VALUE, as in vision.quota=6"
         raise ValueError(message)
     if setting not in _SETTINGS:
-        message = f"a project has no {shown(setting)}: settings are {', '.join(_SETTINGS)}"
+        message = f"a project has no {quoted(setting)}: settings are {', '.join(_SETTINGS)}"
         raise ValueError(message)
     value = value.strip()
     if value.lower() in {"none", "unlimited"}:
@@ -103,12 +103,12 @@ def parse_setting(text: str) -> dict[str, object]:
         try:
             return {"project": project, "setting": setting, "value": seconds(value)}
         except ValueError as wrong:
-            message = f"{project}.{setting} cannot be {shown(value)}: {wrong}"
+            message = f"{project}.{setting} cannot be {quoted(value)}: {wrong}"
             raise ValueError(message) from None
     is_number = re.fullmatch(r"[0-9]{1,12}" if setting in _WHOLE else _GPUS, value)
     if not is_number:
         kind = "a whole number" if setting in _WHOLE else "a number of GPUs or none"
-        message = f"{project}.{setting} cannot be {shown(value)}: give {kind}"
+        message = f"{project}.{setting} cannot be {quoted(value)}: give {kind}"
         raise ValueError(message)
     return {"project": project, "setting": setting, "value": value}
 
@@ -123,13 +123,13 @@ def send_question(
     added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str
 ) -> None:
     """Send the what-if question and print the answer."""
-    asked = {
+    fields = {
         "add": tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
         "set": tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
         "end": tuple(ended),
     }
-    question = checked(PlanQuestion, asked)
-    with at_work("Asking the scheduler"), Client.discover() as client:
+    question = checked(PlanQuestion, fields)
+    with show_progress("Asking the scheduler"), Client.discover() as client:
         answer = client.what_if(question)
     if output in render.DATA:
         render.show_data(answer, output)
@@ -142,7 +142,7 @@ def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T
         return kind.model_validate(parse(text))
     except ValidationError as wrong:
         first = wrong.errors()[0]
-        message = f"{shown(text)} cannot be meant: {shown(first['input'])}: {first['msg']}"
+        message = f"{quoted(text)} cannot be meant: {quoted(first['input'])}: {first['msg']}"
         raise click.BadParameter(message, param_hint=option) from None
     except ValueError as wrong:
         raise click.BadParameter(str(wrong), param_hint=option) from None
@@ -155,8 +155,8 @@ def _show(answer: WhatIf) -> None:
     else:
         click.echo("Nothing that you may see would change.")
     if answer.others:
-        counted = ", ".join(f"{count} {outcome}" for outcome, count in answer.others.items())
-        click.echo(f"\nAmong workloads of others: {counted}.")
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in answer.others.items())
+        click.echo(f"\nAmong workloads of others: {counts}.")
     moved = [project for project in answer.projects if _differs(project)]
     if moved:
         click.echo()

@@ -7,8 +7,8 @@ our own writes, so after a crash the next service sees the same cluster.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Informers
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ClusterInformers
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
@@ -28,14 +28,18 @@ class Cache:
     """State of one cluster, written by the scheduling cycle and read by all requests."""
 
     def __init__(
-        self, informers: Informers, elastic: ElasticJobs, pool: Pool, default_project: str
+        self,
+        informers: ClusterInformers,
+        elastic: ElasticJobs,
+        pool: NodePool,
+        default_project: str,
     ) -> None:
         """Begin empty; `default_project` owns workloads that name no project."""
         self.informers = informers
         self.default_project = default_project
-        self.doing = AssumedState()
-        self.slots = DeviceIds()
-        self.promises: dict[str, NominatedPlacement] = {}
+        self.assumed = AssumedState()
+        self.device_ids = DeviceIds()
+        self.nominations: dict[str, NominatedPlacement] = {}
         self.waits: dict[WorkloadId, Wait] = {}
         """Why workloads wait, by the last plan."""
         self.stops: dict[WorkloadId, Stop | Move | Resize] = {}
@@ -46,15 +50,19 @@ class Cache:
     def pods(self) -> list[Pod]:
         """Return the pods, including our own writes that the informers have not confirmed."""
         informers = self.informers
-        seen = self._pool.relevant_pods(informers.pods.objects.values(), informers.machines.objects)
-        return adopted(self.doing.applied_to(seen), informers.jobs.by_uid())
+        relevant = self._pool.relevant_pods(
+            informers.pods.objects.values(), informers.nodes.objects
+        )
+        return adopted(self.assumed.applied_to(relevant), informers.jobs.by_uid())
 
     def state(self) -> ClusterState:
         """Return the state that workload records are built from."""
         pods = self.pods()
-        return self.state_of(pods, self.slots.numbers(pods))
+        return self.state_of(pods, self.device_ids.numbers(pods))
 
-    def state_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
+    def state_of(
+        self, pods: Sequence[Pod], device_numbers: Mapping[str, tuple[int, ...]]
+    ) -> ClusterState:
         """Return the state that records are built from, given pods and their device numbers."""
         jobs = self.informers.jobs.by_uid()
         states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}
@@ -63,8 +71,8 @@ class Cache:
             jobs,
             self.informers.namespaces.objects,
             self.default_project,
-            held,
-            self.promises,
+            device_numbers,
+            self.nominations,
             self.waits,
             self.stops,
             {uid: state for uid, state in states.items() if state is not None},
@@ -93,7 +101,7 @@ class Cache:
         project = project_of(pod, self.informers.namespaces.objects, self.default_project)
         return f"{project}/{name_of(found)}"
 
-    def forget_promises(self, job: str) -> None:
+    def drop_nominations(self, job: str) -> None:
         """Drop the nominated devices of a Job's workers; `job` is its UID."""
-        for place in [place for place in self.promises if place.startswith(f"{job}/")]:
-            del self.promises[place]
+        for place in [place for place in self.nominations if place.startswith(f"{job}/")]:
+            del self.nominations[place]

@@ -10,11 +10,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
+from runai.hub_service.clusters.kubernetes.client.api import Api, Object, translate_api_errors
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event, pod_path
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals, Informers
-from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, Pool
+from runai.hub_service.clusters.kubernetes.informers.job_informers import (
+    ChangeSignals,
+    ClusterInformers,
+)
+from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, NodePool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     AS_NOTEBOOKS,
@@ -34,9 +37,9 @@ from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
 from runai.hub_service.clusters.kubernetes.workloads import history, logs
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs
 from runai.hub_service.clusters.kubernetes.workloads.elastic_workers import ElasticWorkers
-from runai.hub_service.clusters.kubernetes.workloads.gpu_inventory import Inventory
+from runai.hub_service.clusters.kubernetes.workloads.gpu_inventory import GpuInventory
 from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
-from runai.hub_service.clusters.kubernetes.workloads.projects import KeptProjects
+from runai.hub_service.clusters.kubernetes.workloads.projects import ProjectStore
 from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
 from runai.hub_service.clusters.kubernetes.workloads.submissions import Submissions
 from runai.hub_service.clusters.states.state import StoredWorkload
@@ -62,7 +65,7 @@ class KubernetesCluster:
         default_project: str = "default",
         reservation_image: str = IMAGE,
         elastic: ElasticRules | None = None,
-        pool: Pool = EVERYTHING,
+        pool: NodePool = EVERYTHING,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Configure the cluster; Jobs are created in `namespace`, where the notebooks are.
@@ -72,7 +75,7 @@ class KubernetesCluster:
         None: they stay until a user deletes them. Created objects carry the labels of `pool`.
         """
         changes = ChangeSignals()
-        informers = Informers(api, changes, pool)
+        informers = ClusterInformers(api, changes, pool)
         elastic_jobs = ElasticJobs(api, informers.apply_elastic_state, elastic or ElasticRules())
         self.cache = cache = Cache(informers, elastic_jobs, pool, default_project)
         self._api, self._changes, self._clock = api, changes, clock
@@ -122,16 +125,16 @@ class KubernetesCluster:
         self.regain = sessions.regain
         self.environment = sessions.environment
 
-        kept = KeptProjects(api, informers.projects, pool, lookup.workloads)
-        self.projects = kept.projects
-        self.put_project = kept.put_project
-        self.change_project = kept.change_project
-        self.delete_project = kept.delete_project
+        project_store = ProjectStore(api, informers.projects, pool, lookup.workloads)
+        self.projects = project_store.projects
+        self.put_project = project_store.put_project
+        self.change_project = project_store.change_project
+        self.delete_project = project_store.delete_project
 
-        counted = Inventory(cache, changes, self.scheduling.sharing, self.scheduling.sizes)
-        self.devices = counted.devices
-        self.note_holders = counted.note_holders
-        self.note_faults = counted.note_faults
+        inventory = GpuInventory(cache, changes, self.scheduling.sharing, self.scheduling.sizes)
+        self.devices = inventory.devices
+        self.note_holders = inventory.note_holders
+        self.note_faults = inventory.note_faults
 
         self.elastic = ElasticWorkers(cache, elastic_jobs, changes, clock)
 
@@ -144,15 +147,15 @@ class KubernetesCluster:
             if is_element
             else [await self.lookup.subject(workload)]
         )
-        with asking():
+        with translate_api_errors():
             return await history.read(self._api, record, subjects)
 
     async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Remove a Job from the queue, and stop it if it runs."""
         job = await self.lookup.job(workload, "suspended", uid)
-        if job.is_suspended and not job.is_held:
+        if job.is_suspended and not job.is_queued:
             return await self.workload(workload)
-        self.cache.forget_promises(job.uid)
+        self.cache.drop_nominations(job.uid)
         now = self._clock()
         limited = self.cache.limited(self.lookup.pods_of_job(job)).values()
         ran = {o.element: Ran(o.seconds_at(now), now) for o in limited if o.subject.uid == job.uid}
@@ -166,7 +169,7 @@ class KubernetesCluster:
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Return a suspended Job to its old place in the queue."""
         job = await self.lookup.job(workload, "resumed", uid)
-        if not job.is_suspended or job.is_held:
+        if not job.is_suspended or job.is_queued:
             return await self.workload(workload)
         return await self._change_job(job, resumed(job), "Queued", f"resumed by {by}")
 
@@ -181,26 +184,28 @@ class KubernetesCluster:
     ) -> WorkloadRecord:
         """Change the worker bounds of an elastic Job; surplus workers are notified first."""
         job = await self.lookup.job(workload, "scaled", uid)
-        record = await self.lookup.one(workload)
+        record = await self.lookup.single_workload(workload)
         now = self._clock()
         row = scaled(
             StoredWorkload(record), workers=workers, min_workers=min_workers, by=by, now=now
         ).row
         if row is None or row.scale is None:
             return record
-        most, least = row.scale
+        new_max, new_min = row.scale
         await self.elastic.notify_resize(
-            workload, {worker.name for worker in record.workers[most:]}
+            workload, {worker.name for worker in record.workers[new_max:]}
         )
-        with asking():
-            found = await self._api.patch(job.path, with_workers(job, most=most, least=least))
-        leaving = [
-            pod.uid for pod in await self.lookup.pods_of(workload) if (pod.index or 0) >= most
+        with translate_api_errors():
+            found = await self._api.patch(
+                job.path, with_workers(job, max_workers=new_max, min_workers=new_min)
+            )
+        terminating = [
+            pod.uid for pod in await self.lookup.pods_of(workload) if (pod.index or 0) >= new_max
         ]
-        self.cache.doing.scaled(job, leaving, now)
+        self.cache.assumed.scaled(job, terminating, now)
         self._changes.announce()  # a record may have been built meanwhile, if the watch was faster
         self.cache.informers.jobs.apply(found)
-        await self._write_event(job, "Scaled", f"{by} set its workers to {least} to {most}")
+        await self._write_event(job, "Scaled", f"{by} set its workers to {new_min} to {new_max}")
         return await self.workload(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
@@ -208,7 +213,7 @@ class KubernetesCluster:
 
         The API server deletes no later one of that name: its precondition is the uid found here.
         """
-        await self.lookup.same(workload, uid)
+        await self.lookup.workload_with_uid(workload, uid)
         if (element := self.lookup.element(workload)) is not None:
             await self._delete_element(*element, by)
             return
@@ -220,7 +225,7 @@ class KubernetesCluster:
             has_pods = any(pod.uses_node for pod in self.lookup.pods_of_job(subject))
             await self.submissions.delete_job(subject, has_pods=has_pods)
             return
-        with asking():
+        with translate_api_errors():
             await self._api.delete(pod_path(subject), {"preconditions": {"uid": subject.uid}})
 
     async def note(self, workload: WorkloadId, text: str) -> None:
@@ -242,11 +247,11 @@ class KubernetesCluster:
 
         Logs of earlier attempts are deleted with their pods.
         """
-        first = await self.lookup.one(workload, uid)
+        first = await self.lookup.single_workload(workload, uid)
 
         async def poll() -> logs.LogSources:
             change = self._changes.next
-            record = await self.lookup.same(workload, first.uid)
+            record = await self.lookup.workload_with_uid(workload, first.uid)
             pods = await self.lookup.pods_of(workload, first.uid)
             return logs.LogSources(record, pods, change)
 
@@ -280,12 +285,12 @@ class KubernetesCluster:
             jobs = self.cache.informers.jobs.by_uid()
             if (job := jobs.get(array.uid)) is None or index in job.deleted_elements:
                 return
-            kept = set(range(job.completions)) - job.deleted_elements - {index}
-            if not kept:
+            remaining = set(range(job.completions)) - job.deleted_elements - {index}
+            if not remaining:
                 has_pods = any(pod.uses_node for pod in self.lookup.pods_of_job(job))
                 await self.submissions.delete_job(job, has_pods=has_pods)
                 return
-            deleted = arrays.text(arrays.without(((0, job.completions),), kept))
+            deleted = arrays.text(arrays.without(((0, job.completions),), remaining))
             notes = {DELETED_ELEMENTS: deleted}
             change = {"metadata": {"uid": job.uid, "annotations": notes}}
             await self._change_job(job, change, "Deleted", f"element {index} deleted by {by}")
@@ -293,7 +298,7 @@ class KubernetesCluster:
     async def _change_job(
         self, job: Job, change: Object, word: str, sentence: str
     ) -> WorkloadRecord:
-        with asking():
+        with translate_api_errors():
             found = await self._api.patch(job.path, change)
         self.cache.informers.jobs.apply(found)
         changed = await self.workload(self.cache.id_of(job))
@@ -303,5 +308,5 @@ class KubernetesCluster:
     async def _write_event(
         self, subject: Job | Pod, word: str, text: str, *, bad: bool = False
     ) -> None:
-        with asking():
+        with translate_api_errors():
             await create_event(self._api, subject, word, text, bad=bad)

@@ -17,19 +17,21 @@ from runai.hub_service.clusters.kubernetes.actions.project_status import Project
 from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
 from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
     clear_holds,
-    count_again,
     resolve,
+    restore_finalizers,
 )
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import guards
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+    ReservationReconciler,
+)
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import device_reservations
 from runai.hub_service.clusters.kubernetes.informers.job_informers import (
     TRIES_AGAIN_IN_S,
     ChangeSignals,
 )
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
@@ -38,12 +40,15 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     KubeNode,
     Pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.jobs import redrawn
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
+from runai.hub_service.clusters.kubernetes.objects.jobs import with_templates
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for, slots
-from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import (
+    device_bookings,
+    max_fitting_pods,
+)
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import with_free_stock
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     SnapshotBuilder,
@@ -74,7 +79,7 @@ class Scheduling:
         elastic: ElasticJobs,
         changes: ChangeSignals,
         *,
-        pool: Pool,
+        pool: NodePool,
         reservation_image: str,
         clock: Callable[[], float],
     ) -> None:
@@ -87,35 +92,35 @@ class Scheduling:
         self._clock = clock
         self.events = EventQueue(api)
         self.sizes = NodeDeviceMemory()
-        self._grouping = Grouping()
-        self._drawing = SnapshotBuilder()
-        refusals = NodeBackoff(clock)
-        self._turned_away = RejectedPods(self.events, refusals, clock)
-        self._budgets = PdbBackoff(self.events, clock)
+        self._grouping = PodGrouping()
+        self._snapshot_builder = SnapshotBuilder()
+        backoff = NodeBackoff(clock)
+        self._rejected_pods = RejectedPods(self.events, backoff, clock)
+        self._pdb_backoff = PdbBackoff(self.events, clock)
         self._killed = KilledPods(api, self.events, self._informers.killed)
-        self.sharing = ReservationKeeper(
+        self.sharing = ReservationReconciler(
             api,
-            cache.doing,
-            cache.slots,
-            refusals,
+            cache.assumed,
+            cache.device_ids,
+            backoff,
             self.events,
             apply=partial(self._informers.pods.apply, quietly=True),
-            is_there=lambda: RESERVATIONS in self._informers.namespaces.objects,
+            has_namespace=lambda: RESERVATIONS in self._informers.namespaces.objects,
             clock=clock,
             image=reservation_image,
             labels=pool.labels,
         )
-        self._broken_since: dict[WorkloadId, float] = {}
+        self._below_min_since: dict[WorkloadId, float] = {}
         self._statuses = ProjectStatuses(api)
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._groups: dict[WorkloadId, PodGroup] = {}
         """The workloads of the last snapshot."""
 
     async def run(self) -> NoReturn:
         """Run informers and the Event queue until cancelled; call once."""
-        async with asyncio.TaskGroup() as following:
-            following.create_task(self._informers.run())
-            following.create_task(self.events.run())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._informers.run())
+            tasks.create_task(self.events.run())
         raise AssertionError("informers run until cancelled")
 
     async def changed(self) -> None:
@@ -130,14 +135,14 @@ class Scheduling:
                 not answer.
         """
         await self._informers.listed()
-        await resolve(self._api, self._cache.doing, self._clock)
+        await resolve(self._api, self._cache.assumed, self._clock)
         self._changes.unseen.clear()
         now = self._clock()
         pods, found = self._pods_and_groups(now)
-        jobs, machines = self._informers.jobs, self._informers.machines
-        if self._turned_away.refresh(pods, jobs.by_uid(), machines.objects):
+        jobs, node_informer = self._informers.jobs, self._informers.nodes
+        if self._rejected_pods.refresh(pods, jobs.by_uid(), node_informer.objects):
             self._changes.requeue()
-        kept = self._budgets.protected_pods(pods)
+        protected = self._pdb_backoff.protected_pods(pods)
         apply = partial(jobs.apply, quietly=True)
         is_left = await clear_holds(self._api, jobs.by_uid().values(), apply)
         is_left = await self._killed.note(jobs.by_uid(), now, apply) or is_left
@@ -146,46 +151,46 @@ class Scheduling:
         limited = self._cache.limited(pods)
         ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, apply)
         if ended:
-            self._cache.doing.evicted.update(dict.fromkeys(ended, now))
+            self._cache.assumed.evicted.update(dict.fromkeys(ended, now))
             self._changes.announce()
             pods, found = self._pods_and_groups(now)
             limited = self._cache.limited(pods)
         is_left = is_left or failed
         self._wake_at(min((t for one in limited.values() if (t := one.ends_at)), default=None), now)
-        if await count_again(self._api, pods) or kept or is_left:
+        if await restore_finalizers(self._api, pods) or protected or is_left:
             self._changes.requeue()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
-            await self._settle(pods, found)
+            await self._reconcile_reservations(pods, found)
             pods, found = self._pods_and_groups(now)
         self._groups = {group.name: group for group in found}
-        self._cache.doing.confirm(found)
-        self._track_broken_gangs(now)
-        held = self._cache.slots.numbers(pods)
-        drawn = await self._elastic.settled(
-            lambda: elastic_jobs(self._cache.state_of(pods, held)), now
+        self._cache.assumed.confirm(found)
+        self._track_incomplete_gangs(now)
+        device_numbers = self._cache.device_ids.numbers(pods)
+        settled_jobs = await self._elastic.reconcile(
+            lambda: elastic_jobs(self._cache.state_of(pods, device_numbers)), now
         )
         if self._elastic.failed:
             self._changes.requeue()
         records = list(self._informers.projects.objects.values())
-        machines_now = self._nodes(pods)
-        types = {machine.gpu_type for machine in machines_now}
-        return self._drawing.snapshot(
+        nodes = self._nodes(pods)
+        types = {node.gpu_type for node in nodes}
+        return self._snapshot_builder.snapshot(
             now,
             SnapshotInput(
-                machines=machines_now,
+                nodes=nodes,
                 pods=pods,
                 groups=found,
                 projects=project_objects.for_core(
                     records, project_objects.misplaced(records), types
                 ),
-                devices=held,
-                promises=self._cache.promises,
-                closed=self.sharing.nodes_in_backoff(pods),
-                broken=self.sharing.broken(pods, held),
-                broken_since=self._broken_since,
-                kept=kept,
+                devices=device_numbers,
+                nominations=self._cache.nominations,
+                nodes_in_backoff=self.sharing.nodes_in_backoff(pods),
+                broken=self.sharing.broken(pods, device_numbers),
+                below_min_since=self._below_min_since,
+                protected=protected,
                 limited=limited,
-                shapes={name: self._elastic.shape(job, now) for name, job in drawn.items()},
+                shapes={name: self._elastic.shape(job, now) for name, job in settled_jobs.items()},
                 resize_cost_s=self._elastic.rules.resize_cost_s,
             ),
         )
@@ -194,74 +199,76 @@ class Scheduling:
         """Carry out the decisions in the plan's order; return the refused ones."""
         cache, informers = self._cache, self._informers
         pods = cache.pods()
-        acting = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
-        machines = self._nodes(pods)
-        held = cache.slots.numbers(pods)
-        calls = PlanCalls(
+        executor = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
+        nodes = self._nodes(pods)
+        device_numbers = cache.device_ids.numbers(pods)
+        plan_calls = PlanCalls(
             self._groups,
-            cache.promises,
-            acting,
+            cache.nominations,
+            executor,
             absent=self._absent,
-            room=room_for(plan, machines, pods, held, self._groups.values(), cache.promises),
-            guards=guards(pods, held),
+            bookings=device_bookings(
+                plan, nodes, pods, device_numbers, self._groups.values(), cache.nominations
+            ),
+            reservations=device_reservations(pods, device_numbers),
             storage=informers.storage,
-            machines={machine.name: machine for machine in left_on(machines, pods)},
-            kept_for=self._budgets.explanation,
+            nodes={node.name: node for node in with_free_stock(nodes, pods)},
+            explain_protection=self._pdb_backoff.explanation,
             trouble=self.sharing.unavailable_reason,
             now=self._clock(),
         )
-        calling = calls.of(plan)
+        api_calls = plan_calls.build(plan)
         await self._elastic.prepare(
-            plan, lambda: elastic_jobs(cache.state_of(pods, held)), self._clock()
+            plan, lambda: elastic_jobs(cache.state_of(pods, device_numbers)), self._clock()
         )
-        with self.events.stepping_back():
-            await at_once(calling)
+        with self.events.throttled():
+            await at_once(api_calls)
         now = self._clock()
-        by_uid = {pod.uid: pod for pod in calls.pods.values()}
-        for uid, (start, grant) in acting.bound.items():
-            cache.doing.bound[uid] = Bound(start.node, now, grant)
-            cache.promises.pop(by_uid[uid].place, None)
+        by_uid = {pod.uid: pod for pod in plan_calls.pods.values()}
+        for uid, (start, grant) in executor.bound.items():
+            cache.assumed.bound[uid] = Bound(start.node, now, grant)
+            cache.nominations.pop(by_uid[uid].place, None)
             if grant is None:  # a pod with shares has the numbers of its reservations
-                cache.slots.assign(uid, start.node, tuple(share.device for share in start.devices))
-        cache.doing.evicted.update(dict.fromkeys(acting.evicted, now))
-        for found in acting.changed_jobs:
+                cache.device_ids.assign(
+                    uid, start.node, tuple(share.device for share in start.devices)
+                )
+        cache.assumed.evicted.update(dict.fromkeys(executor.evicted, now))
+        for found in executor.changed_jobs:
             informers.jobs.apply(found, quietly=True)
-        cache.doing.awaited.update(dict.fromkeys(acting.freed, now))
-        cache.doing.surplus.update(dict.fromkeys(acting.surplus, now))
-        for job in acting.paused:
-            cache.forget_promises(job)
-        cache.doing.told.update(acting.told)
-        cache.doing.doubtful.update(acting.doubtful)
-        self._budgets.record_refusals(acting.kept)
+        cache.assumed.awaited.update(dict.fromkeys(executor.freed, now))
+        cache.assumed.surplus.update(dict.fromkeys(executor.surplus, now))
+        for job in executor.paused:
+            cache.drop_nominations(job)
+        cache.assumed.wait_reasons.update(executor.wait_reasons)
+        cache.assumed.doubtful.update(executor.doubtful)
+        self._pdb_backoff.record_protected(executor.protected)
         waits = _as_lines(plan, self._groups)
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
-        kept = {w: wait for w, wait in cache.waits.items() if w not in started}
-        cache.waits = kept | waits if plan.projects == {} else waits
+        still_waiting = {w: wait for w, wait in cache.waits.items() if w not in started}
+        cache.waits = still_waiting | waits if plan.projects == {} else waits
         cache.stops = {w: d for w, d in cache.stops.items() if w not in started} | {
             d.workload: d for d in plan.decisions if isinstance(d, Stop | Move | Resize)
         }
         self._changes.announce()
-        await self._statuses.write(
-            plan, informers.projects.objects, self._groups.values(), machines
-        )
-        if acting.refused:
+        await self._statuses.write(plan, informers.projects.objects, self._groups.values(), nodes)
+        if executor.refused:
             # No watch event may ever report that the decision has become possible.
             self._changes.requeue()
-        return acting.refused
+        return executor.refused
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _wake_at(self, when: float | None, now: float) -> None:
         """Run a cycle at the next end of a time limit, besides all that changes cause."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         wait = None if when is None else max(TRIES_AGAIN_IN_S, when - now)
         loop = asyncio.get_running_loop()
-        self._alarm = None if wait is None else loop.call_later(wait, self._changes.unseen.set)
+        self._timer = None if wait is None else loop.call_later(wait, self._changes.unseen.set)
 
     def _nodes(self, pods: Iterable[Pod]) -> list[KubeNode]:
         """Return the nodes with the memory of their devices."""
-        return self.sizes.of(self._informers.machines.objects.values(), pods)
+        return self.sizes.apply_to(self._informers.nodes.objects.values(), pods)
 
     def _pods_and_groups(self, now: float) -> tuple[list[Pod], list[PodGroup]]:
         """Return pods and workloads; drop promises to pods that do not wait any more."""
@@ -273,25 +280,25 @@ class Scheduling:
         for uid, job in jobs.items():
             is_ours = job.template.scheduler == SCHEDULER
             if is_ours and any(pod.claims for pod in (job.template, *job.templates)):
-                jobs[uid] = redrawn(job, partial(placed, storage=storage))
+                jobs[uid] = with_templates(job, partial(placed, storage=storage))
         found = self._grouping.groups(
             pods,
             jobs,
             self._informers.namespaces.objects,
             self._cache.default_project,
-            self._cache.doing.still_awaited(jobs, now),
-            lambda request: slots(request, self._informers.machines.objects.values()) + 1,
+            self._cache.assumed.still_awaited(jobs, now),
+            lambda request: max_fitting_pods(request, self._informers.nodes.objects.values()) + 1,
         )
-        waiting = {pod.place for group in found for pod in group.pods if pod.may_be_promised}
-        self._cache.promises = {u: p for u, p in self._cache.promises.items() if u in waiting}
+        waiting = {pod.place for group in found for pod in group.pods if pod.may_be_nominated}
+        self._cache.nominations = {u: p for u, p in self._cache.nominations.items() if u in waiting}
         return pods, found
 
-    async def _settle(self, pods: Sequence[Pod], found: Sequence[PodGroup]) -> None:
+    async def _reconcile_reservations(self, pods: Sequence[Pod], found: Sequence[PodGroup]) -> None:
         """Reconcile the reservation pods with the shared devices."""
         waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
-        nodes = {machine.name for machine in self._informers.machines.objects.values()}
-        held = self._cache.slots.numbers(pods)
-        await self.sharing.settle(pods, held, nodes, self._cache.promises, waiting)
+        nodes = {node.name for node in self._informers.nodes.objects.values()}
+        device_numbers = self._cache.device_ids.numbers(pods)
+        await self.sharing.reconcile(pods, device_numbers, nodes, self._cache.nominations, waiting)
         if self.sharing.failed:
             self._changes.requeue()
 
@@ -304,12 +311,12 @@ class Scheduling:
             name = self._cache.id_of(job)
             if name != workload and not (job.is_array and name == array):
                 continue
-            if job.is_array and not job.is_finished and job.is_suspended == job.is_held:
+            if job.is_array and not job.is_finished and job.is_suspended == job.is_queued:
                 return f"{workload} is not among the next elements of {name}"
             return f"{workload} is {'suspended' if job.is_suspended else 'finished'}"
         return f"there is no workload {workload}"
 
-    def _track_broken_gangs(self, now: float) -> None:
+    def _track_incomplete_gangs(self, now: float) -> None:
         """Record since when running gangs lack workers (R11)."""
         broken = {}
         for name, group in self._groups.items():
@@ -317,8 +324,8 @@ class Scheduling:
                 continue  # most workloads: no need to count their pods
             up = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
             if 0 < up < group.minimum:
-                broken[name] = self._broken_since.get(name, now)
-        self._broken_since = broken
+                broken[name] = self._below_min_since.get(name, now)
+        self._below_min_since = broken
 
 
 def _as_lines(plan: Plan, groups: Mapping[WorkloadId, PodGroup]) -> dict[WorkloadId, Wait]:

@@ -29,18 +29,18 @@ from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
 from runai.hub_service.clusters.local.files.elastic_relay import ElasticRelay
 from runai.hub_service.clusters.local.files.job_dir_cleanup import (
     CHECKPOINTS,
-    AtHome,
     DeletedWorkload,
+    HomeJobDir,
     JobDirCleanup,
 )
 from runai.hub_service.clusters.local.files.logs import WorkerLog, chosen_workers
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.place import (
     JOBS,
+    adapt_to_node,
     check_place,
     make_data_dir,
     moved_rows,
-    on_this_machine,
 )
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.attempt_answers import (
@@ -48,7 +48,7 @@ from runai.hub_service.clusters.local.processes.attempt_answers import (
     CodeAnswers,
 )
 from runai.hub_service.clusters.local.processes.job_accounts import JobAccounts
-from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOvers
+from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOverProcesses
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -63,7 +63,7 @@ from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
-from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.cluster import LogChunk
@@ -87,7 +87,7 @@ from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.shell_environment import beneath
-from runai.hub_service.processes.tmp_dirs import TmpDirs, is_of_one
+from runai.hub_service.processes.tmp_dirs import TmpDirs, is_in_tmp_dir
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import NotFound, Unavailable
@@ -103,7 +103,7 @@ FOLLOW_EVERY_S = 0.2
 """Seconds between reads of a followed log while its workload runs."""
 
 
-class LocalCluster(RecordedCluster):
+class LocalCluster(StoredCluster):
     """Workloads as processes of this machine."""
 
     def __init__(
@@ -117,13 +117,13 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: RetentionPolicy | None = None,
+        retention: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
         capacity: NodeCapacity = UNBOUNDED,
         requests: RequestGroups | None = None,
         clock: Callable[[], float] = time.time,
-        machine: ProcessControl = THIS_MACHINE,
+        process_control: ProcessControl = THIS_MACHINE,
     ) -> None:
         """Use `open` instead: it locks the data directory against a second service."""
         super().__init__(
@@ -133,31 +133,35 @@ class LocalCluster(RecordedCluster):
             api_url=api_url,
             sharing=sharing,
             elastic=elastic,
-            keeping=keeping,
+            retention=retention,
             enforced=requests is not None,
             clock=clock,
         )
         self._data_dir = data_dir
-        for row in list(self._rows.values()):
-            self._rows[row.id] = on_this_machine(row, node_name, len(devices))
+        for row in list(self._index.values()):
+            self._index[row.id] = adapt_to_node(row, node_name, len(devices))
         self._directory = accounts
         self._accounts = JobAccounts(data_dir, accounts)
         self._job_files = job_files
         self._open_files = open_files
         self._requests = requests
-        self._machine = machine
+        self._process_control = process_control
         self._sqlite = store
-        self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
-        ask = self._tending.enqueue
-        self._starts = None if accounts is None else StartAccounts(accounts, self, ask, clock)
+        self._reconciler = Reconciler(data_dir / JOBS, self, clock, process_control)
+        enqueue = self._reconciler.enqueue
+        self._start_accounts = (
+            None if accounts is None else StartAccounts(accounts, self, enqueue, clock)
+        )
         self._reported_faults: dict[str, str] = {}
-        self._left_over = LeftOvers(data_dir / LEFT_OVER, partial(self._set_faults, node_name))
-        self._checkpoint_answers = CheckpointAnswers(self, self._tending.attempt)
-        self._code_answers = CodeAnswers(self, self._tending.attempt)
-        self._listening = ElasticRelay(self)
-        self._progress = ProgressFiles()
-        self._leavings = JobDirCleanup(data_dir / JOBS)
-        self._leavings.settle(self._is_there)
+        self._left_over = LeftOverProcesses(
+            data_dir / LEFT_OVER, partial(self._set_faults, node_name)
+        )
+        self._checkpoint_answers = CheckpointAnswers(self, self._reconciler.attempt)
+        self._code_answers = CodeAnswers(self, self._reconciler.attempt)
+        self._elastic_relay = ElasticRelay(self)
+        self._progress_files = ProgressFiles()
+        self._cleanup = JobDirCleanup(data_dir / JOBS)
+        self._cleanup.settle(self._is_there)
         self._tmp_dirs = TmpDirs(data_dir, for_all=accounts is not None)
         self._timetable_changed = asyncio.Event()
 
@@ -173,7 +177,7 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: RetentionPolicy | None = None,
+        retention: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
         capacity: NodeCapacity = UNBOUNDED,
@@ -204,7 +208,7 @@ class LocalCluster(RecordedCluster):
                     api_url=api_url,
                     sharing=sharing,
                     elastic=elastic,
-                    keeping=keeping,
+                    retention=retention,
                     job_files=job_files,
                     open_files=open_files,
                     capacity=capacity,
@@ -220,7 +224,7 @@ class LocalCluster(RecordedCluster):
 
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running workers first."""
-        rows = list(self._rows.values())
+        rows = list(self._index.values())
         self._tmp_dirs.sweep(_tmp_name(row) for row in rows if row.active)
         for row in rows:
             if self._requests is not None:  # the unit's stop has disabled the controllers
@@ -229,15 +233,17 @@ class LocalCluster(RecordedCluster):
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_timers())
-            tasks.create_task(self._leavings.run())
-            tasks.create_task(self._listening.run())
+            tasks.create_task(self._cleanup.run())
+            tasks.create_task(self._elastic_relay.run())
             tasks.create_task(self._checkpoint_answers.run())
             tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
-            if self._starts is not None:
-                self._starts.wait_for(row.spec.user for row in rows if row.record.is_set_aside)
-                tasks.create_task(self._starts.run())
-            await self._tending.run()
+            if self._start_accounts is not None:
+                self._start_accounts.wait_for(
+                    row.spec.user for row in rows if row.record.is_set_aside
+                )
+                tasks.create_task(self._start_accounts.run())
+            await self._reconciler.run()
         raise AssertionError
 
     def unhealthy_reason(self) -> str:
@@ -246,16 +252,16 @@ class LocalCluster(RecordedCluster):
 
     def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
-        self._tending.stop_watching()
+        self._reconciler.stop_watching()
 
-    # -- callbacks of RecordedCluster ------------------------------------------------------------
+    # -- callbacks of StoredCluster --------------------------------------------------------------
 
     def act(self, row: StoredWorkload) -> None:
         """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
         if row.record.elastic is not None:
-            self._listening.publish_target(row)
+            self._elastic_relay.publish_target(row)
         if row.active:
-            self._tending.enqueue(row.id)
+            self._reconciler.enqueue(row.id)
         self._checkpoint_answers.enqueue(row)
         self._code_answers.enqueue(row)
         self._timetable_changed.set()
@@ -263,20 +269,22 @@ class LocalCluster(RecordedCluster):
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
-        home = self._at_home(row)
-        leaving = DeletedWorkload(row.id, row.record.submitted, aged, here=home is None)
-        with self._leavings.going(leaving, home):
+        home = self._home_dir(row)
+        deleted = DeletedWorkload(row.id, row.record.submitted, aged, skips_home=home is None)
+        with self._cleanup.removal(deleted, home):
             yield
         self._tmp_dirs.remove(_tmp_name(row))
-        self._listening.drop(row.id)
-        if self._starts is not None:
-            self._starts.forget(row.id)
+        self._elastic_relay.drop(row.id)
+        if self._start_accounts is not None:
+            self._start_accounts.forget(row.id)
         self._timetable_changed.set()
 
-    def _at_home(self, row: StoredWorkload) -> AtHome | None:
+    def _home_dir(self, row: StoredWorkload) -> HomeJobDir | None:
         """Return its directory in the user's home for removal; None: there is none, or it stays."""
-        own, account = _own_dir(row), self._accounts.at_home(row)
-        return AtHome(own, account) if account and not own.is_relative_to(self._data_dir) else None
+        own, account = _own_dir(row), self._accounts.removal_account(row)
+        return (
+            HomeJobDir(own, account) if account and not own.is_relative_to(self._data_dir) else None
+        )
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return the paths for a workload's checkpoints and logs.
@@ -294,9 +302,9 @@ class LocalCluster(RecordedCluster):
         known = self._accounts.known(user)
         return None if known is None else known.uid
 
-    def is_of_another(self, row: StoredWorkload) -> bool:
+    def belongs_to_former_user(self, row: StoredWorkload) -> bool:
         """Return True if a workload has a uid that is no more the person's by whose name it is."""
-        return self._accounts.is_of_another(row)
+        return self._accounts.belongs_to_former_user(row)
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads of a user whose account answers now.
@@ -314,7 +322,7 @@ class LocalCluster(RecordedCluster):
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue, unless its user is another person now."""
         if self._directory is not None:
-            for user in {self._rows[part].spec.user for part in self._rows.parts(workload)}:
+            for user in {self._index[part].spec.user for part in self._index.parts(workload)}:
                 with contextlib.suppress(NotFound, Unavailable):  # it waits in the queue
                     await self._directory.account(user)
         return await super().resume(workload, by=by, uid=uid)
@@ -327,8 +335,8 @@ class LocalCluster(RecordedCluster):
         self, workload: WorkloadId, process: Process, *, uid: str = ""
     ) -> WorkloadRecord:
         """Attach the process of a session that a spawner started."""
-        process = self._machine.lasting(process)
-        known = self._row(self._same(workload, uid)).record.workers[0]
+        process = self._process_control.lasting(process)
+        known = self._row(self._checked_id(workload, uid)).record.workers[0]
         if known.process is not None and is_same(known.process, process):
             process = known.process
         attached = await super().attach(workload, process, uid=uid)
@@ -343,15 +351,18 @@ class LocalCluster(RecordedCluster):
 
     def _set_faults(self, node: str, devices: Collection[str]) -> None:
         """Set the faults of these devices: a reported one, else processes that are left over."""
-        told, left = self._reported_faults, self._left_over.fault
-        self.set_faults(node, {uuid: told.get(uuid) or left(uuid) for uuid in devices})
+        reported, left = self._reported_faults, self._left_over.fault
+        self.set_faults(node, {uuid: reported.get(uuid) or left(uuid) for uuid in devices})
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
-        devices, told = self._nodes.get(node, ()), partial(at_present_clock, booted=booted)
-        rows = self._rows.holding()
-        return self._allocations.of(node, devices, rows, booted=booted, told=told)
+        devices, to_present_clock = (
+            self._nodes.get(node, ()),
+            partial(at_present_clock, booted=booted),
+        )
+        rows = self._index.active_rows()
+        return self._allocations.of(node, devices, rows, booted=booted, convert=to_present_clock)
 
     async def logs(
         self,
@@ -364,7 +375,7 @@ class LocalCluster(RecordedCluster):
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
-        record = self._one(self._same(workload, uid)).record
+        record = self._single_row(self._checked_id(workload, uid)).record
         job = self._job_dir(record.spec)
         logs = [WorkerLog(job, index, parts=parts) for index in chosen_workers(record, worker)]
         for log in logs:
@@ -373,20 +384,20 @@ class LocalCluster(RecordedCluster):
             if tail is not None:
                 await asyncio.to_thread(log.skip_to_last, tail)
         uid = record.uid
-        while (now := self._unless_gone(workload, uid)) is not None:
+        while (current := self._current_record(workload, uid)) is not None:
             # A workload that finished before this read has written everything.
             for log in logs:
                 while True:
                     chunk = await asyncio.to_thread(log.next_chunk)
-                    if self._unless_gone(workload, uid) is None:
+                    if self._current_record(workload, uid) is None:
                         return  # what was read may be a later workload's: it has the directory
                     if chunk is None:
                         break
                     yield chunk
-            if now.state.finished or not follow:
+            if current.state.finished or not follow:
                 break
             with contextlib.suppress(NotFound):  # deleted while it is followed
-                await self._wait_for_output(workload, now)
+                await self._wait_for_output(workload, current)
         for log in logs:
             while (chunk := log.rest()) is not None:
                 yield chunk
@@ -398,7 +409,7 @@ class LocalCluster(RecordedCluster):
 
         A progress file is read again only if it may have changed.
         """
-        begun = list(self._rows.begun(only))
+        begun = list(self._index.begun(only))
         files = [
             ProgressFile(
                 row.id,
@@ -407,12 +418,12 @@ class LocalCluster(RecordedCluster):
                 phase=phase,
             )
             for row in begun
-            if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
+            if (phase := _phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
         ]
         names = {row.id for row in begun}
-        look = self._progress.poll if only is None else self._progress.read
+        read = self._progress_files.poll if only is None else self._progress_files.read
         # At rest, files were read before: no thread, which would wait for the interpreter's lock.
-        return await asyncio.to_thread(look, files, names) if files else look((), names)
+        return await asyncio.to_thread(read, files, names) if files else read((), names)
 
     async def _wait_for_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
         """Return when there may be more output: soon if it runs, else at a change."""
@@ -425,7 +436,7 @@ class LocalCluster(RecordedCluster):
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
-        return self._rows.get(workload)
+        return self._index.get(workload)
 
     def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
         """Return the directory that an elastic job's workers share with the service."""
@@ -433,7 +444,10 @@ class LocalCluster(RecordedCluster):
 
     def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
         """Return True if a worker's account is known; else its lookup goes on."""
-        return self._starts is None or self._starts.of_start(row, worker.attempt) is not None
+        return (
+            self._start_accounts is None
+            or self._start_accounts.of_start(row, worker.attempt) is not None
+        )
 
     def start_of(
         self, row: StoredWorkload, worker: WorkerRecord
@@ -443,10 +457,10 @@ class LocalCluster(RecordedCluster):
         spec = row.spec
         assert spec.command is not None
         account = self._accounts.of(row)
-        if self._starts is not None:
-            looked_up = self._starts.of_start(row, worker.attempt)
-            assert looked_up is not None, "is_prepared was not asked"
-            account = looked_up
+        if self._start_accounts is not None:
+            start_account = self._start_accounts.of_start(row, worker.attempt)
+            assert start_account is not None, "is_prepared was not asked"
+            account = start_account
         own = _own_dir(row)
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
@@ -462,7 +476,7 @@ class LocalCluster(RecordedCluster):
         python = UserEnvironment(account.home)
         named = named_files(spec.command)
         is_first = worker.index == min(w.index for w in row.active if w.attempt == worker.attempt)
-        without = python.variables(os.environ, usable=False)
+        fallback_variables = python.variables(os.environ, usable=False)
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
@@ -488,25 +502,25 @@ class LocalCluster(RecordedCluster):
                 "files": python.expected(),
                 "program": str(python.python),
                 "make": python.command,
-                "without": {k: v for k, v in without.items() if k not in variables},
+                "without": {k: v for k, v in fallback_variables.items() if k not in variables},
             },
         )
         return instructions, beneath(account.environment(), variables)
 
     def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
         """Return a worker's environment, with its workload's own TMPDIR unless it has another."""
-        found = super().variables(row, worker)
+        environment = super().variables(row, worker)
         if not _chooses_tmp_dir(row.spec):
-            found.pop("TMPDIR", None)
+            environment.pop("TMPDIR", None)
             if (own := self._tmp_dirs.find(_tmp_name(row))) is not None:
-                found["TMPDIR"] = str(own)
-        return found
+                environment["TMPDIR"] = str(own)
+        return environment
 
     async def environment(
         self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
     ) -> WorkerEnvironment:
         """Return a running worker's environment; the TMPDIR of a session is made with it."""
-        row = self._rows.row(workload)
+        row = self._index.row(workload)
         if row is not None and row.active and row.spec.command is None:
             try:
                 self._make_tmp_dir(row, self._accounts.of(row))
@@ -534,30 +548,30 @@ class LocalCluster(RecordedCluster):
         devices = self._nodes.get(worker.node, ())
         self._left_over.add(row.id, [devices[s.device].uuid for s in worker.devices], left)
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, exit_status: ExitStatus) -> None:
         """Record a worker's exit, then remove its control group and the last one's TMPDIR."""
         row = self._row(workload)
         worker = row.record.workers[index].name
         if self._requests is not None:
-            ending = self._requests.explained(worker, row.spec, ending)
-        if self._starts is None:
-            ending = replace(ending, is_home_away=False)  # the platform makes the homes
-        elif ending.is_home_away:
-            self._starts.wait_for([row.spec.user])
-        super().report_exit(workload, index, ending)
+            exit_status = self._requests.explain_exit(worker, row.spec, exit_status)
+        if self._start_accounts is None:
+            exit_status = replace(exit_status, is_home_away=False)  # the platform makes the homes
+        elif exit_status.is_home_away:
+            self._start_accounts.wait_for([row.spec.user])
+        super().report_exit(workload, index, exit_status)
         if self._requests is not None:
             self._requests.remove(worker)
-        after = self._rows.row(workload)
+        after = self._index.row(workload)
         if after is None or not after.active:
             self._tmp_dirs.remove(_tmp_name(row))
 
-    def _unless_gone(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
+    def _current_record(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
         """Return the record of a workload; None if it is gone, also if another has its name."""
-        record = self._rows.record(workload)
+        record = self._index.record(workload)
         return record if record is not None and record.uid == uid else None
 
     def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
-        row = self._rows.get(workload)
+        row = self._index.get(workload)
         return row is not None and row.record.submitted == submitted
 
     # -- time and directories --------------------------------------------------------------------
@@ -595,4 +609,4 @@ def _tmp_name(row: StoredWorkload) -> str:
 
 def _chooses_tmp_dir(spec: WorkloadSpec) -> bool:
     """Return True if a TMPDIR was given with a job; that of another one came along by itself."""
-    return "TMPDIR" in spec.env and not is_of_one(spec.env["TMPDIR"])
+    return "TMPDIR" in spec.env and not is_in_tmp_dir(spec.env["TMPDIR"])

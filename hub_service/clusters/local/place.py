@@ -27,14 +27,14 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
 )
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import Process
-from runai.hub_service.model.workload_spec import with_least
+from runai.hub_service.model.workload_spec import with_min_resources
 from runai.hub_service.sqlite.files import opened_to_read
 from runai.hub_service.wire.errors import Conflict, Unavailable
 
 LOG = logging.getLogger("runai.service")
 
 JOBS = "jobs"
-NAMED = 3
+MAX_NAMES = 3
 """Running workloads that an error names."""
 
 
@@ -47,22 +47,22 @@ def make_data_dir(data_dir: Path) -> Path:
     return data_dir
 
 
-def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
+def adapt_to_node(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
     """Return a row adapted to the machine's new name, its remaining devices, the least request."""
     workers = []
     for worker in row.record.workers:
-        held = tuple(share for share in worker.devices if share.device < devices)
-        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
+        remaining = tuple(share for share in worker.devices if share.device < devices)
+        if worker.state == "reserved" and (remaining != worker.devices or worker.node != node):
             workers.append(replace(worker, state="pending", node="", devices=()))
         elif worker.state in ACTIVE:
-            workers.append(replace(worker, node=node, devices=held))
+            workers.append(replace(worker, node=node, devices=remaining))
         else:
             workers.append(worker)
     resize = row.resize
     if resize is not None:
-        held = tuple(share for share in resize.devices if share.device < devices)
-        resize = replace(resize, node=node, devices=held) if held else None
-    spec = with_least(row.spec)  # stored by a version without a least request
+        remaining = tuple(share for share in resize.devices if share.device < devices)
+        resize = replace(resize, node=node, devices=remaining) if remaining else None
+    spec = with_min_resources(row.spec)  # stored by a version without a least request
     return replace(
         row, record=replace(row.record, spec=spec, workers=tuple(workers)), resize=resize
     )
@@ -98,7 +98,9 @@ def check_place(root: Path) -> None:
             *(str(row["id"]) for place, row in rows if place == was and _has_process(row)),
         }
         if running:
-            names = ", ".join(sorted(running)[:NAMED]) + (", …" if len(running) > NAMED else "")
+            names = ", ".join(sorted(running)[:MAX_NAMES]) + (
+                ", …" if len(running) > MAX_NAMES else ""
+            )
             raise Conflict(
                 f"{root} was {was} before, and workloads that began there still run: {names}.",
                 hint=f"They save to {was}. Was it moved? Then move it back, or leave a link there:"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model.records import SHORT, Code
-from runai.hub_service.processes.program_files import GONE, UNREADABLE
+from runai.hub_service.processes.program_files import MISSING, UNREADABLE
 
 
 def awaited_start(row: StoredWorkload) -> tuple[int, int] | None:
@@ -22,7 +22,9 @@ def awaited_start(row: StoredWorkload) -> tuple[int, int] | None:
 def expected_files(row: StoredWorkload) -> list[str]:
     """Return the files of the command that were there before."""
     base = row.spec.code or row.record.code
-    return [] if base is None else [name for name, digest in base.files.items() if digest != GONE]
+    return (
+        [] if base is None else [name for name, digest in base.files.items() if digest != MISSING]
+    )
 
 
 def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
@@ -35,7 +37,7 @@ def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
     last, expected = row.record.code, expected_files(row)
     base = row.spec.code or last
     if code is not None:  # a name that never was a file says nothing
-        known = {n: d for n, d in code.files.items() if d != GONE or n in expected}
+        known = {n: d for n, d in code.files.items() if d != MISSING or n in expected}
         code = replace(code, files=known)
     row = replace(row, code_due=0, record=replace(row.record, code=code))
     if code is None or code == last or not (text := code.text()):
@@ -44,14 +46,14 @@ def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
         return Transition(row, (("code", text),))
     before = "the one that was submitted" if row.spec.code else "the one of the start before"
     both = {n: (code.files[n], base.files[n]) for n in expected if n in code.files}
-    said = [
-        f"{name} is gone; it was there before" if now == GONE else f"{name} is not {before}"
+    changes = [
+        f"{name} is gone; it was there before" if now == MISSING else f"{name} is not {before}"
         for name, (now, was) in both.items()
         if now != was and UNREADABLE not in {now, was}
     ]
-    if said:
+    if changes:
         then = Code({name: base.files[name] for name in both}, base.commit)
-        text = f"{'; '.join(said)} (now {text}; before {then.text()})"
+        text = f"{'; '.join(changes)} (now {text}; before {then.text()})"
         return Transition(row, (("warning", text),))
     if code.commit != base.commit:
         text += f"; another commit than {before}: {base.commit[:SHORT] or 'none'}"

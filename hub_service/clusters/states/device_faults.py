@@ -27,9 +27,9 @@ def record_faults(
     changed = {
         new.index: new for old, new in zip(before, after, strict=True) if old.fault != new.fault
     }
-    steps: dict[WorkloadId, Transition] = {}
+    transitions: dict[WorkloadId, Transition] = {}
     for row in rows if changed else ():
-        now = row
+        current = row
         events: list[tuple[str, str]] = []
         for worker in row.record.workers:
             mine = [changed[s.device] for s in worker.devices if s.device in changed]
@@ -40,11 +40,11 @@ def record_faults(
                     event for device in mine if (event := _event(node, device)) not in events
                 ]
             elif worker.state == "reserved" and any(device.fault for device in mine):
-                now = unreserved(now, worker.index).row or now
+                current = unreserved(current, worker.index).row or current
                 events.append(("fault", f"device {mine[0].index} of {node}, held for it, broke"))
         if events:
-            steps[row.id] = Transition(now, tuple(events))
-    return steps
+            transitions[row.id] = Transition(current, tuple(events))
+    return transitions
 
 
 def _event(node: str, device: Device) -> tuple[str, str]:

@@ -35,11 +35,11 @@ def refuse_other(record: WorkloadRecord, uid: str) -> None:
     """Raise Conflict if a request means an earlier workload of the same name; "": it means any."""
     if uid in ("", record.uid):
         return
-    earlier, meant = submitted_at(uid), f"The {record.id} that you mean"
+    earlier, subject = submitted_at(uid), f"The {record.id} that you mean"
     if earlier is not None and earlier <= record.submitted:  # else the caller made it up
-        meant = f"{record.id} of {_clock(earlier)}"
+        subject = f"{record.id} of {_clock(earlier)}"
     raise Conflict(
-        f"{meant} is gone: this is another one, submitted by {record.spec.user} at"
+        f"{subject} is gone: this is another one, submitted by {record.spec.user} at"
         f" {_clock(record.submitted)}.",
         hint="Nothing was done. Look at it again first.",
         code="another_workload",

@@ -44,20 +44,20 @@ def started(
     """Assign devices to workers; all of them start together, as one attempt."""
     record = row.record
     attempt = record.attempts + 1
-    held = {grant.index: grant for grant in grants}
+    grant_by_index = {grant.index: grant for grant in grants}
     workers = tuple(
         replace(
             w,
             # A session that regains its GPUs kept running.
             state="starting" if w.process is None else "running",
-            node=held[w.index].node,
-            devices=held[w.index].devices,
+            node=grant_by_index[w.index].node,
+            devices=grant_by_index[w.index].devices,
             started=now,
             process=w.process,
             attempt=attempt,
             exit_code=None,
         )
-        if w.index in held
+        if w.index in grant_by_index
         else w
         for w in record.workers
     )
@@ -83,7 +83,7 @@ def started(
     began = row.resumed or any(w.process is not None for w in workers)
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
     row = replace(row, resumed=began, code_due=attempt)
-    row = membership.sized(replace(row, record=record), now=now)
+    row = membership.record_sizing(replace(row, record=record), now=now)
     return Transition(_with_state(row, now), (("starting", text),))
 
 
@@ -126,21 +126,21 @@ def stopped(
     record = runs_no_more(record, now) if whole else record
     halt = row.halt or ("paused" if whole else "")
     row = replace(row, record=record, halt=halt, stopping_since=now)
-    row = _with_state(membership.sized(row, now=now), now)
-    step = Transition(row, (("stopping", reason.text),))
+    row = _with_state(membership.record_sizing(row, now=now), now)
+    transition = Transition(row, (("stopping", reason.text),))
     if row.spec.command is None and row.record.workers[0].process is None:
-        return _chain(step, exited(row, 0, ExitStatus(None, told=True), now=now))
-    return step
+        return _chain(transition, exited(row, 0, ExitStatus(None, stop_requested=True), now=now))
+    return transition
 
 
 def resized(row: StoredWorkload, grant: Grant, reason: StateReason, *, now: float) -> Transition:
     """Stop a worker that restarts on these devices of its node (E2)."""
-    step = stopped(row, [grant.index], reason, now=now)
-    assert step.row is not None
-    return Transition(replace(step.row, resize=grant, halt=""), step.events)
+    transition = stopped(row, [grant.index], reason, now=now)
+    assert transition.row is not None
+    return Transition(replace(transition.row, resize=grant, halt=""), transition.events)
 
 
-def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -> Transition:
+def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: float) -> Transition:
     """Release a worker's devices, and apply its exit to the workload.
 
     Exit code 0 is success, even after a stop. A worker that was told to stop and exits otherwise is
@@ -148,51 +148,63 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
     left of an elastic job can go on.
     """
     before, worker = row, row.record.workers[index]
-    told = ending.told or worker.state == "stopping"
-    again = resize.grant_after(row, ending) if told else None
+    stop_requested = exit_status.stop_requested or worker.state == "stopping"
+    grant = resize.grant_after(row, exit_status) if stop_requested else None
     worker = replace(
         worker,
         state="finished",
         devices=(),
         node="",
         process=None,
-        exit_code=ending.exit_code,
+        exit_code=exit_status.exit_code,
     )
-    if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
+    if stop_requested and exit_status.exit_code != 0 and not row.halt and len(row.active) > 1:
         worker = replace(worker, state="pending")  # the rest goes on without it
-    began = row.resumed or ending.began or before.record.workers[index].process is not None
+    began = row.resumed or exit_status.began or before.record.workers[index].process is not None
     row = replace(_with_worker(row, worker), resize=None, resumed=began)
-    if ending.killed:
+    if exit_status.killed:
         row = replace(row, record=replace(row.record, killed=True))
     who = _worker(row, index).rstrip()
-    left = [("warning", f"{who}: {ending.left}" if who else ending.left)] if ending.left else []
-    events = [("exited", _ended(row, index, ending)), *left]
-    if again is not None:
-        row = membership.resized(row)
-        return _chain(Transition(row, tuple(events)), started(row, [again], now=now))
-    if not told and ending.exit_code != 0 and membership.survives_exit_of(before, index):
-        text = f"{_ended(row, index, ending)}; the others go on without it"
-        row = _with_state(membership.without(row, index), now)
+    left = (
+        [("warning", f"{who}: {exit_status.left}" if who else exit_status.left)]
+        if exit_status.left
+        else []
+    )
+    events = [("exited", _ended(row, index, exit_status)), *left]
+    if grant is not None:
+        row = membership.count_resize(row)
+        return _chain(Transition(row, tuple(events)), started(row, [grant], now=now))
+    if (
+        not stop_requested
+        and exit_status.exit_code != 0
+        and membership.survives_exit_of(before, index)
+    ):
+        text = f"{_ended(row, index, exit_status)}; the others go on without it"
+        row = _with_state(membership.requeue_lost_worker(row, index), now)
         return Transition(row, (("warning", text), *left))
-    if ending.exit_code == 0 and membership.is_done_by(before, index):
+    if exit_status.exit_code == 0 and membership.is_done_by(before, index):
         row = membership.record_finishers(replace(row, halt="done"))
-        if late := membership.late(row.record):
+        if late := membership.late_joiners(row.record):
             why = StateReason("finished", "the others have finished the training")
-            step = stopped(row, [w.index for w in late], why, now=now)
-            assert step.row is not None
-            row, events = step.row, [*events, *step.events]
-    if not told and ending.exit_code != 0 and row.halt in {"", "paused", "done"}:
-        row = replace(row, halt="lost" if ending.lost else "failed")
-        if ending.is_home_away:
+            transition = stopped(row, [w.index for w in late], why, now=now)
+            assert transition.row is not None
+            row, events = transition.row, [*events, *transition.events]
+    if not stop_requested and exit_status.exit_code != 0 and row.halt in {"", "paused", "done"}:
+        row = replace(row, halt="lost" if exit_status.lost else "failed")
+        if exit_status.is_home_away:
             row = replace(row, halt="aside")
-        row = replace(row, record=replace(row.record, reason=_failure(row, index, ending)))
+        row = replace(row, record=replace(row.record, reason=_failure(row, index, exit_status)))
         rest = [w.index for w in row.active if w.state != "stopping"]
         if rest:
-            why = StateReason("failed", f"{_ended(row, index, ending)}, so the others stop too")
-            step = stopped(row, rest, why, now=now)
-            assert step.row is not None
-            row = replace(step.row, record=replace(step.row.record, reason=row.record.reason))
-            events += step.events
+            why = StateReason(
+                "failed", f"{_ended(row, index, exit_status)}, so the others stop too"
+            )
+            transition = stopped(row, rest, why, now=now)
+            assert transition.row is not None
+            row = replace(
+                transition.row, record=replace(transition.row.record, reason=row.record.reason)
+            )
+            events += transition.events
     if row.active:
         return Transition(_with_state(row, now), tuple(events))
     return _chain(Transition(row, tuple(events)), settle(row, now=now))
@@ -231,8 +243,8 @@ def due(row: StoredWorkload, *, now: float) -> Transition | None:
         record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
         return Transition(replace(row, record=record), (("queued", "tries again"),))
     text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
-    step = stopped(row, [0], StateReason("not_attached", text), now=now)
-    return Transition(step.row, (("warning", text), *step.events))
+    transition = stopped(row, [0], StateReason("not_attached", text), now=now)
+    return Transition(transition.row, (("warning", text), *transition.events))
 
 
 def next_due(row: StoredWorkload) -> float | None:
@@ -258,8 +270,8 @@ def _waits_to_be_attached(row: StoredWorkload) -> bool:
     return row.spec.command is None and row.record.state is WorkloadState.STARTING
 
 
-def _chain(first: Transition, second: Transition) -> Transition:
-    return Transition(second.row, (*first.events, *second.events))
+def _chain(transition: Transition, next_transition: Transition) -> Transition:
+    return Transition(next_transition.row, (*transition.events, *next_transition.events))
 
 
 def _with_worker(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
@@ -289,35 +301,37 @@ def _with_state(row: StoredWorkload, now: float) -> StoredWorkload:
     )
 
 
-def _failure(row: StoredWorkload, index: int, ending: ExitStatus) -> StateReason:
-    if ending.text and ending.exit_code is not None and ending.exit_code < 0:
-        return StateReason("contained", f"it {ending.text}")
-    if ending.text:
-        return StateReason("home_away" if ending.is_home_away else "not_started", ending.text)
-    if ending.lost:
-        return StateReason("interrupted", _ended(row, index, ending))
-    return StateReason("exit_code", _ended(row, index, ending))
+def _failure(row: StoredWorkload, index: int, exit_status: ExitStatus) -> StateReason:
+    if exit_status.text and exit_status.exit_code is not None and exit_status.exit_code < 0:
+        return StateReason("contained", f"it {exit_status.text}")
+    if exit_status.text:
+        return StateReason(
+            "home_away" if exit_status.is_home_away else "not_started", exit_status.text
+        )
+    if exit_status.lost:
+        return StateReason("interrupted", _ended(row, index, exit_status))
+    return StateReason("exit_code", _ended(row, index, exit_status))
 
 
 def _worker(row: StoredWorkload, index: int) -> str:
     return f"worker {index} " if len(row.record.workers) > 1 else ""
 
 
-def _ended(row: StoredWorkload, index: int, ending: ExitStatus) -> str:
+def _ended(row: StoredWorkload, index: int, exit_status: ExitStatus) -> str:
     who = _worker(row, index)
-    if ending.text:
-        return ending.text
-    if ending.lost:
+    if exit_status.text:
+        return exit_status.text
+    if exit_status.lost:
         return f"{who}was interrupted: its supervisor is gone (killed, or the machine went down)"
-    killed = killed_text(row.spec) if ending.killed else ""
-    if killed and ending.exit_code == -signal.SIGKILL:
+    killed = killed_text(row.spec) if exit_status.killed else ""
+    if killed and exit_status.exit_code == -signal.SIGKILL:
         return f"{who}was {killed}"
     killed = f"; the rest was {killed}" if killed else ""
-    if ending.exit_code is None:
+    if exit_status.exit_code is None:
         return f"{who}ended"
-    if ending.exit_code < 0:
-        return f"{who}ended by signal {-ending.exit_code}{killed}"
-    return f"{who}ended with exit code {ending.exit_code}{killed}"
+    if exit_status.exit_code < 0:
+        return f"{who}ended by signal {-exit_status.exit_code}{killed}"
+    return f"{who}ended with exit code {exit_status.exit_code}{killed}"
 
 
 def _places(grants: Sequence[Grant]) -> str:

@@ -1,6 +1,6 @@
 """Membership of elastic jobs: pure transitions of the target (docs/dev/elastic.md).
 
-A joiner counts once it is ready. `followed` runs after every change of a row, the rest at exits.
+A joiner counts once ready. `update_target` runs after every change of a row, the rest at exits.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRe
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
-MOST_LOSSES_OF_A_WORKER = 3
+MAX_WORKER_LOSSES = 3
 """A worker with more unexpected exits is not restarted while the rest trains."""
 
 NOTABLE = 0.05
@@ -22,7 +22,7 @@ _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
-def followed(row: StoredWorkload, now: float, store_of: Callable[[str], str]) -> Transition:
+def update_target(row: StoredWorkload, now: float, store_of: Callable[[str], str]) -> Transition:
     """Update the target to the active workers; each target has a store of its own.
 
     Ranks keep their order; a joiner counts once it is ready. If no rank is left, all active workers
@@ -51,7 +51,7 @@ def followed(row: StoredWorkload, now: float, store_of: Callable[[str], str]) ->
     row = _with(row, replace(state, target=target))
     if target.reason not in {Reason.EXPAND, Reason.RECLAIM} or not phases:
         return Transition(row)
-    return Transition(resized(row), (("resized", f"trains with {_count(ranks)}"),))
+    return Transition(count_resize(row), (("resized", f"trains with {_count(ranks)}"),))
 
 
 def _count(ranks: tuple[str, ...]) -> str:
@@ -62,22 +62,22 @@ def _target(
     row: StoredWorkload, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
 ) -> Target:
     before = state.target.ranks if state.target is not None else ()
-    leaving = [w for w in row.active if w.state == "stopping"]
-    deadline = datetime.fromtimestamp(now + row.spec.grace_seconds, UTC) if leaving else None
+    stopping = [w for w in row.active if w.state == "stopping"]
+    deadline = datetime.fromtimestamp(now + row.spec.grace_seconds, UTC) if stopping else None
     if not ranks:
         reason = Reason.PAUSE
     elif not set(before) & set(ranks):
         reason = Reason.START
     else:
         reason = Reason.EXPAND if set(before) < set(ranks) else Reason.RECLAIM
-    held = sum(len(w.devices) for w in row.active if w.name in ranks)
+    gpus = sum(len(w.devices) for w in row.active if w.name in ranks)
     return Target(
         gen=state.target.gen + 1 if state.target is not None else 1,
         ranks=ranks,
         store=store,
-        gpus=held,
+        gpus=gpus,
         least=row.spec.min_workers,
-        most=most_gpus(row.record),
+        most=max_gpus_of(row.record),
         reason=reason,
         deadline=deadline.isoformat(timespec="milliseconds") if deadline is not None else "",
     )
@@ -93,10 +93,10 @@ def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) ->
     if state is None:
         return Transition(row)
     names = {w.name for w in row.active}
-    told = {name: status for name, status in statuses.items() if name in names}
-    phases = {**state.phases, **{name: status.state for name, status in told.items()}}
+    reported = {name: status for name, status in statuses.items() if name in names}
+    phases = {**state.phases, **{name: status.state for name, status in reported.items()}}
     speeds = dict(state.throughput)
-    for status in told.values():
+    for status in reported.values():
         if _is_speed(status, row.record):
             known = speeds.get(status.gpus)
             if known is None:
@@ -105,12 +105,12 @@ def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) ->
                 speeds[status.gpus] = (known + status.samples_per_s) / 2
         if status.global_batch and status.state is WorkerPhase.RUNNING:
             state = replace(state, global_batch=status.global_batch, steps=status.steps)
-    saves = state.saves or bool(told)
+    saves = state.saves or bool(reported)
     return Transition(_with(row, replace(state, phases=phases, throughput=speeds, saves=saves)))
 
 
 def _is_speed(status: WorkerStatus, record: WorkloadRecord) -> bool:
-    possible = 0 < status.gpus <= most_gpus(record) and 0 < status.samples_per_s < float("inf")
+    possible = 0 < status.gpus <= max_gpus_of(record) and 0 < status.samples_per_s < float("inf")
     return possible and status.state is WorkerPhase.RUNNING
 
 
@@ -133,14 +133,14 @@ def survives_exit_of(row: StoredWorkload, index: int) -> bool:
     return len(left) >= row.spec.min_workers
 
 
-def without(row: StoredWorkload, index: int) -> StoredWorkload:
+def requeue_lost_worker(row: StoredWorkload, index: int) -> StoredWorkload:
     """Requeue a worker that exited unexpectedly; after too many exits it stays out."""
     state = row.record.elastic
     assert state is not None
     worker = row.record.workers[index]
     losses = state.losses.get(worker.name, 0) + 1
     row = _with(row, replace(state, losses={**state.losses, worker.name: losses}))
-    if losses > MOST_LOSSES_OF_A_WORKER:
+    if losses > MAX_WORKER_LOSSES:
         return row
     workers = tuple(
         replace(w, state="pending") if w.index == index else w for w in row.record.workers
@@ -187,36 +187,36 @@ def record_finishers(row: StoredWorkload) -> StoredWorkload:
     return _with(row, replace(state, finishers=finishers))
 
 
-def late(record: WorkloadRecord) -> list[WorkerRecord]:
+def late_joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     """Return the workers that joined after the training was done: no rank will meet them."""
     state = record.elastic
     assert state is not None
     return [w for w in _staying(record) if w.name not in state.finishers]
 
 
-def is_of_its_end(row: StoredWorkload, worker: WorkerRecord) -> bool:
+def decides_outcome(row: StoredWorkload, worker: WorkerRecord) -> bool:
     """Return True if a worker's exit decides the outcome: in an elastic job, a rank's."""
     state = row.record.elastic
     return row.halt != "done" or state is None or worker.name in state.finishers
 
 
-def resized(row: StoredWorkload) -> StoredWorkload:
+def count_resize(row: StoredWorkload) -> StoredWorkload:
     """Count a resize: the workers go on, or the only one restarts."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, resizes=state.resizes + 1))
 
 
-def sized(row: StoredWorkload, *, now: float) -> StoredWorkload:
+def record_sizing(row: StoredWorkload, *, now: float) -> StoredWorkload:
     """Record the time of a change of size by the scheduler, for elastic jobs."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, sized=now))
 
 
-def most_gpus(record: WorkloadRecord) -> int:
+def max_gpus_of(record: WorkloadRecord) -> int:
     """Return the maximum of GPUs that an elastic job can use."""
     spec = record.spec
-    most = spec.gpus_max if spec.workers == 1 else spec.gpus * spec.workers
-    return most // WHOLE_GPU
+    gpus = spec.gpus_max if spec.workers == 1 else spec.gpus * spec.workers
+    return gpus // WHOLE_GPU
 
 
 def _staying(record: WorkloadRecord) -> list[WorkerRecord]:
@@ -228,7 +228,7 @@ def _with(row: StoredWorkload, state: ElasticState) -> StoredWorkload:
 
 
 def throughput_for_core(
-    measured: Mapping[int, float], most: int, *, pays_from: float | None = 0.1
+    measured: Mapping[int, float], max_size: int, *, pays_from: float | None = 0.1
 ) -> dict[str, int]:
     """Return samples per 1000 seconds by number of GPUs; empty without measurements.
 
@@ -250,8 +250,8 @@ def throughput_for_core(
     table = {str(size): round(speed * 1000) for size, speed in paying}
     if paying:
         size, speed = paying[-1]
-        if size == max(measured) and size < most:
-            table[str(most)] = round(speed * 1000 * most / size)
+        if size == max(measured) and size < max_size:
+            table[str(max_size)] = round(speed * 1000 * max_size / size)
     return table
 
 

@@ -5,7 +5,7 @@ Pure transitions.
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.membership import is_of_its_end
+from runai.hub_service.clusters.states.membership import decides_outcome
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.records import (
@@ -18,7 +18,7 @@ from runai.hub_service.model.records import (
 
 BACK_OFF_S = 10.0
 LONGEST_BACK_OFF_S = 300.0
-MOST_LOSSES = 6
+MAX_LOSSES = 6
 """Losses in a row after which a workload fails: its supervisor will not survive here."""
 
 
@@ -29,30 +29,30 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
         return Transition(None)
     row = replace(row, record=runs_no_more(row.record, now))
     ended = [w for w in row.record.workers if w.state == "finished"]
-    begun = [w for w in ended if is_of_its_end(row, w)]
+    begun = [w for w in ended if decides_outcome(row, w)]
     if row.spec.kind == "session":
         state = WorkloadState.TIMED_OUT if row.halt == "timed_out" else WorkloadState.ENDED
         return _finish(row, state, now=now)
     if begun and all(w.exit_code == 0 for w in begun):
-        reason = StateReason("succeeded", f"finished with exit code 0{_in_a_stop(row)}")
+        reason = StateReason("succeeded", f"finished with exit code 0{_stop_note(row)}")
         return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
-        step = _failed(row, now=now)
+        transition = _failed(row, now=now)
     elif row.halt == "lost":
-        step = _lost(row, now=now)
+        transition = _lost(row, now=now)
     elif row.halt == "aside":
-        step = _aside(row)
+        transition = _aside(row)
     else:
-        step = _paused(row, now=now)
-    assert step.row is not None
+        transition = _paused(row, now=now)
+    assert transition.row is not None
     is_over = row.halt == "timed_out" or time_limits.has_run_out(row.record, now)
-    if step.row.record.state.finished or not is_over:
-        return step
+    if transition.row.record.state.finished or not is_over:
+        return transition
     reason = StateReason("timed_out", time_limits.end_text(row.record))
     return _finish(_with_reason(row, reason), WorkloadState.TIMED_OUT, now=now)
 
 
-def _in_a_stop(row: StoredWorkload) -> str:
+def _stop_note(row: StoredWorkload) -> str:
     """Return what to know of exit code 0 in a pause: some tools exit so whenever they are told."""
     if row.halt != "paused" and row.intent != "suspend":
         return ""
@@ -77,9 +77,9 @@ def examined(
     row = replace(row, unexamined=())
     if is_new is not False:
         return Transition(row)
-    rests = row.record.state in {WorkloadState.PAUSED, WorkloadState.SUSPENDED}
+    is_paused = row.record.state in {WorkloadState.PAUSED, WorkloadState.SUSPENDED}
     text = unsaved_text(row.record)
-    row = replace(row, record=replace(row.record, unsaved=rests))
+    row = replace(row, record=replace(row.record, unsaved=is_paused))
     return Transition(row, (("warning", text),))
 
 
@@ -92,7 +92,7 @@ def runs_no_more(record: WorkloadRecord, now: float) -> WorkloadRecord:
 
 def _finish(row: StoredWorkload, state: WorkloadState, *, now: float) -> Transition:
     record = row.record
-    ended = [w for w in record.workers if is_of_its_end(row, w)]
+    ended = [w for w in record.workers if decides_outcome(row, w)]
     codes = [w.exit_code for w in ended if w.exit_code is not None]
     bad = [code for code in codes if code != 0]
     record = replace(
@@ -121,7 +121,7 @@ def _failed(row: StoredWorkload, *, now: float) -> Transition:
 
 def _lost(row: StoredWorkload, *, now: float) -> Transition:
     row = replace(row, losses=row.losses + 1)
-    if row.losses > MOST_LOSSES:
+    if row.losses > MAX_LOSSES:
         return _finish(row, WorkloadState.FAILED, now=now)
     return _retry(row, row.losses, "was interrupted and will be started again", now=now)
 
@@ -130,10 +130,10 @@ def _retry(row: StoredWorkload, count: int, text: str, *, now: float) -> Transit
     if row.intent == "suspend":
         return _suspended(row)
     wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
-    step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
-    assert step.row is not None
-    record = replace(step.row.record, not_before=now + wait)
-    return Transition(replace(step.row, record=record), step.events)
+    transition = _reset_workers(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
+    assert transition.row is not None
+    record = replace(transition.row.record, not_before=now + wait)
+    return Transition(replace(transition.row, record=record), transition.events)
 
 
 def _paused(row: StoredWorkload, *, now: float) -> Transition:
@@ -149,7 +149,7 @@ def _paused(row: StoredWorkload, *, now: float) -> Transition:
     row = replace(row, record=replace(row.record, pauses=pauses), losses=0)
     if row.intent == "suspend":
         return _suspended(row)
-    return _rest(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")
+    return _reset_workers(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")
 
 
 def _aside(row: StoredWorkload) -> Transition:
@@ -157,15 +157,15 @@ def _aside(row: StoredWorkload) -> Transition:
     if row.intent == "suspend":
         return _suspended(row)
     assert row.record.reason is not None
-    return _rest(row, WorkloadState.RETRYING, row.record.reason.text)
+    return _reset_workers(row, WorkloadState.RETRYING, row.record.reason.text)
 
 
 def _suspended(row: StoredWorkload) -> Transition:
     """Suspend, and clear the intent: a later `resume` finds a suspended job."""
-    return _rest(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
+    return _reset_workers(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
 
 
-def _rest(row: StoredWorkload, state: WorkloadState, text: str) -> Transition:
+def _reset_workers(row: StoredWorkload, state: WorkloadState, text: str) -> Transition:
     """Reset all workers to pending."""
     workers = tuple(
         WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)

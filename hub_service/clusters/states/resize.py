@@ -11,12 +11,12 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, WorkerState, Workload
 
 
-def grant_after(row: StoredWorkload, ending: ExitStatus) -> Grant | None:
+def grant_after(row: StoredWorkload, exit_status: ExitStatus) -> Grant | None:
     """Return the devices for a worker's restart after its exit; None without a restart.
 
     Exit code 0 is success, and a worker that exits without a stop has failed.
     """
-    if row.resize is None or row.intent != "run" or ending.exit_code == 0 or ending.text:
+    if row.resize is None or row.intent != "run" or exit_status.exit_code == 0 or exit_status.text:
         return None
     return row.resize
 
@@ -26,7 +26,7 @@ def without_resize(row: StoredWorkload) -> StoredWorkload:
     return row if row.resize is None else replace(row, resize=None, halt=row.halt or "paused")
 
 
-def for_core_while_resizing(drawn: Workload, row: StoredWorkload) -> Workload:
+def workload_while_resizing(workload: Workload, row: StoredWorkload) -> Workload:
     """Return a resize's snapshot: the worker runs on its new devices, and leaves the rest.
 
     The new devices are taken at once, the old ones are free when the process is gone.
@@ -34,33 +34,37 @@ def for_core_while_resizing(drawn: Workload, row: StoredWorkload) -> Workload:
     assert row.resize is not None
     devices = tuple(share.device for share in row.resize.devices)
     now = None if row.stopping_since is None else int(row.stopping_since)
-    return shown_while_resizing(drawn, devices, now)
+    return as_if_resized(workload, devices, now)
 
 
-def shown_while_resizing(drawn: Workload, devices: tuple[int, ...], since: int | None) -> Workload:
+def as_if_resized(workload: Workload, devices: tuple[int, ...], since: int | None) -> Workload:
     """Return a stopping worker as if it ran on its new devices `since` then."""
-    (worker,) = drawn.workers
-    left = tuple(device for device in worker.devices if device not in devices)
-    stays = replace(worker, state=WorkerState.RUNNING, devices=devices, started=since, gone_by=None)
-    if not left:
-        return replace(drawn, workers=(stays,))
+    (worker,) = workload.workers
+    surplus = tuple(device for device in worker.devices if device not in devices)
+    resized = replace(
+        worker, state=WorkerState.RUNNING, devices=devices, started=since, gone_by=None
+    )
+    if not surplus:
+        return replace(workload, workers=(resized,))
     # With two workers the scheduler plans no resize (E2) until one of them is gone.
-    stays = replace(stays, gpus=MilliGpu(len(devices) * WHOLE_GPU))
-    leaves = Worker(
+    resized = replace(resized, gpus=MilliGpu(len(devices) * WHOLE_GPU))
+    releasing = Worker(
         name=f"{worker.name} (leaving)",
-        gpus=MilliGpu(len(left) * WHOLE_GPU),
+        gpus=MilliGpu(len(surplus) * WHOLE_GPU),
         state=WorkerState.STOPPING,
         node=worker.node,
-        devices=left,
+        devices=surplus,
         started=worker.started,
         gone_by=worker.gone_by,
     )
-    return replace(drawn, workers=(stays, leaves), min_workers=1, gpus_min=None, gpus_max=None)
+    return replace(
+        workload, workers=(resized, releasing), min_workers=1, gpus_min=None, gpus_max=None
+    )
 
 
-def coming(row: StoredWorkload) -> tuple[DeviceShare, ...]:
+def incoming_devices(row: StoredWorkload) -> tuple[DeviceShare, ...]:
     """Return the devices that a worker will get and does not hold yet."""
     if row.resize is None:
         return ()
-    held = {share.device for share in row.record.workers[row.resize.index].devices}
-    return tuple(share for share in row.resize.devices if share.device not in held)
+    allocated = {share.device for share in row.record.workers[row.resize.index].devices}
+    return tuple(share for share in row.resize.devices if share.device not in allocated)

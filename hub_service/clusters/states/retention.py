@@ -16,54 +16,54 @@ DAY_S = 86_400.0
 class RetentionPolicy:
     """Limits of the retention: age, number, and minimum age."""
 
-    for_s: float = 30 * DAY_S
-    most: int = 10_000
-    at_least_s: float = 600.0
-    """Minimum age in seconds, even beyond `most`.
+    max_age_s: float = 30 * DAY_S
+    max_finished: int = 10_000
+    min_age_s: float = 600.0
+    """Minimum age in seconds, even beyond `max_finished`.
 
     A client that waits learns the outcome; one that lost its response finds its submission.
     """
 
 
-class Finished:
+class FinishedWorkloads:
     """Finished workloads of each user, in the order in which they ended."""
 
-    def __init__(self, rules: RetentionPolicy) -> None:
+    def __init__(self, policy: RetentionPolicy) -> None:
         """Start empty."""
-        self._rules = rules
+        self._policy = policy
         self._ended: dict[str, OrderedDict[WorkloadId, float]] = {}
-        self._many = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return self._many
+        return self._count
 
     def add(self, workload: WorkloadId, user: str, at: float) -> None:
         """Add a finished workload; a repeat changes nothing."""
         ended = self._ended.setdefault(user, OrderedDict())
         if workload not in ended:
             ended[workload] = at
-            self._many += 1
+            self._count += 1
 
     def discard(self, workload: WorkloadId, user: str) -> None:
         """Remove a workload that is gone, finished or not."""
         ended = self._ended.get(user, OrderedDict())
         if ended.pop(workload, None) is not None:
-            self._many -= 1
+            self._count -= 1
         if not ended:
             self._ended.pop(user, None)
 
     def next(self) -> tuple[float, WorkloadId] | None:
         """Return the next workload to forget and its time; None if there is none."""
-        if not self._many:
+        if not self._count:
             return None
-        rules = self._rules
+        policy = self._policy
         at, workload = min(_first(ended) for ended in self._ended.values())
-        due = at + rules.for_s, workload
-        if self._many <= rules.most:
+        due = at + policy.max_age_s, workload
+        if self._count <= policy.max_finished:
             return due
         _, user = max((len(ended), user) for user, ended in self._ended.items())
         at, workload = _first(self._ended[user])
-        return min(due, (at + rules.at_least_s, workload))
+        return min(due, (at + policy.min_age_s, workload))
 
 
 def _first(ended: "OrderedDict[WorkloadId, float]") -> tuple[float, WorkloadId]:

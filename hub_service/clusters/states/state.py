@@ -96,7 +96,7 @@ class ExitStatus:
 
     exit_code: int | None
     """Negative for a signal; None if unknown (a session's process, a lost worker)."""
-    told: bool = False
+    stop_requested: bool = False
     """True if its supervisor had been told to stop it."""
     killed: bool = False
     """True if processes of it were killed at the end of the grace of that stop."""
@@ -129,14 +129,14 @@ class Store(Protocol):
         self,
         rows: Sequence[StoredWorkload] = (),
         *,
-        gone: Sequence[WorkloadId] = (),
+        deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
-        gone_projects: Sequence[str] = (),
+        deleted_projects: Sequence[str] = (),
         soon: bool = False,
         urgent: bool = False,
     ) -> None:
-        """Write rows and projects, delete the `gone` ones, append events.
+        """Write rows and projects, delete `deleted` and `deleted_projects`, append events.
 
         `soon`: durable with the next write without it. `urgent`: also on a full disk, if possible.
 

@@ -53,13 +53,13 @@ def submitted(
     )
 
 
-def rows_of(spec: WorkloadSpec, *, now: float, most: int) -> list[StoredWorkload]:
+def rows_of(spec: WorkloadSpec, *, now: float, max_elements: int) -> list[StoredWorkload]:
     """Return the rows of a submission that is only tried; of an array at most so many elements."""
     specs = [spec]
     if spec.array is not None:
-        specs = [arrays.element(spec, index) for index in range(min(most, spec.array))]
-    steps = [submitted(one, now=now, checkpoint_dir="", log_dir="") for one in specs]
-    return [step.row for step in steps if step.row is not None]
+        specs = [arrays.element(spec, index) for index in range(min(max_elements, spec.array))]
+    transitions = [submitted(one, now=now, checkpoint_dir="", log_dir="") for one in specs]
+    return [transition.row for transition in transitions if transition.row is not None]
 
 
 def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
@@ -212,9 +212,9 @@ def free(row: StoredWorkload) -> StoredWorkload:
     """Drop all reservations of a job that leaves the queue."""
     for worker in row.record.workers:
         if worker.state == "reserved":
-            step = unreserved(row, worker.index)
-            assert step.row is not None
-            row = step.row
+            transition = unreserved(row, worker.index)
+            assert transition.row is not None
+            row = transition.row
     return row
 
 

@@ -35,27 +35,27 @@ def scaled(
             hint="Submit it again with --elastic and --workers.",
             code="not_scalable",
         )
-    most = spec.workers if workers is None else workers
-    least = min(spec.min_workers, most) if min_workers is None else min_workers
-    if most < 2:
+    upper = spec.workers if workers is None else workers
+    lower = min(spec.min_workers, upper) if min_workers is None else min_workers
+    if upper < 2:
         raise InvalidRequest(
             f"{row.id} is elastic: its --workers must be at least 2.",
             hint="To let it run with 1 worker, set --min-workers 1.",
         )
-    if least > most:
+    if lower > upper:
         raise InvalidRequest(
-            f"--min-workers {least} is more than --workers {most}.",
+            f"--min-workers {lower} is more than --workers {upper}.",
             hint="Ask for more --workers, or lower --min-workers.",
         )
-    if (most, least) == (spec.workers, spec.min_workers):
+    if (upper, lower) == (spec.workers, spec.min_workers):
         return Transition(row)
-    row = _with_numbers(row, most, least)
-    text = f"{by} set its workers to {least} to {most}"
-    surplus = [w.index for w in row.record.workers[most:] if w.state in {"starting", "running"}]
+    row = _with_numbers(row, upper, lower)
+    text = f"{by} set its workers to {lower} to {upper}"
+    surplus = [w.index for w in row.record.workers[upper:] if w.state in {"starting", "running"}]
     if not surplus:
         return Transition(trimmed(row), (("scaled", text),))
-    step = stopped(row, surplus, StateReason("scaled", text), now=now)
-    return Transition(step.row, (("scaled", text), *step.events))
+    transition = stopped(row, surplus, StateReason("scaled", text), now=now)
+    return Transition(transition.row, (("scaled", text), *transition.events))
 
 
 def trimmed(row: StoredWorkload) -> StoredWorkload:
@@ -72,13 +72,13 @@ def with_scale(row: StoredWorkload) -> StoredWorkload:
     """Apply the changed numbers of workers to a stored row: its spec is written once."""
     if row.scale is None:
         return row
-    most, least = row.scale
-    spec = replace(row.spec, workers=most, min_workers=least)
+    upper, lower = row.scale
+    spec = replace(row.spec, workers=upper, min_workers=lower)
     return replace(row, record=replace(row.record, spec=spec))
 
 
-def _with_numbers(row: StoredWorkload, most: int, least: int) -> StoredWorkload:
+def _with_numbers(row: StoredWorkload, upper: int, lower: int) -> StoredWorkload:
     known = row.record.workers
-    more = tuple(WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(known), most))
+    more = tuple(WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(known), upper))
     record = replace(row.record, workers=known + more)
-    return with_scale(replace(row, record=record, scale=(most, least)))
+    return with_scale(replace(row, record=record, scale=(upper, lower)))

@@ -14,20 +14,22 @@ from runai.hub_service.model.records import Allocation, Process, WorkloadId, Wor
 
 
 @dataclass(slots=True)
-class _OfNode:
+class _NodeAllocations:
     """Allocations of one node, with the devices and boot time they were built from."""
 
     devices: Sequence[Device] = ()
     booted: float | None = None
-    of: dict[WorkloadId, tuple[WorkloadRecord, list[Allocation]]] = field(default_factory=dict)
+    by_workload: dict[WorkloadId, tuple[WorkloadRecord, list[Allocation]]] = field(
+        default_factory=dict
+    )
 
 
-class Allocations:
+class AgentAllocations:
     """The last allocations of each node."""
 
     def __init__(self) -> None:
         """Start without nodes."""
-        self._nodes: dict[str, _OfNode] = {}
+        self._nodes: dict[str, _NodeAllocations] = {}
 
     def of(
         self,
@@ -36,30 +38,31 @@ class Allocations:
         rows: Iterable[StoredWorkload],
         *,
         booted: float | None = None,
-        told: Callable[[Process], Process] = lambda process: process,
+        convert: Callable[[Process], Process] = lambda process: process,
     ) -> list[Allocation]:
         """Return the running and stopping workers on a node; unchanged ones as the same object.
 
-        `told` converts a process to the one the agent sees; its result is the same until `booted`
+        `convert` maps a process to the one the agent sees; its result is the same until `booted`
         changes.
         """
-        before = self._nodes.get(node, _OfNode())
+        before = self._nodes.get(node, _NodeAllocations())
         is_same = before.devices is devices and before.booted == booted
-        now = self._nodes[node] = _OfNode(devices, booted)
+        now = self._nodes[node] = _NodeAllocations(devices, booted)
         for row in rows:
             record = row.record
-            known = before.of.get(record.id) if is_same else None
+            known = before.by_workload.get(record.id) if is_same else None
             if known is None or known[0] is not record:
-                known = record, _allocations(row, node, devices, told)
+                known = record, _allocations(row, node, devices, convert)
             if known[1]:
-                now.of[record.id] = known
-        return [one for _, drawn in now.of.values() for one in drawn]
+                now.by_workload[record.id] = known
+        return [entry for _, allocations in now.by_workload.values() for entry in allocations]
 
 
 def _allocations(
-    row: StoredWorkload, node: str, devices: Sequence[Device], told: Callable[[Process], Process]
+    row: StoredWorkload, node: str, devices: Sequence[Device], convert: Callable[[Process], Process]
 ) -> list[Allocation]:
-    found = [allocation(row.record, w, devices) for w in row.active if w.node == node]
+    allocations = [allocation(row.record, w, devices) for w in row.active if w.node == node]
     return [
-        one if one.process is None else replace(one, process=told(one.process)) for one in found
+        entry if entry.process is None else replace(entry, process=convert(entry.process))
+        for entry in allocations
     ]

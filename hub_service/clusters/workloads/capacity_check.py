@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runai.hub_service.clusters.states.resize import coming
+from runai.hub_service.clusters.states.resize import incoming_devices
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import WorkloadSpec, WorkloadState
@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Res
 
 
 @dataclass(slots=True)
-class DeviceUse:
+class CapacityUse:
     """Use of each device by workers, by node and device number."""
 
     milli: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class DeviceUse:
     memory_mib: Counter[str] = field(default_factory=Counter)
     """By node, as `cpu_milli`."""
 
-    def book_beside(self, spec: WorkloadSpec, node: str, sign: int = 1) -> None:
+    def book_cpu_and_memory(self, spec: WorkloadSpec, node: str, sign: int = 1) -> None:
         """Add a worker's CPU and memory; subtract them with sign -1."""
         self.cpu_milli[node] += sign * spec.cpu_milli
         self.memory_mib[node] += sign * spec.memory_mib
@@ -102,22 +102,24 @@ def _without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
     return many
 
 
-def sum_device_use(
+def sum_capacity_use(
     rows: Iterable[StoredWorkload],
     nodes: Mapping[str, Sequence[Device]],
     capacities: Mapping[str, NodeCapacity],
-) -> DeviceUse:
+) -> CapacityUse:
     """Sum what starting, running and stopping workers hold, and their pending resizes."""
-    held = DeviceUse(capacities=capacities)
+    capacity_use = CapacityUse(capacities=capacities)
     memory = {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
         for worker in row.record.workers:
             if worker.state in ACTIVE:
-                held.book_beside(row.spec, worker.node)
+                capacity_use.book_cpu_and_memory(row.spec, worker.node)
             if worker.state in ACTIVE and worker.devices:
                 mib = memory.get(worker.node, 0)
-                held.book(row.spec, worker.node, (*worker.devices, *coming(row)), mib)
-    return held
+                capacity_use.book(
+                    row.spec, worker.node, (*worker.devices, *incoming_devices(row)), mib
+                )
+    return capacity_use
 
 
 def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
@@ -133,9 +135,9 @@ def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
             return f"{row.id} has no worker {start.worker}"
     up = {worker.name for worker in row.active} | {start.worker for start in starts}
     unfinished = sum(worker.state != "finished" for worker in record.workers)
-    least = min(row.spec.min_workers, unfinished)
-    if len(up) < least:
-        return f"{row.id} needs {least} workers at once, the plan starts {len(up)}"
+    min_workers = min(row.spec.min_workers, unfinished)
+    if len(up) < min_workers:
+        return f"{row.id} needs {min_workers} workers at once, the plan starts {len(up)}"
     return ""
 
 
@@ -143,33 +145,33 @@ def refusal_of_place(
     spec: WorkloadSpec,
     decisions: Sequence[Start | Reserve | Resize],
     nodes: Mapping[str, Sequence[Device]],
-    held: DeviceUse | None = None,
+    capacity_use: CapacityUse | None = None,
 ) -> str:
-    """Return why these devices cannot be granted, or ""; then add them all to `held`."""
+    """Return why these devices cannot be granted, or ""; then add them all to `capacity_use`."""
     booked: list[tuple[Start | Reserve | Resize, int]] = []
     refusal = ""
     for decision in decisions:
         refusal = _no_such_place(decision, nodes)
         if refusal:
             break
-        if held is None:
+        if capacity_use is None:
             continue
         mib = device_memory(nodes[decision.node])
-        held.book(spec, decision.node, decision.devices, mib)
+        capacity_use.book(spec, decision.node, decision.devices, mib)
         if isinstance(decision, Start):
-            held.book_beside(spec, decision.node)
+            capacity_use.book_cpu_and_memory(spec, decision.node)
         booked.append((decision, mib))
-        if (full := held.overfilled(decision.node, decision.devices, mib)) is not None:
+        if (full := capacity_use.overfilled(decision.node, decision.devices, mib)) is not None:
             refusal = f"device {full} of {decision.node} has no room for it"
             break
-        if isinstance(decision, Start) and (what := held.lacks(spec, decision.node)):
+        if isinstance(decision, Start) and (what := capacity_use.lacks(spec, decision.node)):
             refusal = f"{decision.node} has too little {what} for it"
             break
-    if refusal and held is not None:
+    if refusal and capacity_use is not None:
         for decision, mib in booked:
-            held.book(spec, decision.node, decision.devices, mib, sign=-1)
+            capacity_use.book(spec, decision.node, decision.devices, mib, sign=-1)
             if isinstance(decision, Start):
-                held.book_beside(spec, decision.node, sign=-1)
+                capacity_use.book_cpu_and_memory(spec, decision.node, sign=-1)
     return refusal
 
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import assert_never, cast
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.resize import coming, without_resize
+from runai.hub_service.clusters.states.resize import incoming_devices, without_resize
 from runai.hub_service.clusters.states.state import ACTIVE, Grant, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads.capacity_check import (
     refusal_of_gang,
     refusal_of_place,
-    sum_device_use,
+    sum_capacity_use,
 )
-from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import StateReason, WorkloadId
@@ -33,12 +33,12 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 
 
-class PlanSteps:
+class PlanTransitions:
     """A plan's transition for each row; the rows themselves stay unchanged."""
 
     def __init__(
         self,
-        rows: WorkloadIndexer,
+        workload_index: WorkloadIndex,
         nodes: Mapping[str, Sequence[Device]],
         capacities: Mapping[str, NodeCapacity],
         *,
@@ -46,15 +46,15 @@ class PlanSteps:
         free_port: Callable[[], int],
     ) -> None:
         """Start with the current rows and devices."""
-        self.steps: dict[WorkloadId, Transition] = {}
+        self.transitions: dict[WorkloadId, Transition] = {}
         self.refused: list[Refused] = []
         self.waits: Sequence[Wait] = ()
         """The waits at the plan's end."""
-        self._rows = rows
+        self._workload_index = workload_index
         self._nodes = nodes
         self._now = now
         self._free_port = free_port
-        self._held = sum_device_use(rows.holding(), nodes, capacities)
+        self._capacity_use = sum_capacity_use(workload_index.active_rows(), nodes, capacities)
 
     def convert(self, plan: Plan) -> None:
         """Convert the decisions in order; a workload's starts together, and its stops together.
@@ -65,8 +65,8 @@ class PlanSteps:
         for it elsewhere is still there when it has gone.
         """
         self.waits = _trailing_waits(plan.decisions)
-        others = plan.decisions[: len(plan.decisions) - len(self.waits)]
-        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in others]):
+        actions = plan.decisions[: len(plan.decisions) - len(self.waits)]
+        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in actions]):
             first = group[0]
             row = self._row(first.workload)
             if row is None:
@@ -97,17 +97,19 @@ class PlanSteps:
             self._merge(row, user_actions.waiting(row, wait))
 
     def _row(self, workload: WorkloadId) -> StoredWorkload | None:
-        step = self.steps.get(workload)
-        return self._rows.row(workload) if step is None else step.row
+        transition = self.transitions.get(workload)
+        return self._workload_index.row(workload) if transition is None else transition.row
 
-    def _merge(self, row: StoredWorkload, step: Transition) -> None:
-        before = self.steps.get(row.id)
+    def _merge(self, row: StoredWorkload, transition: Transition) -> None:
+        before = self.transitions.get(row.id)
         if before is None:
-            if step.row is not row:
-                self.steps[row.id] = step
+            if transition.row is not row:
+                self.transitions[row.id] = transition
             return
-        passing = before.passing and step.passing
-        self.steps[row.id] = Transition(step.row, (*before.events, *step.events), passing=passing)
+        passing = before.passing and transition.passing
+        self.transitions[row.id] = Transition(
+            transition.row, (*before.events, *transition.events), passing=passing
+        )
 
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))
@@ -117,7 +119,7 @@ class PlanSteps:
         if not starts:
             return
         refusal = refusal_of_gang(row, starts)
-        refusal = refusal or refusal_of_place(row.spec, starts, self._nodes, self._held)
+        refusal = refusal or refusal_of_place(row.spec, starts, self._nodes, self._capacity_use)
         if refusal:
             for start in starts:
                 self._refuse(row.id, start.worker, refusal)
@@ -138,8 +140,8 @@ class PlanSteps:
             self._merge(row, lifecycle.stopped(row, indexes, reason, now=self._now))
         elif row.resize is not None and row.record.workers[row.resize.index].name in named:
             record = replace(row.record, reason=reason)
-            stays_away = without_resize(replace(row, record=record))
-            self._merge(row, Transition(stays_away, (("stopping", reason.text),)))
+            cancelled = without_resize(replace(row, record=record))
+            self._merge(row, Transition(cancelled, (("stopping", reason.text),)))
 
     def _resize(self, row: StoredWorkload, decision: Resize) -> None:
         """Restart an elastic worker on other devices of its node, unless that has begun."""
@@ -154,10 +156,10 @@ class PlanSteps:
         if worker.state not in ACTIVE or row.halt or row.intent != "run":
             self._refuse(row.id, decision.worker, f"{decision.worker} does not run")
             return
-        has = {share.device for share in (*worker.devices, *coming(row))}
+        has = {share.device for share in (*worker.devices, *incoming_devices(row))}
         more = tuple(share for share in decision.devices if share.device not in has)
         gained = replace(decision, devices=more)
-        refusal = refusal_of_place(row.spec, [gained], self._nodes, self._held)
+        refusal = refusal_of_place(row.spec, [gained], self._nodes, self._capacity_use)
         if decision.node != worker.node:
             refusal = f"{decision.worker} runs on {worker.node}, not on {decision.node}"
         if refusal:
@@ -183,8 +185,8 @@ class PlanSteps:
 
 def _trailing_waits(decisions: Sequence[Decision]) -> Sequence[Wait]:
     """Return the waits at a plan's end."""
-    others = (n for n, d in enumerate(reversed(decisions)) if not isinstance(d, Wait))
-    waits = next(others, len(decisions))
+    non_waits = (n for n, d in enumerate(reversed(decisions)) if not isinstance(d, Wait))
+    waits = next(non_waits, len(decisions))
     return cast("Sequence[Wait]", decisions[len(decisions) - waits :])
 
 

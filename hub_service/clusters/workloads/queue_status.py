@@ -13,7 +13,7 @@ from itertools import groupby
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.states.state import Store, StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import wants_devices
-from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.model.records import HistoryEvent, WorkloadId
 from runai.hub_service.scheduler.model.snapshot import Wait
 
@@ -23,7 +23,7 @@ LONG = 300
 
 async def store_waits(
     waits: Sequence[Wait],
-    rows: WorkloadIndexer,
+    index: WorkloadIndex,
     store: Store,
     *,
     clock: Callable[[], float],
@@ -34,42 +34,42 @@ async def store_waits(
     Short queues come first, and other tasks run between long ones. `announce` wakes the watchers. A
     workload that was deleted or suspended during the cycle is skipped.
     """
-    if rows.has_arrays:
-        waits = [wait for queue in _queues(waits) for wait in _as_lines(queue, rows)]
-    for queue in sorted(_queues(rows.unsaid(waits)), key=len):
-        if _store_queue(queue, rows, store, clock()):
+    if index.has_arrays:
+        waits = [wait for queue in _queues(waits) for wait in _as_lines(queue, index)]
+    for queue in sorted(_queues(index.unreported_waits(waits)), key=len):
+        if _store_queue(queue, index, store, clock()):
             announce()
         if len(queue) > LONG:
             await asyncio.sleep(0)
 
 
-def _store_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now: float) -> bool:
+def _store_queue(queue: Sequence[Wait], index: WorkloadIndex, store: Store, now: float) -> bool:
     """Store one queue's waits; return True if any row has changed."""
-    told: list[tuple[Wait, StoredWorkload]] = []
-    first: list[StoredWorkload] = []
+    updates: list[tuple[Wait, StoredWorkload]] = []
+    first_waits: list[StoredWorkload] = []
     events: list[tuple[str, HistoryEvent]] = []
     for wait in queue:
-        row = rows.row(wait.workload)
+        row = index.row(wait.workload)
         if row is None or not wants_devices(row):
             continue
         if user_actions.is_reported(row.record, wait):
-            rows.reported_waits[wait.workload] = wait
+            index.reported_waits[wait.workload] = wait
             continue
-        step = user_actions.waiting(row, wait)
-        assert step.row is not None
-        told.append((wait, step.row))
-        if not step.passing:
-            first.append(step.row)
-            events += [(row.id, HistoryEvent(now, *line)) for line in step.events]
-    if first:
-        store.save(first, events=events, soon=True)
-    for wait, row in told:
-        rows.update_queue_status(row)
-        rows.reported_waits[wait.workload] = wait
-    return bool(told)
+        transition = user_actions.waiting(row, wait)
+        assert transition.row is not None
+        updates.append((wait, transition.row))
+        if not transition.passing:
+            first_waits.append(transition.row)
+            events += [(row.id, HistoryEvent(now, *line)) for line in transition.events]
+    if first_waits:
+        store.save(first_waits, events=events, soon=True)
+    for wait, row in updates:
+        index.update_queue_status(row)
+        index.reported_waits[wait.workload] = wait
+    return bool(updates)
 
 
-def _as_lines(queue: Sequence[Wait], rows: WorkloadIndexer) -> Iterator[Wait]:
+def _as_lines(queue: Sequence[Wait], index: WorkloadIndex) -> Iterator[Wait]:
     """Yield a queue with one wait for each array: that of its next element.
 
     So a position counts the lines ahead as a list shows them, and an array is one line.
@@ -78,8 +78,8 @@ def _as_lines(queue: Sequence[Wait], rows: WorkloadIndexer) -> Iterator[Wait]:
     position = 0
     for wait in queue:
         workload = wait.workload
-        if (rest := rows.rest_with(workload)) is not None:
-            workload = rest[0].id
+        if (array_element := index.array_of_element(workload)) is not None:
+            workload = array_element[0].id
             if workload in arrays:
                 continue
             arrays.add(workload)

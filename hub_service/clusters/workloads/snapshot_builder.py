@@ -9,11 +9,11 @@ from dataclasses import replace
 from math import ceil
 
 from runai.hub_service.clusters.states.membership import (
-    most_gpus,
+    max_gpus_of,
     must_not_grow,
     throughput_for_core,
 )
-from runai.hub_service.clusters.states.resize import for_core_while_resizing
+from runai.hub_service.clusters.states.resize import workload_while_resizing
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model import time_limits
@@ -59,14 +59,14 @@ def snapshot(
 ) -> Snapshot:
     """Return everything that a decision may depend on, with the given `workloads`."""
     parents = {project.spec.parent for project in projects}
-    drawn = tuple(
+    snapshot_nodes = tuple(
         _node(name, devices, capacities.get(name, NodeCapacity()))
         for name, devices in sorted(nodes.items())
     )
-    types = {node.gpu_type for node in drawn}
+    types = {node.gpu_type for node in snapshot_nodes}
     return Snapshot(
         now=int(now),
-        nodes=drawn,
+        nodes=snapshot_nodes,
         projects=tuple(project_for_core(project, parents, types) for project in projects),
         workloads=workloads,
     )
@@ -88,14 +88,14 @@ def workload_for_core(
     """
     record, rules = row.record, rules or ElasticRules()
     if row.resize is not None:
-        return for_core_while_resizing(_build_workload(row, row.active, rules), row)
+        return workload_while_resizing(_build_workload(row, row.active, rules), row)
     if wants_devices(row):
-        shown = [w for w in record.workers if w.state != "finished"]
+        workers = [w for w in record.workers if w.state != "finished"]
     else:
-        shown = list(row.active)
+        workers = list(row.active)
     if must_not_grow(record, now, rules):
-        shown = list(row.active)
-    return _build_workload(row, shown, rules) if shown else None
+        workers = list(row.active)
+    return _build_workload(row, workers, rules) if workers else None
 
 
 def wants_devices(row: StoredWorkload) -> bool:
@@ -104,11 +104,11 @@ def wants_devices(row: StoredWorkload) -> bool:
 
 
 def _build_workload(
-    row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules
+    row: StoredWorkload, workers: Sequence[WorkerRecord], rules: ElasticRules
 ) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
-    starts = [int(w.started) for w in shown if w.started is not None and w.state in _UP]
+    starts = [int(w.started) for w in workers if w.started is not None and w.state in _UP]
     return Workload(
         name=record.id,
         project=spec.project,
@@ -123,10 +123,10 @@ def _build_workload(
         else time_limits.bound_for_core(
             spec.max_runtime, record.ran_s, record.runs_since, min(starts, default=None)
         ),
-        min_workers=min(spec.min_workers, len(shown)),
+        min_workers=min(spec.min_workers, len(workers)),
         # A job may have been scaled below its guarantee, or show fewer workers while it shrinks.
-        guaranteed_workers=spec.guaranteed_workers and min(spec.guaranteed_workers, len(shown)),
-        workers=tuple(_worker(row, worker) for worker in shown),
+        guaranteed_workers=spec.guaranteed_workers and min(spec.guaranteed_workers, len(workers)),
+        workers=tuple(_worker(row, worker) for worker in workers),
         pauses=tuple(int(at) for at in record.pauses),
         checkpointed=_checkpointed(row),
         saves=record.saves,
@@ -135,7 +135,9 @@ def _build_workload(
         gpus_max=spec.gpus_max or None,
         throughput={}
         if elastic is None
-        else throughput_for_core(elastic.throughput, most_gpus(record), pays_from=rules.pays_from),
+        else throughput_for_core(
+            elastic.throughput, max_gpus_of(record), pays_from=rules.pays_from
+        ),
         resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
         array_index=spec.array_index,
     )
@@ -164,7 +166,7 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
         node=worker.node if placed else None,
         devices=tuple(share.device for share in worker.devices),
         started=int(worker.started) if placed and worker.started is not None else None,
-        gone_by=_gone_by(row) if worker.state == "stopping" else None,
+        gone_by=_kill_time(row) if worker.state == "stopping" else None,
         cpu_milli=spec.cpu_milli,
         memory_mib=Mib(spec.memory_mib),
         gpu_types=spec.gpu_types,
@@ -172,7 +174,7 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
     )
 
 
-def _gone_by(row: StoredWorkload) -> int | None:
+def _kill_time(row: StoredWorkload) -> int | None:
     """Return when a stopping workload is killed, if it has not ended by itself."""
     since = row.stopping_since
     return None if since is None else ceil(since + row.spec.grace_seconds)

@@ -31,14 +31,14 @@ from runai.hub_service.clusters.states.state import (
     Transition,
 )
 from runai.hub_service.clusters.workloads import snapshot_builder
-from runai.hub_service.clusters.workloads.agent_allocations import Allocations
+from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
-from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
+from runai.hub_service.clusters.workloads.plan_executor import PlanTransitions
 from runai.hub_service.clusters.workloads.queue_status import store_waits
-from runai.hub_service.clusters.workloads.stored_projects import RecordedProjects
+from runai.hub_service.clusters.workloads.stored_projects import StoredProjects
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
-from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
@@ -63,7 +63,7 @@ from runai.hub_service.wire.elastic_messages import WorkerStatus
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 
-class RecordedCluster:
+class StoredCluster:
     """Store of workloads and projects that carries out plans on their rows."""
 
     def __init__(
@@ -75,7 +75,7 @@ class RecordedCluster:
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: RetentionPolicy | None = None,
+        retention: RetentionPolicy | None = None,
         enforced: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -91,21 +91,21 @@ class RecordedCluster:
         self._capacities = dict(capacities or {})
         self._api_url = api_url
         self._clock = clock
-        self._rows = WorkloadIndexer(
+        self._index = WorkloadIndex(
             store.rows(),
-            keeping or RetentionPolicy(),
-            make=lambda spec, now: _row_of(self._new(spec, now, "")),
+            retention or RetentionPolicy(),
+            make=lambda spec, now: _row_of(self._submission(spec, now, "")),
             slots=lambda spec: slots(spec, self._nodes, self._capacities),
         )
-        self._waking = ChangeSignal()
-        self._projects = RecordedProjects(
+        self._change_signal = ChangeSignal()
+        self._projects = StoredProjects(
             store,
-            self._rows,
+            self._index,
             clock=clock,
-            keep=partial(self._commit, quietly=True),
-            announce=self._waking.announce,
+            commit=partial(self._commit, quietly=True),
+            announce=self._change_signal.announce,
         )
-        self._allocations = Allocations()
+        self._allocations = AgentAllocations()
         self._unsaved_pauses = Counter[str]()
 
     # -- for subclasses to override --------------------------------------------------------------
@@ -133,7 +133,7 @@ class RecordedCluster:
         del user
         return None
 
-    def is_of_another(self, row: StoredWorkload) -> bool:
+    def belongs_to_former_user(self, row: StoredWorkload) -> bool:
         """Return True if a workload is another person's than its user's account is now."""
         del row
         return False
@@ -146,58 +146,58 @@ class RecordedCluster:
 
     async def changed(self) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
-        await self._waking.changed()
+        await self._change_signal.changed()
 
     async def observe(self) -> Snapshot:
         """Return the scheduler's next snapshot."""
-        self._waking.observed()
+        self._change_signal.observed()
         now = self._clock()
-        drawn = self._rows.for_core(now, self._elastic)
+        workloads = self._index.for_core(now, self._elastic)
         projects = self._projects.records()
-        return snapshot_builder.snapshot(now, self._nodes, projects, drawn, self._capacities)
+        return snapshot_builder.snapshot(now, self._nodes, projects, workloads, self._capacities)
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        carried = PlanSteps(
-            self._rows,
+        plan_transitions = PlanTransitions(
+            self._index,
             self._nodes,
             self._capacities,
             now=self._clock(),
             free_port=self.free_port,
         )
-        carried.convert(plan)
-        self._commit(carried.steps, quietly=True)
+        plan_transitions.convert(plan)
+        self._commit(plan_transitions.transitions, quietly=True)
         await store_waits(
-            carried.waits,
-            self._rows,
+            plan_transitions.waits,
+            self._index,
             self._store,
             clock=self._clock,
-            announce=partial(self._waking.announce, core=False),
+            announce=partial(self._change_signal.announce, core=False),
         )
-        return carried.refused
+        return plan_transitions.refused
 
     # -- workloads -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
-        if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
-            return again
+        if specs and (existing := self._index.keyed(specs[0].user, specs[0].key)):
+            return existing
         self._refuse_used_names(specs)
         now = self._clock()
-        self._commit({spec.id: self._new(spec, now, new_uid(now)) for spec in specs})
-        return [self._rows[spec.id].record for spec in specs]
+        self._commit({spec.id: self._submission(spec, now, new_uid(now)) for spec in specs})
+        return [self._index[spec.id].record for spec in specs]
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
         names: set[WorkloadId] = set()
         for spec in specs:
             for workload in arrays.names_of(spec):
-                taken = self._rows.record(workload)
+                taken = self._index.record(workload)
                 if taken is not None or workload in names:
                     raise user_actions.name_taken(workload, taken.state if taken else "")
                 names.add(workload)
 
-    def _new(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
+    def _submission(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
         own, logs = self.directories(spec, now)
         return user_actions.submitted(
             spec,
@@ -210,48 +210,48 @@ class RecordedCluster:
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user has submitted under a key."""
-        return self._rows.keyed(user, key)
+        return self._index.keyed(user, key)
 
     async def unfinished_jobs(self, user: str) -> int:
         """Return the number of a user's unfinished jobs."""
-        return self._rows.unfinished_jobs(user)
+        return self._index.unfinished_jobs(user)
 
     async def names(self) -> Container[WorkloadId]:
         """Return the names in use."""
-        return self._rows.names
+        return self._index.names
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
-        return self._rows.records()
+        return self._index.records()
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload, an element of an array, or a whole array."""
-        record = self._rows.record(workload)
+        record = self._index.record(workload)
         return self._row(workload).record if record is None else record
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""
         await self.workload(workload)
-        rest = self._rows.rest_with(workload)
-        return self._store.history(workload if rest is None else rest[0].id)
+        array_element = self._index.array_of_element(workload)
+        return self._store.history(workload if array_element is None else array_element[0].id)
 
     async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Take a job out of the queue and stop it if it runs."""
         now = self._clock()
-        rows = self._unfinished_parts(self._same(workload, uid))
-        steps = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
-        self._commit(steps, urgent=True)
+        rows = self._unfinished_parts(self._checked_id(workload, uid))
+        transitions = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
+        self._commit(transitions, urgent=True)
         return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue at its original place."""
-        rows = self._unfinished_parts(self._same(workload, uid))
+        rows = self._unfinished_parts(self._checked_id(workload, uid))
         self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         return await self.workload(workload)
 
     def _unfinished_parts(self, workload: WorkloadId) -> list[StoredWorkload]:
         """Return the rows that a name stands for; of an array only those that have not ended."""
-        rows = [self._row(part) for part in self._rows.parts(workload)]
+        rows = [self._row(part) for part in self._index.parts(workload)]
         left = [row for row in rows if not row.record.state.finished]
         return rows if len(rows) == 1 else left
 
@@ -265,61 +265,65 @@ class RecordedCluster:
         uid: str = "",
     ) -> WorkloadRecord:
         """Set the bounds of an elastic job's workers; None: unchanged."""
-        row, now = self._one(self._same(workload, uid)), self._clock()
-        step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
-        self._commit({workload: step})
+        row, now = self._single_row(self._checked_id(workload, uid)), self._clock()
+        transition = worker_bounds.scaled(
+            row, workers=workers, min_workers=min_workers, by=by, now=now
+        )
+        self._commit({workload: transition})
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Stop it if it runs, and delete it when its processes have gone."""
-        now, parts = self._clock(), self._rows.parts(self._same(workload, uid))
-        steps = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts}
-        self._commit(steps, urgent=True)
+        now, parts = self._clock(), self._index.parts(self._checked_id(workload, uid))
+        transitions = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts}
+        self._commit(transitions, urgent=True)
 
     async def attach(
         self, workload: WorkloadId, process: Process, *, uid: str = ""
     ) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
-        row = self._one(self._same(workload, uid))
+        row = self._single_row(self._checked_id(workload, uid))
         user_actions.refuse_unless_attachable(row, process)
         self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
     async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
-        row = self._one(self._same(workload, uid))
+        row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.released(row, why=why, now=self._clock())})
         return self._row(workload).record
 
     async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
-        row = self._one(self._same(workload, uid))
+        row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.regained(row, by=by)})
         return self._row(workload).record
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
         while (record := await self.workload(workload)) == seen:
-            await self._waking.next()
+            await self._change_signal.next()
         return record
 
     async def environment(
         self, workload: WorkloadId, worker: int = 0, *, uid: str = ""
     ) -> WorkerEnvironment:
         """Return the environment with which a spawner starts a session on its devices."""
-        row = self._one(self._same(workload, uid))
+        row = self._single_row(self._checked_id(workload, uid))
         if not 0 <= worker < len(row.record.workers):
             raise NotFound(
                 f"{workload} has no worker {worker}.",
                 hint=f"Its workers are numbered from 0 to {len(row.record.workers) - 1}.",
             )
-        if (held := row.record.workers[worker]).state not in ACTIVE:
+        if (worker_record := row.record.workers[worker]).state not in ACTIVE:
             raise Conflict(
                 f"{workload} holds no GPUs now ({row.record.state}).",
                 hint="Wait until it is started.",
                 code="no_allocation",
             )
-        return WorkerEnvironment(self.variables(row, held), row.spec.workdir, row.spec.umask)
+        return WorkerEnvironment(
+            self.variables(row, worker_record), row.spec.workdir, row.spec.umask
+        )
 
     def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""
@@ -341,7 +345,7 @@ class RecordedCluster:
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return the workloads that hold devices or have released them."""
-        return self._rows.holders()
+        return self._index.holders()
 
     async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node."""
@@ -349,7 +353,7 @@ class RecordedCluster:
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
-        return self._allocations.of(node, self._nodes.get(node, ()), self._rows.holding())
+        return self._allocations.of(node, self._nodes.get(node, ()), self._index.active_rows())
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
@@ -367,10 +371,10 @@ class RecordedCluster:
         after = with_faults(before, faults)
         if after != before:
             self._nodes = {**self._nodes, node: after}
-            self._commit(record_faults(node, before, after, self._rows.values()))
-            self._waking.announce()
+            self._commit(record_faults(node, before, after, self._index.values()))
+            self._change_signal.announce()
 
-    async def note_holders(self, node: str, seen: NodeReport) -> None:
+    async def note_holders(self, node: str, report: NodeReport) -> None:
         """Do nothing: this cluster grants the devices itself."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
@@ -396,49 +400,51 @@ class RecordedCluster:
         row = self._row(workload)
         self._commit({workload: lifecycle.running(row, index, process, now=self._clock())})
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, exit_status: ExitStatus) -> None:
         """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
-        step = lifecycle.exited(row, index, ending, now=self._clock())
-        self._commit({workload: step}, urgent=row.intent != "run")
+        transition = lifecycle.exited(row, index, exit_status, now=self._clock())
+        self._commit({workload: transition}, urgent=row.intent != "run")
 
     def report_checkpoint(
         self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
     ) -> None:
         """Record whether a pause, known by its stops, left a new checkpoint; None: unknown."""
-        if (row := self._rows.row(workload)) is None:
+        if (row := self._index.row(workload)) is None:
             return
-        step = outcomes.examined(row, stops, is_new=is_new)
-        self._commit({workload: step}, quietly=True)
-        if step.events:
+        transition = outcomes.examined(row, stops, is_new=is_new)
+        self._commit({workload: transition}, quietly=True)
+        if transition.events:
             self._unsaved_pauses[row.spec.project] += 1
 
     def report_code(self, workload: WorkloadId, attempt: int, code: Code | None) -> None:
         """Record the code with which an attempt started; None: unknown."""
-        if (row := self._rows.row(workload)) is not None:
-            step = code_changes.noted(row, attempt, code)
-            self._commit({workload: step}, quietly=True, soon=True)
+        if (row := self._index.row(workload)) is not None:
+            transition = code_changes.noted(row, attempt, code)
+            self._commit({workload: transition}, quietly=True, soon=True)
 
-    def end_start(self, workload: WorkloadId, attempt: int, ending: ExitStatus) -> None:
+    def end_start(self, workload: WorkloadId, attempt: int, exit_status: ExitStatus) -> None:
         """Apply an exit to the workers of a start that have not begun."""
-        row = self._rows.row(workload)
+        row = self._index.row(workload)
         for worker in row.active if row is not None else ():
             if worker.attempt == attempt and worker.state == "starting":
-                self.report_exit(workload, worker.index, ending)
+                self.report_exit(workload, worker.index, exit_status)
 
     def set_aside(self, user: str, reason: StateReason) -> None:
         """Set all jobs of a user aside that are in the queue, until `take_up`."""
-        steps = {row.id: set_aside.set_aside(row, reason) for row in self._jobs_of(user)}
-        self._commit({name: step for name, step in steps.items() if step is not None})
+        transitions = {row.id: set_aside.set_aside(row, reason) for row in self._jobs_of(user)}
+        self._commit(
+            {name: transition for name, transition in transitions.items() if transition is not None}
+        )
 
     def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
         """Set a job aside of which a start cannot go on; an elastic one goes on without it."""
-        row, now = self._rows.row(workload), self._clock()
+        row, now = self._index.row(workload), self._clock()
         if row is None:
             return
-        if (step := set_aside.start_put_off(row, attempt, reason, now=now)) is not None:
-            self._commit({workload: step})
-        self.end_start(workload, attempt, ExitStatus(None, told=True))
+        if (transition := set_aside.start_put_off(row, attempt, reason, now=now)) is not None:
+            self._commit({workload: transition})
+        self.end_start(workload, attempt, ExitStatus(None, stop_requested=True))
 
     def take_up(self, user: str) -> None:
         """Put a user's jobs that were set aside back into the queue."""
@@ -447,7 +453,7 @@ class RecordedCluster:
             {
                 row.id: set_aside.taken_up(row, uid)
                 for row in self._jobs_of(user)
-                if row.record.is_set_aside and not self.is_of_another(row)
+                if row.record.is_set_aside and not self.belongs_to_former_user(row)
             }
         )
 
@@ -462,7 +468,7 @@ class RecordedCluster:
         )
 
     def _jobs_of(self, user: str) -> list[StoredWorkload]:
-        return [row for row in self._rows.values() if row.spec.user == user]
+        return [row for row in self._index.values() if row.spec.user == user]
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
@@ -473,41 +479,47 @@ class RecordedCluster:
     def report_time(self) -> float | None:
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
-        steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
-        self._commit({workload: step for workload, step in steps.items() if step is not None})
-        for workload in self._rows.outlived(now):
+        transitions = {row.id: lifecycle.due(row, now=now) for row in self._index.timed()}
+        self._commit(
+            {
+                workload: transition
+                for workload, transition in transitions.items()
+                if transition is not None
+            }
+        )
+        for workload in self._index.expired(now):
             self._commit({workload: Transition(None, aged=True)}, quietly=True)
-        return self._rows.next_due()
+        return self._index.next_due()
 
     # -- storing ---------------------------------------------------------------------------------
 
     def _row(self, workload: WorkloadId) -> StoredWorkload:
-        row = self._rows.row(workload)
+        row = self._index.row(workload)
         if row is None:
             raise NotFound(
                 f"There is no workload {workload}.", hint="runai list names those there are."
             )
         return row
 
-    def _same(self, workload: WorkloadId, uid: str) -> WorkloadId:
+    def _checked_id(self, workload: WorkloadId, uid: str) -> WorkloadId:
         """Return the id of a workload, if it has this uid or the uid is "".
 
         Raises:
             Conflict: it is another workload of that name.
         """
-        if uid and (record := self._rows.record(workload)) is not None:
+        if uid and (record := self._index.record(workload)) is not None:
             refuse_other(record, uid)
         return workload
 
-    def _one(self, workload: WorkloadId) -> StoredWorkload:
+    def _single_row(self, workload: WorkloadId) -> StoredWorkload:
         """Return the row of a workload that is no whole array."""
-        if (record := self._rows.record(workload)) is not None and record.spec.is_array:
+        if (record := self._index.record(workload)) is not None and record.spec.is_array:
             raise user_actions.of_whole_array(record)
         return self._row(workload)
 
     def _commit(
         self,
-        steps: Mapping[WorkloadId, Transition],
+        transitions: Mapping[WorkloadId, Transition],
         *,
         quietly: bool = False,
         soon: bool = False,
@@ -520,66 +532,75 @@ class RecordedCluster:
         Changes by a plan (`quietly`) wake the controller only if they alter its snapshot; all other
         changes always wake it, because users wait for the result.
         """
-        now, said = self._clock(), [step.row for step in steps.values() if step.passing]
-        steps = {w: self._followed(step, now) for w, step in steps.items() if not step.passing}
-        for row in said:
+        now, queue_updates = (
+            self._clock(),
+            [transition.row for transition in transitions.values() if transition.passing],
+        )
+        transitions = {
+            w: self._with_new_target(step, now)
+            for w, step in transitions.items()
+            if not step.passing
+        }
+        for row in queue_updates:
             assert row is not None
-            self._rows.update_queue_status(row)
-        changed = {w: s for w, s in steps.items() if s.row != self._rows.row(w) or s.events}
-        changed |= self._rows.rests(changed)
+            self._index.update_queue_status(row)
+        changed = {w: s for w, s in transitions.items() if s.row != self._index.row(w) or s.events}
+        changed |= self._index.array_transitions(changed)
         if not changed:
-            if said:
-                self._waking.announce(core=False)
+            if queue_updates:
+                self._change_signal.announce(core=False)
             return
-        gone = [self._rows[w] for w, s in changed.items() if s.row is None and w in self._rows]
+        deleted_rows = [
+            self._index[w] for w, s in changed.items() if s.row is None and w in self._index
+        ]
         events = self._events_of(changed, now)
         rows = [step.row for step in changed.values() if step.row is not None]
-        with ExitStack() as leaving:
-            for row in gone:
-                leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
-            left = [row.id for row in gone]
-            self._store.save(rows, gone=left, events=events, soon=soon, urgent=urgent)
-        seen_otherwise = not quietly
+        with ExitStack() as exit_stack:
+            for row in deleted_rows:
+                exit_stack.enter_context(self.forgetting(row, aged=changed[row.id].aged))
+            deleted_ids = [row.id for row in deleted_rows]
+            self._store.save(rows, deleted=deleted_ids, events=events, soon=soon, urgent=urgent)
+        is_snapshot_changed = not quietly
         for workload, step in changed.items():
-            before = self._rows.row(workload)
+            before = self._index.row(workload)
             if step.row is None:
-                self._rows.pop(workload, None)  # an element may have none
+                self._index.pop(workload, None)  # an element may have none
             else:
-                self._rows[workload] = step.row
-            if not seen_otherwise:
-                seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
-        self._waking.announce(core=seen_otherwise)
+                self._index[workload] = step.row
+            if not is_snapshot_changed:
+                is_snapshot_changed = self._for_core(before, now) != self._for_core(step.row, now)
+        self._change_signal.announce(core=is_snapshot_changed)
         for step in changed.values():
             if step.row is not None:
                 self.act(step.row)
 
     def _events_of(
-        self, steps: Mapping[WorkloadId, Transition], now: float
+        self, transitions: Mapping[WorkloadId, Transition], now: float
     ) -> list[tuple[WorkloadId, HistoryEvent]]:
         """Return the events of steps; an array's element begins with its submission."""
         events: list[tuple[WorkloadId, HistoryEvent]] = []
-        for workload, step in steps.items():
-            if step.row is None:
+        for workload, transition in transitions.items():
+            if transition.row is None:
                 continue
-            if (rest := self._rows.rest_with(workload)) is not None:
-                at = rest[0].record.submitted
-                lines = self._new(step.row.spec, at, "").events
+            if (array_element := self._index.array_of_element(workload)) is not None:
+                at = array_element[0].record.submitted
+                lines = self._submission(transition.row.spec, at, "").events
                 events += [(workload, HistoryEvent(at, *line)) for line in lines]
-            events += [(workload, HistoryEvent(now, *line)) for line in step.events]
+            events += [(workload, HistoryEvent(now, *line)) for line in transition.events]
         return events
 
-    def _followed(self, step: Transition, now: float) -> Transition:
+    def _with_new_target(self, transition: Transition, now: float) -> Transition:
         """Update the target members of an elastic job after a change of its workers."""
-        if step.row is None:
-            return step
-        row = worker_bounds.trimmed(step.row)
-        after = membership.followed(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
-        return Transition(after.row, (*step.events, *after.events))
+        if transition.row is None:
+            return transition
+        row = worker_bounds.trimmed(transition.row)
+        after = membership.update_target(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
+        return Transition(after.row, (*transition.events, *after.events))
 
     def _for_core(self, row: StoredWorkload | None, now: float) -> Workload | None:
         return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)
 
 
-def _row_of(step: Transition) -> StoredWorkload:
-    assert step.row is not None
-    return step.row
+def _row_of(transition: Transition) -> StoredWorkload:
+    assert transition.row is not None
+    return transition.row

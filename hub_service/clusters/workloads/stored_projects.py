@@ -9,31 +9,31 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from runai.hub_service.clusters.states.state import Store, Transition
-from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, WorkloadIndexer
+from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, WorkloadIndex
 from runai.hub_service.model.cluster import ProjectChange
 from runai.hub_service.model.project_tree_rules import check_deletion, check_parent
 from runai.hub_service.model.records import ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound
 
-_GONE: Final = Transition(None, aged=True)
+_DELETED: Final = Transition(None, aged=True)
 """A workload's results stay: no user has asked for their deletion."""
 
 
-class RecordedProjects:
+class StoredProjects:
     """All projects, oldest first; each change is stored before it is visible."""
 
     def __init__(
         self,
         store: Store,
-        rows: WorkloadIndexer,
+        index: WorkloadIndex,
         *,
         clock: Callable[[], float],
-        keep: Callable[[Mapping[WorkloadId, Transition]], None],
+        commit: Callable[[Mapping[WorkloadId, Transition]], None],
         announce: Callable[[], None],
     ) -> None:
         """Load the store's projects."""
-        self._store, self._rows = store, rows
-        self._clock, self._keep, self._announce = clock, keep, announce
+        self._store, self._index = store, index
+        self._clock, self._commit, self._announce = clock, commit, announce
         self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
 
     def records(self) -> list[ProjectRecord]:
@@ -57,7 +57,7 @@ class RecordedProjects:
         self._check_deletion(name)
         await self._forget_finished(name)
         self._check_deletion(name)  # other tasks ran meanwhile
-        self._store.save(gone_projects=[name])
+        self._store.save(deleted_projects=[name])
         del self._known[name]
         self._announce()
 
@@ -67,13 +67,13 @@ class RecordedProjects:
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
         known = [p.spec for p in self._known.values()]
-        check_deletion(name, known, self._rows.unfinished(name))
+        check_deletion(name, known, self._index.unfinished(name))
 
     async def _forget_finished(self, name: str) -> None:
         """Delete in small batches, so that other tasks do not wait for thousands of writes."""
-        while finished := self._rows.finished(name):
+        while finished := self._index.finished(name):
             for first in range(0, len(finished), FORGOTTEN_AT_ONCE):
-                some = finished[first : first + FORGOTTEN_AT_ONCE]
+                batch = finished[first : first + FORGOTTEN_AT_ONCE]
                 # A workload deleted and submitted again meanwhile has another row.
-                self._keep({row.id: _GONE for row in some if self._rows.row(row.id) is row})
+                self._commit({row.id: _DELETED for row in batch if self._index.row(row.id) is row})
                 await asyncio.sleep(0)

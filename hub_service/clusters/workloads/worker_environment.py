@@ -14,9 +14,9 @@ from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
-from runai.hub_service.model.workload_spec import LEAST_CPU_MILLI
+from runai.hub_service.model.workload_spec import MIN_CPU_MILLI
 from runai.hub_service.processes.session_end import SESSION_ID
-from runai.hub_service.processes.shell_environment import CPU_VARIABLES, OF_TORCHRUN
+from runai.hub_service.processes.shell_environment import CPU_VARIABLES, TORCHRUN_VARIABLES
 from runai.hub_service.scheduler.model.quantity import memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
@@ -117,7 +117,7 @@ def launcher_variables(spec: WorkloadSpec) -> Mapping[str, str]:
     text = " ".join((*(spec.command or ()), spec.source or ""))
     of_one_node = "PET_STANDALONE" in spec.env or spec.env.get("PET_NNODES") == "1"
     is_alone = of_one_node or _TORCHRUN_ALONE.search(text)
-    names = {"NODE_RANK": "RANK", **({} if is_alone else OF_TORCHRUN)}
+    names = {"NODE_RANK": "RANK", **({} if is_alone else TORCHRUN_VARIABLES)}
     return {name: same for name, same in names.items() if name not in spec.env}
 
 
@@ -136,7 +136,7 @@ def cpu_variables(spec: WorkloadSpec, milli: int) -> dict[str, str]:
 
 def _requested_cpu(spec: WorkloadSpec, *, enforced: bool) -> int:
     """Return the CPU of a worker's request, or 0; the least one is none, as in its group."""
-    is_default = enforced and spec.cpu_milli > LEAST_CPU_MILLI
+    is_default = enforced and spec.cpu_milli > MIN_CPU_MILLI
     return spec.cpu_milli if spec.cpu_asked or is_default else 0
 
 
@@ -197,11 +197,13 @@ def _gang(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
     if row.spec.workers == 1:
         return {}
     together = [w.index for w in row.record.workers if w.state in ACTIVE]
-    told = {
+    variables = {
         "RANK": str(together.index(worker.index)),
         "WORLD_SIZE": str(len(together)),
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(row.master_port),
     }
-    return told | {name: told[same] for name, same in launcher_variables(row.spec).items()}
+    return variables | {
+        name: variables[same] for name, same in launcher_variables(row.spec).items()
+    }

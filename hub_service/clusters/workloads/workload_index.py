@@ -22,7 +22,7 @@ from itertools import compress, count
 from operator import attrgetter, is_not
 
 from runai.hub_service.clusters.states import lifecycle
-from runai.hub_service.clusters.states.retention import Finished, RetentionPolicy
+from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.model import arrays
@@ -38,24 +38,24 @@ _workload = attrgetter("workload")
 class _UsedNames(Container[str]):
     """The names in use: of rows, of arrays' elements without one, and of whole arrays."""
 
-    def __init__(self, rows: "WorkloadIndexer") -> None:
-        self._rows = rows
+    def __init__(self, index: "WorkloadIndex") -> None:
+        self._index = index
 
     def __contains__(self, workload: object) -> bool:
-        return isinstance(workload, str) and self._rows.record(workload) is not None
+        return isinstance(workload, str) and self._index.record(workload) is not None
 
 
-class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
+class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
     """All rows by name, oldest first."""
 
     def __init__(
         self,
         rows: Iterable[StoredWorkload],
-        keeping: RetentionPolicy,
+        retention: RetentionPolicy,
         make: Callable[[WorkloadSpec, float], StoredWorkload],
         slots: Callable[[WorkloadSpec], int],
     ) -> None:
-        """Index the store's rows; `keeping` limits how long finished ones stay.
+        """Index the store's rows; `retention` limits how long finished ones stay.
 
         `make` builds the row of an array's element, submitted at a time; `slots` bounds how many
         elements can hold devices at once.
@@ -69,12 +69,12 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._records: list[WorkloadRecord] = []
         self._listed: list[int] = []
         """Sequence numbers of `_records`."""
-        self._gone: list[int] = []
+        self._deleted_numbers: list[int] = []
         """Sequence numbers of deleted workloads that `_records` may still have."""
-        self._told_otherwise: dict[WorkloadId, None] = {}
+        self._changed_records: dict[WorkloadId, None] = {}
         """Workloads with records that are not in `_records` yet; new ones in order."""
-        self._holding: dict[WorkloadId, None] = {}
-        self._having: dict[WorkloadId, None] = {}
+        self._active: dict[WorkloadId, None] = {}
+        self._with_devices: dict[WorkloadId, None] = {}
         """Workloads that have devices or have released them."""
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._timed: dict[WorkloadId, None] = {}
@@ -87,16 +87,16 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         """Elements with a row of their own, by array."""
         self._windows: dict[WorkloadId, dict[WorkloadId, Workload]] = {}
         """Of each array, the next elements that the scheduler may start."""
-        self._to_draw: set[WorkloadId] = set()
-        self._sized: set[WorkloadId] = set()
+        self._to_build: set[WorkloadId] = set()
+        self._elastic: set[WorkloadId] = set()
         """Elastic workloads: their part of the snapshot depends on the time too."""
         self.reported_waits: dict[WorkloadId, Wait] = {}
         """Waits of the last plan that the rows show."""
-        self._finished = Finished(keeping)
+        self._finished = FinishedWorkloads(retention)
         for row in rows:
             self[row.id] = row
         # Rows come in order of submission, and expire in order of their end.
-        self._finished = Finished(keeping)
+        self._finished = FinishedWorkloads(retention)
         for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
             self._note_end(row)
 
@@ -117,11 +117,11 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a row, also of an array's element that has none yet; None: there is no such."""
         row = self._rows.get(workload)
-        if row is None and (found := self.rest_with(workload)) is not None:
+        if row is None and (found := self.array_of_element(workload)) is not None:
             return self._element(*found)
         return row
 
-    def rest_with(self, workload: WorkloadId) -> tuple[StoredWorkload, int] | None:
+    def array_of_element(self, workload: WorkloadId) -> tuple[StoredWorkload, int] | None:
         """Return the row of the array that stands for an element, and the element's index."""
         if (named := arrays.split_id(workload)) is None:
             return None
@@ -129,15 +129,15 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         return (row, named[1]) if row and arrays.has(row.record.left, named[1]) else None
 
     def _element(self, array: StoredWorkload, index: int) -> StoredWorkload:
-        of = array.record
-        row = self._make(arrays.element(of.spec, index), of.submitted)
+        array_record = array.record
+        row = self._make(arrays.element(array_record.spec, index), array_record.submitted)
         record = replace(
             row.record,
-            state=of.state,
-            reason=of.reason,
-            position=of.position,
-            uid=of.uid,
-            account_uid=of.account_uid,
+            state=array_record.state,
+            reason=array_record.reason,
+            position=array_record.position,
+            uid=array_record.uid,
+            account_uid=array_record.account_uid,
         )
         return replace(row, record=record)
 
@@ -164,20 +164,25 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         """Return True if elements of any array have no row of their own."""
         return bool(self._windows)
 
-    def rests(self, changed: Mapping[WorkloadId, Transition]) -> dict[WorkloadId, Transition]:
+    def array_transitions(
+        self, changed: Mapping[WorkloadId, Transition]
+    ) -> dict[WorkloadId, Transition]:
         """Return the transitions of arrays whose elements get rows of their own, or go."""
-        taken: dict[WorkloadId, set[int]] = {}
+        element_indexes: dict[WorkloadId, set[int]] = {}
         for workload in changed:
-            if workload not in self._rows and (found := self.rest_with(workload)) is not None:
-                taken.setdefault(found[0].id, set()).add(found[1])
-        steps: dict[WorkloadId, Transition] = {}
-        for array, indexes in taken.items():
-            step = changed.get(array, Transition(self._rows[array]))
-            if step.row is not None:
-                left = arrays.without(step.row.record.left, indexes)
-                row = replace(step.row, record=replace(step.row.record, left=left))
-                steps[array] = replace(step, row=row if left else None)
-        return steps
+            if (
+                workload not in self._rows
+                and (found := self.array_of_element(workload)) is not None
+            ):
+                element_indexes.setdefault(found[0].id, set()).add(found[1])
+        transitions: dict[WorkloadId, Transition] = {}
+        for array, indexes in element_indexes.items():
+            transition = changed.get(array, Transition(self._rows[array]))
+            if transition.row is not None:
+                left = arrays.without(transition.row.record.left, indexes)
+                row = replace(transition.row, record=replace(transition.row.record, left=left))
+                transitions[array] = replace(transition, row=row if left else None)
+        return transitions
 
     def keys(self) -> KeysView[WorkloadId]:
         """Return all names, oldest first; as quick as a plain dictionary."""
@@ -193,15 +198,15 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             self._number([workload])
         self._unfinished[row.spec.user] += _unfinished(row) - _unfinished(known)
         self.update_queue_status(row)
-        self._to_draw.add(workload)
+        self._to_build.add(workload)
         _set_member(
-            self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers)
+            self._active, workload, present=any(w.state in ACTIVE for w in row.record.workers)
         )
         has = row.record.has_devices or row.record.released is not None
-        _set_member(self._having, workload, wanted=has)
-        _set_member(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
+        _set_member(self._with_devices, workload, present=has)
+        _set_member(self._timed, workload, present=lifecycle.next_due(row) is not None)
         if row.record.elastic is not None:
-            self._sized.add(workload)
+            self._elastic.add(workload)
         if row.record.attempts and row.spec.kind == "job":
             self._begun.add(workload)
         self._note_end(row)
@@ -219,15 +224,15 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             self._elements[array].pop(workload)
             if not self._elements[array]:
                 del self._elements[array]
-        self._gone.append(self._numbers.pop(workload))
-        self._told_otherwise.pop(workload, None)
-        self._holding.pop(workload, None)
-        self._having.pop(workload, None)
+        self._deleted_numbers.append(self._numbers.pop(workload))
+        self._changed_records.pop(workload, None)
+        self._active.pop(workload, None)
+        self._with_devices.pop(workload, None)
         self._timed.pop(workload, None)
         self._built.pop(workload, None)
         self.reported_waits.pop(workload, None)
         self._finished.discard(workload, row.spec.user)
-        for named in (self._to_draw, self._sized, self._begun):
+        for named in (self._to_build, self._elastic, self._begun):
             named.discard(workload)
         if row.spec.key:
             same = self._by_key[_key(row.spec)]
@@ -238,10 +243,10 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def update_queue_status(self, row: StoredWorkload) -> None:
         """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
-        self._told_otherwise[row.id] = None
+        self._changed_records[row.id] = None
         self.reported_waits.pop(row.id, None)
 
-    def unsaid(self, waits: Sequence[Wait]) -> list[Wait]:
+    def unreported_waits(self, waits: Sequence[Wait]) -> list[Wait]:
         """Return the waits that rows may not show yet: of thousands, few.
 
         The scheduler returns the same object for an unchanged wait.
@@ -253,26 +258,26 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
 
     def records(self) -> Sequence[WorkloadRecord]:
         """Return all records, oldest first; the same object until something changes."""
-        if self._told_otherwise or self._gone:
+        if self._changed_records or self._deleted_numbers:
             # Callers may keep the list, so the next one is a new object; a copy is cheap.
             self._records = list(self._records)
             self._remove_deleted()
-            for workload in self._told_otherwise:
+            for workload in self._changed_records:
                 self._insert_record(self._numbers[workload], self._rows[workload].record)
-            self._told_otherwise.clear()
+            self._changed_records.clear()
         return self._records
 
     def _remove_deleted(self) -> None:
         """Remove deleted workloads from the list; some were never in it."""
         stays = bytearray(b"\1") * len(self._listed)
-        for number in self._gone:
+        for number in self._deleted_numbers:
             place = bisect_left(self._listed, number)
             if place < len(self._listed) and self._listed[place] == number:
                 stays[place] = 0
         if not all(stays):
             self._records = list(compress(self._records, stays))
             self._listed = list(compress(self._listed, stays))
-        self._gone.clear()
+        self._deleted_numbers.clear()
 
     def _insert_record(self, number: int, record: WorkloadRecord) -> None:
         if not self._listed or number > self._listed[-1]:
@@ -285,13 +290,13 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._numbers.update(zip(names, count(self._next), strict=False))
         self._next += len(names)
 
-    def holding(self) -> Iterator[StoredWorkload]:
+    def active_rows(self) -> Iterator[StoredWorkload]:
         """Yield the rows with processes, or possibly with some."""
-        return (self._rows[workload] for workload in self._holding)
+        return (self._rows[workload] for workload in self._active)
 
     def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return workloads with devices or released ones; the same object until one changes."""
-        found = {workload: self._rows[workload].record for workload in self._having}
+        found = {workload: self._rows[workload].record for workload in self._with_devices}
         if found != self._holders:
             self._holders = found
         return self._holders
@@ -320,7 +325,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         """Yield the rows with a transition that depends on time alone."""
         return (self._rows[workload] for workload in list(self._timed))
 
-    def outlived(self, now: float) -> Iterator[WorkloadId]:
+    def expired(self, now: float) -> Iterator[WorkloadId]:
         """Yield a batch of expired finished workloads; the caller deletes each at once."""
         for _ in range(FORGOTTEN_AT_ONCE):
             due = self._finished.next()
@@ -347,9 +352,9 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
 
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
         """Return the snapshot's workloads; unchanged ones are the same objects as before."""
-        for workload in self._to_draw | self._sized:
+        for workload in self._to_build | self._elastic:
             self._build(workload, now, rules)
-        self._to_draw.clear()
+        self._to_build.clear()
         windows = (workload for window in self._windows.values() for workload in window.values())
         return (*self._built.values(), *windows)
 
@@ -358,11 +363,11 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         if row.spec.is_array:
             self._build_array(row, now, rules)
             return
-        drawn = snapshot_builder.workload_for_core(row, now, rules)
-        if drawn is None:
+        built = snapshot_builder.workload_for_core(row, now, rules)
+        if built is None:
             self._built.pop(workload, None)
-        elif drawn != self._built.get(workload):
-            self._built[workload] = drawn
+        elif built != self._built.get(workload):
+            self._built[workload] = built
 
     def _build_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
         """Build the next elements: one more than can start, so that its wait has a reason."""
@@ -371,11 +376,11 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         if snapshot_builder.wants_devices(row):
             for index in arrays.first(row.record.left, self._slots(row.spec) + 1):
                 name = arrays.element_id(row.id, index)
-                drawn = known.get(name) or snapshot_builder.workload_for_core(
+                built = known.get(name) or snapshot_builder.workload_for_core(
                     self._element(row, index), now, rules
                 )
-                if drawn is not None:
-                    window[name] = drawn
+                if built is not None:
+                    window[name] = built
         self._windows[row.id] = window
 
     def _note_end(self, row: StoredWorkload) -> None:
@@ -393,8 +398,8 @@ def _key(spec: WorkloadSpec) -> tuple[str, str]:
     return spec.user, spec.key
 
 
-def _set_member(named: dict[WorkloadId, None], workload: WorkloadId, *, wanted: bool) -> None:
-    if wanted:
+def _set_member(named: dict[WorkloadId, None], workload: WorkloadId, *, present: bool) -> None:
+    if present:
         named[workload] = None
     else:
         named.pop(workload, None)

@@ -1,4 +1,4 @@
 """Idle GPUs: detection, warnings to owners, and release to other workloads.
 
-`decision` has the pure rules, `watch` carries them out.
+`idleness` has the pure rules, `idle_watch` carries them out.
 """

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model.records import (
+    EXTENSION_S,
     IDLE_BELOW,
-    KEEP_S,
-    KEEPS,
+    MAX_EXTENSIONS,
     NEVER_USED_S,
     IdleRules,
     WorkloadRecord,
@@ -25,7 +25,7 @@ GAP_S = 15.0
 """Longest measured time between two reports, in seconds; the rest counts as unmeasured."""
 
 
-class Do(StrEnum):
+class IdleActionKind(StrEnum):
     """Kinds of action on a workload with idle GPUs."""
 
     BADGE = "badge"
@@ -60,9 +60,9 @@ class Idleness:
     unused_s: float = 0.0
     """Measured seconds since it got its devices, without any program on them."""
     used: bool = False
-    level: Do | None = None
+    level: IdleActionKind | None = None
     """Last action in this idle period."""
-    keeps: int = 0
+    extensions: int = 0
     """Number of extensions by its owner in this idle period."""
     extended: bool = False
     """True if it got an extension for work on the CPU."""
@@ -72,108 +72,127 @@ class Idleness:
 class IdleAction:
     """Action to carry out now, and the numbers that justify it."""
 
-    do: Do
+    kind: IdleActionKind
     idle_s: float
     limit_s: int
     never_used: bool = False
 
 
 def evaluate(
-    rules: IdleRules, known: Idleness, now: Measurement, *, releases: bool = True
+    rules: IdleRules, idleness: Idleness, measurement: Measurement, *, releases: bool = True
 ) -> tuple[Idleness, IdleAction | None]:
     """Return the new idle state after a measurement, and the action to carry out.
 
     `releases` says if GPUs can be released: only sessions continue without them.
     """
-    if now.at <= known.at:
-        return known, None
-    seconds = min(now.interval, now.at - known.at, GAP_S)
-    if now.busy is None:
-        return replace(known, at=now.at), None
-    if now.busy >= IDLE_BELOW:
-        return Idleness(now.at, used=True), None
-    used = known.used or now.on_device
+    if measurement.at <= idleness.at:
+        return idleness, None
+    seconds = min(measurement.interval, measurement.at - idleness.at, GAP_S)
+    if measurement.busy is None:
+        return replace(idleness, at=measurement.at), None
+    if measurement.busy >= IDLE_BELOW:
+        return Idleness(measurement.at, used=True), None
+    used = idleness.used or measurement.on_device
     # This runs hundreds of times a second, and `replace` takes three times as long.
-    known = Idleness(
-        now.at,
-        known.idle_s + seconds,
-        0.0 if used else known.unused_s + seconds,
+    idleness = Idleness(
+        measurement.at,
+        idleness.idle_s + seconds,
+        0.0 if used else idleness.unused_s + seconds,
         used,
-        known.level,
-        known.keeps,
-        known.extended,
+        idleness.level,
+        idleness.extensions,
+        idleness.extended,
     )
-    return _escalate(known, now, _due(rules, known, releases=releases))
+    return _escalate(idleness, measurement, _due(rules, idleness, releases=releases))
 
 
 def _escalate(
-    known: Idleness, now: Measurement, action: IdleAction | None
+    idleness: Idleness, measurement: Measurement, action: IdleAction | None
 ) -> tuple[Idleness, IdleAction | None]:
     if action is None:
-        return known, None
-    if action.do in {Do.RELEASE, Do.STOP} and not known.extended and (now.cpu or 0.0) >= CPU_BUSY:
-        return replace(known, extended=True), replace(action, do=Do.EXTEND)
-    if action.do in {Do.BADGE, Do.NOTIFY} and not _is_escalation(action.do, known.level):
-        return known, None
-    return replace(known, level=action.do), action
+        return idleness, None
+    if (
+        action.kind in {IdleActionKind.RELEASE, IdleActionKind.STOP}
+        and not idleness.extended
+        and (measurement.cpu or 0.0) >= CPU_BUSY
+    ):
+        return replace(idleness, extended=True), replace(action, kind=IdleActionKind.EXTEND)
+    if action.kind in {IdleActionKind.BADGE, IdleActionKind.NOTIFY} and not _is_escalation(
+        action.kind, idleness.level
+    ):
+        return idleness, None
+    return replace(idleness, level=action.kind), action
 
 
-def with_extension(known: Idleness) -> Idleness | None:
+def with_extension(idleness: Idleness) -> Idleness | None:
     """Return the state with 30 more minutes; None after too many extensions."""
-    return replace(known, keeps=known.keeps + 1) if known.keeps < KEEPS else None
+    return (
+        replace(idleness, extensions=idleness.extensions + 1)
+        if idleness.extensions < MAX_EXTENSIONS
+        else None
+    )
 
 
-def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple[Do, float] | None:
+def due_in(
+    rules: IdleRules, idleness: Idleness, *, releases: bool = True
+) -> tuple[IdleActionKind, float] | None:
     """Return the next release or stop, and the seconds until then. None if there is none."""
     return min(
         (
-            (do, max(0.0, limit + _extension(known, limit) - spent))
-            for do, spent, limit in _limits(rules, known, releases=releases)
+            (kind, max(0.0, limit + _extension(idleness, limit) - spent))
+            for kind, spent, limit in _limits(rules, idleness, releases=releases)
         ),
         key=lambda one: one[1],
         default=None,
     )
 
 
-def _due(rules: IdleRules, known: Idleness, *, releases: bool) -> IdleAction | None:
-    for do, spent, limit in _limits(rules, known, releases=releases):
-        if spent >= limit + _extension(known, limit):
-            return IdleAction(do, known.idle_s, limit, never_used=spent != known.idle_s)
-    for do, after in ((Do.NOTIFY, rules.notify_s), (Do.BADGE, rules.badge_s)):
-        if after is not None and known.idle_s >= after:
-            return IdleAction(do, known.idle_s, after)
+def _due(rules: IdleRules, idleness: Idleness, *, releases: bool) -> IdleAction | None:
+    for kind, spent, limit in _limits(rules, idleness, releases=releases):
+        if spent >= limit + _extension(idleness, limit):
+            return IdleAction(kind, idleness.idle_s, limit, never_used=spent != idleness.idle_s)
+    for kind, after in (
+        (IdleActionKind.NOTIFY, rules.notify_s),
+        (IdleActionKind.BADGE, rules.badge_s),
+    ):
+        if after is not None and idleness.idle_s >= after:
+            return IdleAction(kind, idleness.idle_s, after)
     return None
 
 
-def _limits(rules: IdleRules, known: Idleness, *, releases: bool) -> list[tuple[Do, float, int]]:
+def _limits(
+    rules: IdleRules, idleness: Idleness, *, releases: bool
+) -> list[tuple[IdleActionKind, float, int]]:
     """Return possible releases and stops, with the time counted and the limit of each."""
     found = []
     if rules.stop_s is not None:
-        found.append((Do.STOP, known.idle_s, rules.stop_s))
+        found.append((IdleActionKind.STOP, idleness.idle_s, rules.stop_s))
     if releases and rules.release_s is not None:
-        found.append((Do.RELEASE, known.idle_s, rules.release_s))
-        if not known.used:
-            found.append((Do.RELEASE, known.unused_s, NEVER_USED_S))
+        found.append((IdleActionKind.RELEASE, idleness.idle_s, rules.release_s))
+        if not idleness.used:
+            found.append((IdleActionKind.RELEASE, idleness.unused_s, NEVER_USED_S))
     return found
 
 
-def _extension(known: Idleness, limit: int) -> float:
+def _extension(idleness: Idleness, limit: int) -> float:
     """Return a limit's extension: by the owner, and once for CPU work."""
-    return known.keeps * KEEP_S + (limit if known.extended else 0)
+    return idleness.extensions * EXTENSION_S + (limit if idleness.extended else 0)
 
 
-def _is_escalation(do: Do, level: Do | None) -> bool:
-    ladder = (None, Do.BADGE, Do.NOTIFY)
-    return level in ladder and ladder.index(do) > ladder.index(level)
+def _is_escalation(kind: IdleActionKind, level: IdleActionKind | None) -> bool:
+    ladder = (None, IdleActionKind.BADGE, IdleActionKind.NOTIFY)
+    return level in ladder and ladder.index(kind) > ladder.index(level)
 
 
 def evidence(record: WorkloadRecord, action: IdleAction, totals: Totals) -> str:
     """Return a sentence with the measured idle time and GPU-hours."""
-    held = count_text(record.allocated)
+    gpus_text = count_text(record.allocated)
     if action.never_used:
-        first = f"no program has used its {held} since it got it, for {minutes(action.limit_s)}"
+        first = (
+            f"no program has used its {gpus_text} since it got it, for {minutes(action.limit_s)}"
+        )
     else:
-        first = f"it has kept its {held} less than 1 % busy for {minutes(action.idle_s)}"
+        first = f"it has kept its {gpus_text} less than 1 % busy for {minutes(action.idle_s)}"
     used, allocated = totals.used_s / 3600, totals.allocated_s / 3600
     return f"{first} ({used:.2f} of {allocated:.2f} GPU-hours used so far)"
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from runai.hub_service.controller.idle.decision import (
-    Do,
     IdleAction,
+    IdleActionKind,
     Idleness,
     Measurement,
     due_in,
@@ -22,8 +22,8 @@ from runai.hub_service.controller.idle.decision import (
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import (
-    KEEP_S,
-    KEEPS,
+    EXTENSION_S,
+    MAX_EXTENSIONS,
     IdleRules,
     ProjectSpec,
     WorkloadId,
@@ -41,11 +41,11 @@ class IdleNow:
     """Idle state of a workload, and the next action."""
 
     idle_s: float
-    level: Do | None
-    next: Do | None = None
+    level: IdleActionKind | None
+    next: IdleActionKind | None = None
     """Action if it stays idle; None if there is none."""
     in_s: float | None = None
-    keeps_left: int = KEEPS
+    extensions_left: int = MAX_EXTENSIONS
     releasing: bool = False
     """True if its programs are being ended to release its GPUs."""
     releasable: bool = False
@@ -54,15 +54,15 @@ class IdleNow:
     @property
     def content(self) -> tuple[object, ...]:
         """Return all fields except the times, which change with each measurement."""
-        return self.level, self.next, self.keeps_left, self.releasing, self.releasable
+        return self.level, self.next, self.extensions_left, self.releasing, self.releasable
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedWorkload:
     """One allocation of GPUs."""
 
     started: float | None
-    known: Idleness
+    idleness: Idleness
     rules: IdleRules
     releases: bool
     record: WorkloadRecord | None = None
@@ -80,36 +80,36 @@ class IdleWatch:
         self._cluster = cluster
         self._releases = releases
         self._ledger = ledger
-        self._watched: dict[WorkloadId, _Watched] = {}
+        self._watched: dict[WorkloadId, _WatchedWorkload] = {}
         self._reported = 0.0
 
     # -- for the API ------------------------------------------------------------------------------
 
     def now(self, workload: WorkloadId) -> IdleNow | None:
         """Return the idle state of a workload. None if it is not idle or has no GPUs."""
-        one = self._watched.get(workload)
-        if one is None or (one.known.idle_s <= 0 and not one.releasing):
+        watched = self._watched.get(workload)
+        if watched is None or (watched.idleness.idle_s <= 0 and not watched.releasing):
             return None
-        coming = due_in(one.rules, one.known, releases=one.releases)
+        next_action = due_in(watched.rules, watched.idleness, releases=watched.releases)
         return IdleNow(
-            one.known.idle_s,
-            one.known.level,
-            coming[0] if coming else None,
-            coming[1] if coming else None,
-            KEEPS - one.known.keeps,
-            releasing=bool(one.releasing),
-            releasable=one.releases and not one.releasing,
+            watched.idleness.idle_s,
+            watched.idleness.level,
+            next_action[0] if next_action else None,
+            next_action[1] if next_action else None,
+            MAX_EXTENSIONS - watched.idleness.extensions,
+            releasing=bool(watched.releasing),
+            releasable=watched.releases and not watched.releasing,
         )
 
     def releasing(self, record: WorkloadRecord) -> bool:
         """Return True if programs of a workload may not use a device."""
-        one = self._of(record)
-        return record.released is not None or (one is not None and bool(one.releasing))
+        watched = self._of(record)
+        return record.released is not None or (watched is not None and bool(watched.releasing))
 
     def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
         """Return the workloads whose programs may not use a device."""
         released = {record.id for record in records if record.released is not None}
-        return released.union(w for w, one in self._watched.items() if one.releasing)
+        return released.union(w for w, watched in self._watched.items() if watched.releasing)
 
     async def extend(self, record: WorkloadRecord, *, by: str) -> None:
         """Extend an idle workload's time by 30 minutes.
@@ -117,22 +117,27 @@ class IdleWatch:
         Raises:
             Conflict: no action is due on it, or it was extended twice already.
         """
-        one, workload = self._of(record), record.id
-        if one is None or one.releasing or not due_in(one.rules, one.known, releases=one.releases):
+        watched, workload = self._of(record), record.id
+        if (
+            watched is None
+            or watched.releasing
+            or not due_in(watched.rules, watched.idleness, releases=watched.releases)
+        ):
             raise Conflict(
                 f"{workload} is not about to lose its GPUs, so there is nothing to extend.",
                 hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
                 code="nothing_to_keep",
             )
-        more = with_extension(one.known)
+        more = with_extension(watched.idleness)
         if more is None:
             raise Conflict(
-                f"{workload} was extended {KEEPS} times already, by {minutes(KEEP_S)} each.",
+                f"{workload} was extended {MAX_EXTENSIONS} times already, by"
+                f" {minutes(EXTENSION_S)} each.",
                 hint="Use its GPU, and the count starts again.",
                 code="kept_too_often",
             )
-        one.known = more
-        await self._report(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
+        watched.idleness = more
+        await self._report(workload, "idle", f"{by} keeps it for {minutes(EXTENSION_S)} more")
 
     async def release(self, record: WorkloadRecord, *, by: str) -> None:
         """Release a session's GPUs at the request of its owner.
@@ -140,25 +145,27 @@ class IdleWatch:
         Raises:
             Conflict: it is not a running session with GPUs.
         """
-        one = self._of(record)
-        if not self._can_release(record) or not record.allocated or one is None:
+        watched = self._of(record)
+        if not self._can_release(record) or not record.allocated or watched is None:
             raise Conflict(
                 f"{record.id} is no running session with GPUs ({record.state}).",
                 hint="A job is stopped by suspending it.",
                 code="not_releasable",
             )
-        one.releasing = one.releasing or f"{by} gives its GPUs back"
+        watched.releasing = watched.releasing or f"{by} gives its GPUs back"
 
-    def _of(self, record: WorkloadRecord) -> _Watched | None:
+    def _of(self, record: WorkloadRecord) -> _WatchedWorkload | None:
         """Return the allocation of a workload, but none of an earlier workload of that name."""
-        one = self._watched.get(record.id)
-        is_its = one is not None and one.record is not None and one.record.uid == record.uid
-        return one if is_its else None
+        watched = self._watched.get(record.id)
+        is_its = (
+            watched is not None and watched.record is not None and watched.record.uid == record.uid
+        )
+        return watched if is_its else None
 
     # -- reports of agents ------------------------------------------------------------------------
 
     async def observe(self, report: AgentReport) -> None:
-        """Process the measurements of one node's agent."""
+        """Process the measurements of watched node's agent."""
         holders = await self._cluster.holders()
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         self._count_reclaimed(report.at, holders.values())
@@ -169,71 +176,81 @@ class IdleWatch:
             if (record := holders.get(w)) is not None and record.has_devices
         }
         self._watched = {
-            workload: one
-            for workload, one in self._watched.items()
+            workload: watched
+            for workload, watched in self._watched.items()
             if workload in holders and holders[workload].has_devices
         }
         self._watched |= {
             w: self._watch_workload(w, record, projects.get(record.spec.project), report.at)
             for w, record in holding.items()
         }
-        for workload, measured in _measured(report, holding).items():
-            one = self._watched.get(workload)
-            if one is None:
+        for workload, measurement in _measured(report, holding).items():
+            watched = self._watched.get(workload)
+            if watched is None:
                 continue  # its allocation ended during an await
             # The workload may have ended meanwhile; the rest of the report is still valid.
             with suppress(Conflict, NotFound):
-                await self._process(holding[workload], one, measured)
+                await self._process(holding[workload], watched, measurement)
 
     def _watch_workload(
         self, workload: WorkloadId, record: WorkloadRecord, project: ProjectSpec | None, at: float
-    ) -> _Watched:
-        one = self._watched.get(workload)
-        if one is not None and one.record is record and one.project is project:
-            return one  # unchanged, as for hundreds of workloads each second
+    ) -> _WatchedWorkload:
+        watched = self._watched.get(workload)
+        if watched is not None and watched.record is record and watched.project is project:
+            return watched  # unchanged, as for hundreds of workloads each second
         spec = project or ProjectSpec(record.spec.project)
         rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
         started = max((w.started for w in record.workers if w.started), default=None)
-        if one is None or one.started != started or self._of(record) is not one:
-            one = _Watched(started, Idleness(at), rules, self._can_release(record))
-        one.rules, one.releases = rules, self._can_release(record)
-        one.record, one.project = record, project
-        return one
+        if watched is None or watched.started != started or self._of(record) is not watched:
+            watched = _WatchedWorkload(started, Idleness(at), rules, self._can_release(record))
+        watched.rules, watched.releases = rules, self._can_release(record)
+        watched.record, watched.project = record, project
+        return watched
 
     def _can_release(self, record: WorkloadRecord) -> bool:
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measurement) -> None:
-        if one.releasing:
-            if not measured.on_device:
-                await self._cluster.release(record.id, why=one.releasing, uid=record.uid)
-                self._write(record, "released", one.releasing)
+    async def _process(
+        self, record: WorkloadRecord, watched: _WatchedWorkload, measurement: Measurement
+    ) -> None:
+        if watched.releasing:
+            if not measurement.on_device:
+                await self._cluster.release(record.id, why=watched.releasing, uid=record.uid)
+                self._write(record, "released", watched.releasing)
                 self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
-        one.known, action = evaluate(one.rules, one.known, measured, releases=one.releases)
-        if action is not None and action.do is not Do.BADGE:
-            await self._carry_out(record, one, action)
+        watched.idleness, action = evaluate(
+            watched.rules, watched.idleness, measurement, releases=watched.releases
+        )
+        if action is not None and action.kind is not IdleActionKind.BADGE:
+            await self._carry_out(record, watched, action)
 
-    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: IdleAction) -> None:
+    async def _carry_out(
+        self, record: WorkloadRecord, watched: _WatchedWorkload, action: IdleAction
+    ) -> None:
         facts = evidence(record, action, self._ledger.totals(record.id))
-        coming = due_in(one.rules, one.known, releases=one.releases)
-        match action.do:
-            case Do.RELEASE:
-                one.releasing = f"{facts}, so its GPUs go to others"
-                await self._report(record.id, "idle", one.releasing, record)
-            case Do.STOP:
+        next_action = due_in(watched.rules, watched.idleness, releases=watched.releases)
+        match action.kind:
+            case IdleActionKind.RELEASE:
+                watched.releasing = f"{facts}, so its GPUs go to others"
+                await self._report(record.id, "idle", watched.releasing, record)
+            case IdleActionKind.STOP:
                 await self._report(record.id, "idle", f"{facts}, so it is stopped", record)
                 by = f"the idle rule of project {record.spec.project}"
                 if record.spec.kind == "session":
                     await self._cluster.delete(record.id, by=by, uid=record.uid)
                 else:
                     await self._cluster.suspend(record.id, by=by, uid=record.uid)
-            case Do.EXTEND:
+            case IdleActionKind.EXTEND:
                 more = f"{facts}; it is at work on the processor, so it has the time once more"
                 await self._report(record.id, "idle", more, record)
             case _:
-                then = f"; in {minutes(coming[1])} it is {_TAKEN[coming[0]]}" if coming else ""
+                then = (
+                    f"; in {minutes(next_action[1])} it is {_ACTION_TEXTS[next_action[0]]}"
+                    if next_action
+                    else ""
+                )
                 await self._report(record.id, "idle", facts + then, record)
 
     async def _report(
@@ -258,7 +275,7 @@ class IdleWatch:
                 self._ledger.reclaim(at, record.spec.project, seconds * gpus)
 
 
-_TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
+_ACTION_TEXTS = {IdleActionKind.RELEASE: "left without its GPUs", IdleActionKind.STOP: "stopped"}
 
 
 def _measured(

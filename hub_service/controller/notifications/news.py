@@ -13,7 +13,7 @@ from runai.hub_service.model.records import WorkloadRecord, WorkloadState
 Kind = Literal["paused", "resumed", "failed", "idle", "ends_soon", "timed_out"]
 
 RECENT_S = 3600.0
-MOST = 1000
+MAX_RECENT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def observe(
     return ObservedState(record.state, len(record.pauses), away and not runs, is_idle, ends_soon)
 
 
-def happened(before: ObservedState, now: ObservedState) -> list[Kind]:
+def events_between(before: ObservedState, now: ObservedState) -> list[Kind]:
     """Return the events between two states, in their order."""
     kinds: list[Kind] = []
     if now.pauses > before.pauses:
@@ -74,10 +74,10 @@ def happened(before: ObservedState, now: ObservedState) -> list[Kind]:
 
 
 @dataclass
-class Recent:
+class RecentNotifications:
     """Notifications of the last hour in memory; workload histories are permanent."""
 
-    _all: deque[Notification] = field(default_factory=lambda: deque(maxlen=MOST))
+    _all: deque[Notification] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
 
     def add(self, notification: Notification) -> None:
         """Add one notification."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.decision import IdleActionKind
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications.channels import Channel, Undelivered
 from runai.hub_service.controller.notifications.news import (
@@ -18,8 +18,8 @@ from runai.hub_service.controller.notifications.news import (
     Kind,
     Notification,
     ObservedState,
-    Recent,
-    happened,
+    RecentNotifications,
+    events_between,
     observe,
 )
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
@@ -37,12 +37,12 @@ from runai.hub_service.wire.errors import RunaiError
 
 LOG = logging.getLogger("runai.notifications")
 
-LOOK_EVERY_S = 5.0
+POLL_S = 5.0
 """Poll interval in seconds, since idleness does not trigger a change signal."""
 AT_A_TIME = 1000
-RESTS = 10
+PAUSE_FACTOR = 10
 """Pause after each poll, as a multiple of its duration: many workloads mean some delay."""
-QUEUED = 1000
+QUEUE_SIZE = 1000
 TRIES = 3
 AGAIN_S = 10.0
 
@@ -54,7 +54,7 @@ class Notifier:
         self,
         cluster: Cluster,
         idle: Callable[[WorkloadId], IdleNow | None],
-        recent: Recent,
+        recent: RecentNotifications,
         channels: Sequence[Channel],
         changes: Broadcast,
         *,
@@ -64,7 +64,7 @@ class Notifier:
         self._cluster = cluster
         self._idle = idle
         self._recent = recent
-        self._queues = [(channel, asyncio.Queue[Notification](QUEUED)) for channel in channels]
+        self._queues = [(channel, asyncio.Queue[Notification](QUEUE_SIZE)) for channel in channels]
         self._changes = changes
         self._clock = clock
         self._again_s = again_s
@@ -80,9 +80,9 @@ class Notifier:
                 tasks.create_task(self._deliver(channel, queue))
             while True:
                 version = self._changes.version
-                await asyncio.sleep(RESTS * await self.poll())
+                await asyncio.sleep(PAUSE_FACTOR * await self.poll())
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S):
+                    async with asyncio.timeout(POLL_S):
                         await self._changes.after(version)
 
     async def poll(self) -> float:
@@ -94,12 +94,14 @@ class Notifier:
         began = clock()
         before, records = self._records, await self._cluster.workloads()
         differences = compared(before, records, is_same_workload)
-        for was in differences.gone:
+        for was in differences.removed:
             self._seen.pop(before[was].id, None)
             self._active.pop(before[was].id, None)
         # Few of thousands change, and most wait for their first start or have finished.
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
-        candidates = self._active | {record.id: record for record in differences.come(records)}
+        candidates = self._active | {
+            record.id: record for record in differences.changed_or_added(records)
+        }
         for place, (workload, record) in enumerate(candidates.items()):
             if place % AT_A_TIME == 0:
                 await asyncio.sleep(0)
@@ -113,13 +115,13 @@ class Notifier:
             if last is not None and record.state.finished and last.state is record.state:
                 continue  # no further events after the end
             idle = self._idle(workload)
-            is_idle = idle is not None and idle.level not in {None, Do.BADGE}
+            is_idle = idle is not None and idle.level not in {None, IdleActionKind.BADGE}
             warns_at = warns_at_of(record, projects.get(record.spec.project))
             ends_soon = warns_at is not None and self._clock() >= warns_at
             self._seen[workload] = observe(record, last, is_idle=is_idle, ends_soon=ends_soon)
             if ends_soon and (last is None or not last.ends_soon):
                 await self._warn(record)
-            for kind in happened(last, self._seen[workload]) if last is not None else ():
+            for kind in events_between(last, self._seen[workload]) if last is not None else ():
                 self._enqueue(await self._notification(kind, record))
         self._records = records
         return clock() - began

@@ -15,7 +15,7 @@ from typing import Any, Final
 from runai.hub_service.processes.accounts import lookup_program
 from runai.hub_service.processes.accounts.account_states import AWAY, AccountStates
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
-from runai.hub_service.processes.accounts.programs import WITHIN_S, ask
+from runai.hub_service.processes.accounts.programs import WITHIN_S, query
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unavailable
 
@@ -31,15 +31,17 @@ NO_ACCOUNT: Final = "no_account"
 class AccountAway(Unavailable):
     """Error: a known account cannot be looked up now, or its home cannot be reached."""
 
-    def __init__(self, message: str, *, gone_since: float | None = None, code: str = AWAY) -> None:
-        """Store the sentence; `gone_since`: /etc/passwd had the account, and lacks it since."""
+    def __init__(
+        self, message: str, *, missing_since: float | None = None, code: str = AWAY
+    ) -> None:
+        """Store the sentence; `missing_since`: /etc/passwd had the account, and lacks it since."""
         super().__init__(
             message,
             hint="Jobs that wait for the account start by themselves when it is back.",
             code=code,
             retry_after=10.0,
         )
-        self.gone_since = gone_since
+        self.missing_since = missing_since
 
 
 class AccountDirectory:
@@ -47,7 +49,7 @@ class AccountDirectory:
 
     def __init__(
         self,
-        known: KnownAccounts,
+        known_accounts: KnownAccounts,
         *,
         command: Sequence[str] = LOOKUP,
         within_s: float = WITHIN_S,
@@ -58,7 +60,7 @@ class AccountDirectory:
 
         `states`: checks of accounts that expire; None: no account does.
         """
-        self.known = known
+        self.known_accounts = known_accounts
         self._states = states
         self._command = command
         self._within_s = within_s
@@ -115,19 +117,21 @@ class AccountDirectory:
             done.exception()  # raised in the callers, unless all were cancelled
 
     async def _account(self, name: str, *, to_start: bool) -> UnixAccount:
-        if self.known.is_being_forgotten(name):
+        if self.known_accounts.is_being_forgotten(name):
             raise being_forgotten(name)
         now, fault = await self.look_up(name)
-        met = self.known.meet(now)
-        if met.uid != now.uid:
-            raise other_person(name, now.uid, met.uid)
+        registered = self.known_accounts.register(now)
+        if registered.uid != now.uid:
+            raise other_person(name, now.uid, registered.uid)
         if fault:
             since = self._since(name)
-            sentence = f"{met.home}, the home of {name}, cannot be reached since {since}: {fault}."
+            sentence = (
+                f"{registered.home}, the home of {name}, cannot be reached since {since}: {fault}."
+            )
             raise AccountAway(sentence, code=HOME_AWAY)
         if to_start and self._states is not None:
             await self._states.check(name)
-        return met.account()
+        return registered.account()
 
     async def look_up(self, name: str) -> tuple[KnownAccount, str]:
         """Return an account as the machine has it now, not compared, and the fault of its home.
@@ -136,39 +140,41 @@ class AccountDirectory:
             NotFound: the name never had an account here, and has none; or is root.
             AccountAway: the account is known, and the directory gives no answer.
         """
-        known = self.known.get(name)
-        told = await self._ask(name, () if known is None else known.directory_groups)
-        if told is None or "uid" not in told or told["silent_groups"]:
-            raise self._silence(name, known, told)
-        fault = told.get("home_fault", "it does not answer")
+        known = self.known_accounts.get(name)
+        reply = await self._query(name, () if known is None else known.directory_groups)
+        if reply is None or "uid" not in reply or reply["silent_groups"]:
+            raise self._silence(name, known, reply)
+        fault = reply.get("home_fault", "it does not answer")
         if not fault:
             self._away_since.pop(name, None)
-        if told["uid"] == 0:
+        if reply["uid"] == 0:
             raise _no_account(f"User {name} is root, as whom nothing runs.")
         now = KnownAccount(
             name,
-            told["uid"],
-            told["gid"],
-            told["home"],
-            told["shell"],
-            tuple(told["groups"]),
-            tuple(told["directory_groups"]),
-            bool(told["local"]),
-            umask=told["umask"],
+            reply["uid"],
+            reply["gid"],
+            reply["home"],
+            reply["shell"],
+            tuple(reply["groups"]),
+            tuple(reply["directory_groups"]),
+            bool(reply["local"]),
+            umask=reply["umask"],
         )
         return now, fault
 
     def _silence(
-        self, name: str, known: KnownAccount | None, told: Mapping[str, Any] | None
+        self, name: str, known: KnownAccount | None, reply: Mapping[str, Any] | None
     ) -> NotFound | AccountAway:
         """Return the error for an account without an answer, or without all its groups."""
-        if known is None and told is not None and "uid" not in told:
+        if known is None and reply is not None and "uid" not in reply:
             return _no_account(f"User {name} has no account on this machine.")
         since = self._since(name)
-        if known is not None and known.local and told is not None and told["local"] is False:
-            gone = self._away_since[name]
-            return AccountAway(f"The account {name} is gone since {since}.", gone_since=gone)
-        what = f"the groups of {name}" if told is not None and "uid" in told else name
+        if known is not None and known.local and reply is not None and reply["local"] is False:
+            missing_since = self._away_since[name]
+            return AccountAway(
+                f"The account {name} is gone since {since}.", missing_since=missing_since
+            )
+        what = f"the groups of {name}" if reply is not None and "uid" in reply else name
         return AccountAway(f"The account directory does not answer for {what} since {since}.")
 
     def _since(self, name: str) -> str:
@@ -176,14 +182,14 @@ class AccountDirectory:
         since = self._away_since.setdefault(name, self._clock())
         return time.strftime("%H:%M", time.localtime(since))
 
-    async def _ask(self, name: str, groups: Sequence[int]) -> dict[str, Any] | None:
+    async def _query(self, name: str, groups: Sequence[int]) -> dict[str, Any] | None:
         """Return what the program tells within the time; None without a word of the account.
 
         Raises:
             AccountAway: the machine has no process or descriptor left.
         """
         try:
-            return await ask((*self._command, name, *map(str, groups)), self._within_s)
+            return await query((*self._command, name, *map(str, groups)), self._within_s)
         except (OSError, ValueError) as failed:  # ValueError: a name with a null character
             if isinstance(failed, ValueError):
                 raise _no_account("A name with such a character has no account.") from failed
@@ -201,8 +207,10 @@ def directory_of(data_dir: Path | str, pam_service: str = "") -> AccountDirector
 
 @cache
 def _directory_of(data_dir: str, pam_service: str) -> AccountDirectory:
-    known = KnownAccounts(Path(data_dir) if data_dir else None)
-    return AccountDirectory(known, states=AccountStates(pam_service) if pam_service else None)
+    known_accounts = KnownAccounts(Path(data_dir) if data_dir else None)
+    return AccountDirectory(
+        known_accounts, states=AccountStates(pam_service) if pam_service else None
+    )
 
 
 def other_person(name: str, uid: int, earlier: int) -> Forbidden:

@@ -68,18 +68,18 @@ def of_account(user: str, open_files: int, service: str = SERVICE) -> AccountLim
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    told: dict[str, Any] = {"refused": "its program has failed"}
+    outcome: dict[str, Any] = {"refused": "its program has failed"}
     try:
         answer, _ = program.communicate(timeout=WITHIN_S)
-        told = json.loads(answer or json.dumps(told))
+        outcome = json.loads(answer or json.dumps(outcome))
     except subprocess.TimeoutExpired:
-        told = {"refused": f"no answer within {WITHIN_S} s"}
+        outcome = {"refused": f"no answer within {WITHIN_S} s"}
         program.kill()
         with suppress(subprocess.TimeoutExpired):
             program.communicate(timeout=1)  # later, if a disk does not answer
-    if why := told.get("refused"):
+    if why := outcome.get("refused"):
         raise NoSession(f"PAM (service {service}) opens no session for {user}: {why}")
-    return AccountLimits(told["limits"], told["priority"])
+    return AccountLimits(outcome["limits"], outcome["priority"])
 
 
 class _Conversation(ctypes.Structure):
@@ -103,13 +103,13 @@ def main(service: str, user: str, open_files: int) -> None:
     status = pam.pam_start(*names, ctypes.byref(conversation), ctypes.byref(handle))
     status = status or pam.pam_open_session(handle, _SILENT)
     now = os.getpriority(os.PRIO_PROCESS, 0)
-    told: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "limits": [(n, *limits) for n, limits in _limits().items() if limits != before[n]],
         "priority": now if now != priority else None,
     }
     if status:
-        told = {"refused": pam.pam_strerror(handle, status).decode(errors="replace")}
-    os.write(answer, json.dumps(told).encode())
+        outcome = {"refused": pam.pam_strerror(handle, status).decode(errors="replace")}
+    os.write(answer, json.dumps(outcome).encode())
     if not status:
         pam.pam_close_session(handle, _SILENT)
     pam.pam_end(handle, status)

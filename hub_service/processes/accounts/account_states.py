@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from runai.hub_service.processes.accounts import state_program
-from runai.hub_service.processes.accounts.programs import WITHIN_S, ask
+from runai.hub_service.processes.accounts.programs import WITHIN_S, query
 from runai.hub_service.wire.errors import Forbidden, RunaiError, Unavailable
 from runai.hub_service.wire.printable import printable
 
 SERVICE: Final = "login"
 """Default service of PAM, as JupyterHub's."""
-HOLDS_FOR_S: Final = 60.0
+CACHE_S: Final = 60.0
 """Seconds for which an account's state is believed."""
 ALL_WITHIN_S: Final = 30.0
 """Time for all accounts, at `runai doctor`."""
@@ -48,7 +48,7 @@ class AccountStates:
         self._command = command
         self._within_s = within_s
         self._clock = clock
-        self._held: dict[str, tuple[float, Forbidden | None]] = {}
+        self._cache: dict[str, tuple[float, Forbidden | None]] = {}
 
     async def check(self, name: str) -> None:
         """Check that an account may start something.
@@ -57,31 +57,31 @@ class AccountStates:
             Forbidden: it has expired, or PAM does not admit it.
             Unavailable: PAM does not say.
         """
-        at, refused = self._held.get(name, (-HOLDS_FOR_S, None))
-        if not 0 <= self._clock() - at < HOLDS_FOR_S:
-            refused = await self._ask(name)
-            self._held[name] = self._clock(), refused
+        at, refused = self._cache.get(name, (-CACHE_S, None))
+        if not 0 <= self._clock() - at < CACHE_S:
+            refused = await self._query(name)
+            self._cache[name] = self._clock(), refused
         if refused is not None:
             raise refused.with_traceback(None)  # it is raised again and again
 
-    async def _ask(self, name: str) -> Forbidden | None:
+    async def _query(self, name: str) -> Forbidden | None:
         try:
-            told = await ask((*self._command, self._service, name), self._within_s)
+            answers = await query((*self._command, self._service, name), self._within_s)
         except OSError as failed:
             raise _silence(name, self._service, failed.strerror or "") from failed
-        return _refusal(name, self._service, told or {})
+        return _refusal(name, self._service, answers or {})
 
 
 async def hindrances(service: str, names: Sequence[str]) -> list[RunaiError]:
     """Return why accounts may start nothing now, for `runai doctor`; names without one pass."""
-    told: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with suppress(OSError):
-        told = await ask((*STATES, service, *names), ALL_WITHIN_S) or {}
+        answers = await query((*STATES, service, *names), ALL_WITHIN_S) or {}
     found: dict[str, RunaiError] = {}
     for name in names:
-        if told.get(name, ("",))[0] != _USER_UNKNOWN:
+        if answers.get(name, ("",))[0] != _USER_UNKNOWN:
             try:
-                hindrance: RunaiError | None = _refusal(name, service, told)
+                hindrance: RunaiError | None = _refusal(name, service, answers)
             except Unavailable as away:
                 hindrance = away
             if hindrance is not None:
@@ -89,13 +89,13 @@ async def hindrances(service: str, names: Sequence[str]) -> list[RunaiError]:
     return [*found.values()]
 
 
-def _refusal(name: str, service: str, told: Mapping[str, Any]) -> Forbidden | None:
+def _refusal(name: str, service: str, answers: Mapping[str, Any]) -> Forbidden | None:
     """Return the refusal of an account by the program's answer; None: it is admitted.
 
     Raises:
         Unavailable: the answer is an error of PAM, or nobody may log in now.
     """
-    code, text, nologin = told.get(name, ("", "no answer", ""))
+    code, text, nologin = answers.get(name, ("", "no answer", ""))
     text = printable(text, _LONGEST_TEXT).rstrip(".")
     if code in _ADMITTED:
         return None

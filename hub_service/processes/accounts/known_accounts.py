@@ -92,7 +92,7 @@ class KnownAccounts:
             with self._readable(path), suppress(FileNotFoundError):
                 yield _parsed(path.read_bytes())
 
-    def meet(self, now: KnownAccount) -> KnownAccount:
+    def register(self, now: KnownAccount) -> KnownAccount:
         """Return the known account of a looked-up name: at the first time, the given one.
 
         With the known uid, the rest of the new answer is kept.
@@ -117,7 +117,7 @@ class KnownAccounts:
             former = tuple(dict.fromkeys(u for u in (*known.former_uids, known.uid) if u != uid))
             self._write(replace(known, uid=uid, former_uids=former))
 
-    def ask_to_forget(self, name: str) -> None:
+    def request_forget(self, name: str) -> None:
         """Start nothing under a name any more, until the hub has ended what its person has.
 
         Raises:
@@ -127,7 +127,7 @@ class KnownAccounts:
             self._store(path, {"name": name})
 
     def is_being_forgotten(self, name: str) -> bool:
-        """Return True from `ask_to_forget` to `forget`."""
+        """Return True from `request_forget` to `forget`."""
         path = self._path(name, FORGET)
         return path is not None and path.exists()
 
@@ -186,9 +186,9 @@ class KnownAccounts:
 
 
 def _parsed(text: bytes) -> KnownAccount:
-    told = json.loads(text)
+    fields = json.loads(text)
     return KnownAccount(
-        **told | {name: tuple(told[name]) for name in told if isinstance(told[name], list)}
+        **fields | {name: tuple(fields[name]) for name in fields if isinstance(fields[name], list)}
     )
 
 

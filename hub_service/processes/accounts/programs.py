@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from runai.hub_service.processes.shell_environment import of_python
+from runai.hub_service.processes.shell_environment import python_variables
 
 WITHIN_S: Final = 5.0
 ENDS_WITHIN_S: Final = 1.0
 
 
-async def ask(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, Any] | None:
+async def query(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, Any] | None:
     """Return the JSON objects that a program prints in time, as one; None: there are none.
 
     Raises:
@@ -23,7 +23,7 @@ async def ask(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, A
     program = await asyncio.create_subprocess_exec(
         *command,
         cwd="/",
-        env=of_python(os.environ),
+        env=python_variables(os.environ),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -41,8 +41,8 @@ async def ask(command: Sequence[str], within_s: float = WITHIN_S) -> dict[str, A
                 program.kill()
                 async with asyncio.timeout(ENDS_WITHIN_S):  # not one that waits for a disk
                     await program.wait()
-    told: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
     for line in lines:
         with suppress(ValueError):
-            told |= json.loads(line)
-    return told or None
+            reply |= json.loads(line)
+    return reply or None

@@ -61,14 +61,14 @@ def _state(pam: ctypes.CDLL, service: str, name: str) -> tuple[int, str, str]:
     errors: list[bytes] = []
 
     def converse(count: int, messages: Any, *_: object) -> int:  # noqa: ANN401 - a pointer
-        told = [messages[number].contents for number in range(count)]
-        errors.extend(each.text or b"" for each in told if each.style == _ERROR_MESSAGE)
+        received = [messages[number].contents for number in range(count)]
+        errors.extend(each.text or b"" for each in received if each.style == _ERROR_MESSAGE)
         return _CONVERSATION_ERROR  # there is nobody to answer
 
     handle = ctypes.c_void_p()
     conversation = _Conversation(_CONVERSE(converse), None)
-    asked = service.encode(), os.fsencode(name)
-    code = pam.pam_start(*asked, ctypes.byref(conversation), ctypes.byref(handle))
+    arguments = service.encode(), os.fsencode(name)
+    code = pam.pam_start(*arguments, ctypes.byref(conversation), ctypes.byref(handle))
     code = code or pam.pam_acct_mgmt(handle, 0)
     text = errors[0] if errors else pam.pam_strerror(handle, code)
     pam.pam_end(handle, code)

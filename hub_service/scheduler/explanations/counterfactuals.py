@@ -10,23 +10,26 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
+from runai.hub_service.scheduler.explanations.device_holders import (
+    HolderAllocation,
+    HolderAllocations,
+)
 from runai.hub_service.scheduler.explanations.forecast import DecideFunction
-from runai.hub_service.scheduler.explanations.sentences import Wording
+from runai.hub_service.scheduler.explanations.sentences import SentenceFormatter
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
-    AskOtherwise,
     Change,
+    ChangeRequest,
     Counterfactual,
     EndWorkloads,
     SetProject,
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, Workload
 from runai.hub_service.scheduler.model.what_if import changed, serves
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, SnapshotChanges
 from runai.hub_service.scheduler.state.project_tree import UNLIMITED, ProjectNode
 
-MOST_TOLD = 3
+MAX_COUNTERFACTUALS = 3
 _ENDINGS_TRIED = 6
 _PRIORITY_HIGH = 75
 _WHOLE = 1000
@@ -42,43 +45,46 @@ class Trials:
         snapshot: Snapshot,
         workload: Workload,
         decide: DecideFunction,
-        most: int,
+        max_trials: int,
         *,
         at_once: bool,
     ) -> None:
-        """Allow `most` runs; with `at_once`, a reservation does not count as success."""
+        """Allow `max_trials` runs; with `at_once`, a reservation does not count as success."""
         # Skip wait reasons: nothing reads these plans, and sentences cost time.
         self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
-        self._index = Index(self._base)
+        self._index = ClusterIndex(self._base)
         self._present = {w.name: w for w in snapshot.workloads}
         self._name = workload.name
         self._decide = decide
         self._at_once = at_once
-        self.left = most
+        self.remaining = max_trials
 
     def succeed(self, changes: Sequence[Change]) -> bool:
         """Return True if the workload is served with these changes."""
-        if not self.left:
+        if not self.remaining:
             return False
-        self.left -= 1
-        hypothetical = changed(self._base, changes)
-        workload = next(w for w in hypothetical.workloads if w.name == self._name)
-        return serves(self._plan(hypothetical).decisions, workload, at_once=self._at_once)
+        self.remaining -= 1
+        hypothetical_snapshot = changed(self._base, changes)
+        workload = next(w for w in hypothetical_snapshot.workloads if w.name == self._name)
+        return serves(self._plan(hypothetical_snapshot).decisions, workload, at_once=self._at_once)
 
-    def _plan(self, hypothetical: Snapshot) -> Plan:
+    def _plan(self, hypothetical_snapshot: Snapshot) -> Plan:
         """Return the scheduler's plan for a changed snapshot.
 
         If only workloads differ, the shared index is changed for it and restored.
         """
-        if (hypothetical.projects, hypothetical.policy) != (self._base.projects, self._base.policy):
-            return self._decide(hypothetical)
-        left = {w.name: w for w in hypothetical.workloads}
-        new = tuple(w for name, w in left.items() if self._present[name] is not w)
-        gone = tuple(name for name in self._present if name not in left)
-        self._index.apply(Changes(workloads=new, gone=gone))
+        if (hypothetical_snapshot.projects, hypothetical_snapshot.policy) != (
+            self._base.projects,
+            self._base.policy,
+        ):
+            return self._decide(hypothetical_snapshot)
+        remaining_workloads = {w.name: w for w in hypothetical_snapshot.workloads}
+        new = tuple(w for name, w in remaining_workloads.items() if self._present[name] is not w)
+        removed = tuple(name for name in self._present if name not in remaining_workloads)
+        self._index.apply(SnapshotChanges(workloads=new, removed=removed))
         plan = self._decide(self._index)
-        touched = (*(w.name for w in new), *gone)
-        self._index.apply(Changes(workloads=tuple(self._present[name] for name in touched)))
+        touched = (*(w.name for w in new), *removed)
+        self._index.apply(SnapshotChanges(workloads=tuple(self._present[name] for name in touched)))
         return plan
 
 
@@ -90,28 +96,30 @@ class CounterfactualSearch:
         snapshot: Snapshot,
         workload: Workload,
         reason: Reason,
-        holdings: Holdings,
-        wording: Wording,
+        holder_allocations: HolderAllocations,
+        formatter: SentenceFormatter,
         trials: Trials,
     ) -> None:
         """Start without counterfactuals."""
         self._now = snapshot.now
         self._workload = workload
         self._reason = reason
-        self._holdings = holdings
-        self._wording = wording
+        self._holder_allocations = holder_allocations
+        self._formatter = formatter
         self._trials = trials
 
     def run(self) -> tuple[Counterfactual, ...]:
         """Return at most three counterfactuals of different kinds, the nearest first."""
-        found_so_far: list[Counterfactual] = []
-        for way in self._attempts():
-            if len(found_so_far) == MOST_TOLD or not self._trials.left:
+        counterfactuals: list[Counterfactual] = []
+        for attempt in self._attempts():
+            if len(counterfactuals) == MAX_COUNTERFACTUALS or not self._trials.remaining:
                 break
-            found = way()
-            if found is not None and all(found.changes != other.changes for other in found_so_far):
-                found_so_far.append(found)
-        return tuple(found_so_far)
+            counterfactual = attempt()
+            if counterfactual is not None and all(
+                counterfactual.changes != other.changes for other in counterfactuals
+            ):
+                counterfactuals.append(counterfactual)
+        return tuple(counterfactuals)
 
     def _attempts(self) -> Sequence[Callable[[], Counterfactual | None]]:
         any_room = (
@@ -124,7 +132,7 @@ class CounterfactualSearch:
         return {
             "unknown_project": (),
             "not_a_member": (),
-            "stopping": (self._without_leaving,),
+            "stopping": (self._without_terminating,),
             "no_such_node": (self._smaller_request, self._any_node),
             "over_build_quota": (self._earliest_end, self._raise_caps, self._preemptible),
             "over_limit": (self._earliest_end, self._smaller_request, self._raise_caps),
@@ -153,50 +161,52 @@ class CounterfactualSearch:
 
     def _release_overage(self) -> Counterfactual | None:
         """Find the least that a project over its entitlement would have to release."""
-        for rival in self._holdings.rivals():
-            for chosen in self._holdings.sets_of(rival):
-                names = tuple(held.workload.name for held in chosen)
+        for rival in self._holder_allocations.rivals():
+            for chosen in self._holder_allocations.sets_of(rival):
+                names = tuple(holder.workload.name for holder in chosen)
                 if self._trials.succeed([EndWorkloads(workloads=names)]):
                     return self._released(rival, self._fewest(chosen))
-                if not self._trials.left:
+                if not self._trials.remaining:
                     return None
         return None
 
     def _fewest(self, chosen: Sequence[HolderAllocation]) -> list[HolderAllocation]:
         """Drop unnecessary workloads; the first in R4's order are kept longest."""
         needed = list(chosen)
-        for held in reversed(chosen):
-            fewer = [h for h in needed if h is not held]
+        for holder in reversed(chosen):
+            fewer = [h for h in needed if h is not holder]
             names = tuple(h.workload.name for h in fewer)
             if fewer and self._trials.succeed([EndWorkloads(workloads=names)]):
                 needed = fewer
         return needed
 
     def _released(self, rival: ProjectNode, chosen: Sequence[HolderAllocation]) -> Counterfactual:
-        until = max(held.protected_until for held in chosen)
-        changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
-        amount = sum(held.total for held in chosen)
+        until = max(holder.protected_until for holder in chosen)
+        changes = (EndWorkloads(workloads=tuple(holder.workload.name for holder in chosen)),)
+        amount = sum(holder.total for holder in chosen)
         return Counterfactual(
             changes=changes,
-            text=self._wording.giving_back(rival.name, amount, self._holdings.over(rival), until),
+            text=self._formatter.released(
+                rival.name, amount, self._holder_allocations.overage_of(rival), until
+            ),
             protected_until=until if until > self._now else None,
         )
 
     def _earliest_end(self) -> Counterfactual | None:
         """Find the sufficient workload with the earliest expected end."""
-        for held in self._holdings.by_end(self._reason.code)[:_ENDINGS_TRIED]:
-            found = self._if_ended([held.workload])
-            if found is not None:
-                return found
+        for holder in self._holder_allocations.by_end(self._reason.code)[:_ENDINGS_TRIED]:
+            counterfactual = self._if_ended([holder.workload])
+            if counterfactual is not None:
+                return counterfactual
         return None
 
     def _without_named(self) -> Counterfactual | None:
         """Try without the workload named by the wait reason."""
-        named = [w for w in self._holdings.workloads if w.name == self._reason.for_]
+        named = [w for w in self._holder_allocations.workloads if w.name == self._reason.for_]
         return self._if_ended(named, "were not there") if named else None
 
-    def _without_leaving(self) -> Counterfactual | None:
-        return self._if_ended(self._holdings.leaving(), "had gone")
+    def _without_terminating(self) -> Counterfactual | None:
+        return self._if_ended(self._holder_allocations.terminating_workloads(), "had gone")
 
     def _if_ended(
         self, workloads: Sequence[Workload], verb: str = "ended"
@@ -204,62 +214,62 @@ class CounterfactualSearch:
         if not workloads:
             return None
         change = EndWorkloads(workloads=tuple(w.name for w in workloads))
-        return self._verified([change], self._wording.gone(workloads, verb))
+        return self._verified([change], self._formatter.removed(workloads, verb))
 
     def _moves(self) -> Counterfactual | None:
-        return self._verified([AllowMoves()], self._wording.moves())
+        return self._verified([AllowMoves()], self._formatter.moves())
 
     # ---- settings of projects
 
     def _raise_caps(self) -> Counterfactual | None:
         """Raise each cap that is too low to the needed value (Q1, Q3)."""
-        demand = self._holdings.demand
+        demand = self._holder_allocations.demand
         changes: list[Change] = []
-        for account in self._holdings.path:
-            if account.allocated + demand > account.limit:
-                changes += self._settings(account, limit=account.allocated + demand)
-            needed = account.build + demand
-            if not self._workload.is_preemptible and needed > account.build_quota:
+        for project_node in self._holder_allocations.path:
+            if project_node.allocated + demand > project_node.limit:
+                changes += self._settings(project_node, limit=project_node.allocated + demand)
+            needed = project_node.build + demand
+            if not self._workload.is_preemptible and needed > project_node.build_quota:
                 changes += self._settings(
-                    account,
-                    quota=needed if needed > account.quota else None,
-                    build_quota=needed if account.project.build_quota is not None else None,
+                    project_node,
+                    quota=needed if needed > project_node.quota else None,
+                    build_quota=needed if project_node.spec.build_quota is not None else None,
                 )
-        return self._verified(changes, self._wording.settings(changes)) if changes else None
+        return self._verified(changes, self._formatter.settings(changes)) if changes else None
 
     def _raise_quotas(self) -> Counterfactual | None:
         """Raise the quotas on its path so that the workload is within them."""
         changes: list[Change] = []
-        for account in self._holdings.path:
-            needed = account.allocated + self._holdings.demand
-            if needed > account.quota and self._holdings.demand:
-                changes += self._settings(account, quota=-(-needed // _WHOLE) * _WHOLE)
-        return self._verified(changes, self._wording.settings(changes)) if changes else None
+        for project in self._holder_allocations.path:
+            needed = project.allocated + self._holder_allocations.demand
+            if needed > project.quota and self._holder_allocations.demand:
+                changes += self._settings(project, quota=-(-needed // _WHOLE) * _WHOLE)
+        return self._verified(changes, self._formatter.settings(changes)) if changes else None
 
     def _lend_reserved(self) -> Counterfactual | None:
         """Lend the GPUs that other projects never lend (Q2)."""
         changes: list[Change] = []
-        for account in self._holdings.keepers():
-            changes += self._settings(account, never_lent=0)
-        return self._verified(changes, self._wording.settings(changes)) if changes else None
+        for project in self._holder_allocations.non_lending_projects():
+            changes += self._settings(project, never_lent=0)
+        return self._verified(changes, self._formatter.settings(changes)) if changes else None
 
     @staticmethod
-    def _settings(account: ProjectNode, **settings: int | None) -> Iterator[Change]:
-        if account.project.name != account.name:
+    def _settings(project_node: ProjectNode, **settings: int | None) -> Iterator[Change]:
+        if project_node.spec.name != project_node.name:
             return  # a parent's own queue has no settings; only the parent has
         for setting, value in settings.items():
             if value is not None and value < UNLIMITED:
-                yield SetProject(project=account.name, setting=setting, value=value)  # type: ignore[arg-type]  # the keywords above
+                yield SetProject(project=project_node.name, setting=setting, value=value)  # type: ignore[arg-type]  # the keywords above
 
     # ---- the workload itself
 
     def _short_limit(self) -> Counterfactual | None:
-        """Find the longest time limit with which it may use what is held (O4)."""
+        """Find the longest time limit with which it may use what is reserved (O4)."""
         if self._reason.rule != "O4":
             return None
         now = self._workload.max_runtime
         limits = [limit for limit in _LIMITS_TRIED if now is None or limit < now]
-        return self._largest(limits, lambda limit: self._question(max_runtime=limit))
+        return self._largest(limits, lambda limit: self._change_request(max_runtime=limit))
 
     def _raise_priority(self) -> Counterfactual | None:
         if self._workload.kind != "job" or self._workload.rank >= _PRIORITY_HIGH:
@@ -279,28 +289,34 @@ class CounterfactualSearch:
         workload = self._workload
         first = workload.workers[0]
         if workload.minimum > 1:
-            return self._largest(range(1, workload.minimum), lambda n: self._question(workers=n))
+            return self._largest(
+                range(1, workload.minimum), lambda n: self._change_request(workers=n)
+            )
         if first.gpus > _WHOLE:
             sizes: Sequence[int] = range(_WHOLE, first.gpus, _WHOLE)
         else:
             sizes = [size for size in (250, 500) if size < first.gpus]
-        return self._largest(sizes, lambda size: self._question(gpus=size))
+        return self._largest(sizes, lambda size: self._change_request(gpus=size))
 
     def _largest(
-        self, sizes: Sequence[int], ask: Callable[[int], AskOtherwise]
+        self, sizes: Sequence[int], make_change: Callable[[int], ChangeRequest]
     ) -> Counterfactual | None:
-        many = bisect_left(sizes, True, key=lambda size: not self._trials.succeed([ask(size)]))
-        if not many:
+        succeeding = bisect_left(
+            sizes, True, key=lambda size: not self._trials.succeed([make_change(size)])
+        )
+        if not succeeding:
             return None
-        best = ask(sizes[many - 1])
-        return Counterfactual(changes=(best,), text=self._wording.asking(self._workload, best))
+        best = make_change(sizes[succeeding - 1])
+        return Counterfactual(
+            changes=(best,), text=self._formatter.changed_request(self._workload, best)
+        )
 
-    def _question(self, **otherwise: int | bool) -> AskOtherwise:
-        return AskOtherwise(workload=self._workload.name, **otherwise)  # type: ignore[arg-type]  # its own fields
+    def _change_request(self, **fields: int | bool) -> ChangeRequest:
+        return ChangeRequest(workload=self._workload.name, **fields)  # type: ignore[arg-type]  # its own fields
 
-    def _with_request(self, **otherwise: int | bool) -> Counterfactual | None:
-        change = self._question(**otherwise)
-        return self._verified([change], self._wording.asking(self._workload, change))
+    def _with_request(self, **fields: int | bool) -> Counterfactual | None:
+        change = self._change_request(**fields)
+        return self._verified([change], self._formatter.changed_request(self._workload, change))
 
     def _verified(self, changes: Sequence[Change], text: str) -> Counterfactual | None:
         return (

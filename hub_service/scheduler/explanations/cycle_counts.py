@@ -8,38 +8,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from runai.hub_service.scheduler.placement.quota_check import still_over
+from runai.hub_service.scheduler.placement.quota_check import projects_over_limit
 from runai.hub_service.scheduler.state.equivalence import PodSet
-from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
     PlannedWorker,
     PlannedWorkload,
 )
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 
-class Census:
+class CycleCounts:
     """Cached counts of one plan; the state must not change while it is used."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlanningState) -> None:
         """Collect the workers that this cycle placed."""
         self._state = state
         changed = [
             member
-            for item in sorted(state.changed(), key=lambda item: item.age)
-            for member in item.members
+            for planned in sorted(state.changed(), key=lambda planned: planned.age)
+            for member in planned.members
         ]
-        self._started = [m for m in changed if m.standing is Phase.STARTED]
-        self._reserved = [m for m in changed if m.standing is Phase.RESERVED]
+        self._started = [m for m in changed if m.phase is Phase.STARTED]
+        self._reserved = [m for m in changed if m.phase is Phase.RESERVED]
         self._started_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
         self._reserved_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
         self._free: dict[frozenset[int], int] = {}
         self._devices: dict[frozenset[int], int] = {}
         self._projects: dict[frozenset[int], dict[str, int]] = {}
-        self._leaving: dict[Booking, list[PlannedWorker]] = {}
+        self._terminating: dict[Booking, list[PlannedWorker]] = {}
         self._slots_now: dict[RequestShape, int] = {}
 
     def free_on(self, nodes: frozenset[int]) -> int:
@@ -66,67 +66,78 @@ class Census:
             for node in nodes:
                 for member in on_node.get(node, ()):
                     if member.booking and member.booking.quota:
-                        name = member.item.workload.project
+                        name = member.planned.workload.project
                         sums[name] = sums.get(name, 0) + member.booking.quota
         return sums
 
     def reserved_on(
-        self, nodes: frozenset[int], but: PlannedWorkload
+        self, nodes: frozenset[int], excluded: PlannedWorkload
     ) -> dict[PlannedWorkload, int]:
-        """Return the milli-GPU that this cycle reserved per workload, without `but`."""
-        return _without(but, _cached(self._reserved_on, nodes, self._reserved))
+        """Return the milli-GPU that this cycle reserved per workload, without `excluded`."""
+        return _without(excluded, _cached(self._reserved_on, nodes, self._reserved))
 
-    def started_on(self, nodes: frozenset[int], but: PlannedWorkload) -> dict[PlannedWorkload, int]:
-        """Return the milli-GPU that this cycle started per workload, without `but`."""
-        return _without(but, _cached(self._started_on, nodes, self._started))
+    def started_on(
+        self, nodes: frozenset[int], excluded: PlannedWorkload
+    ) -> dict[PlannedWorkload, int]:
+        """Return the milli-GPU that this cycle started per workload, without `excluded`."""
+        return _without(excluded, _cached(self._started_on, nodes, self._started))
 
-    def session_holders(self, account: ProjectNode) -> dict[str, int]:
+    def session_holders(self, project: ProjectNode) -> dict[str, int]:
         """Return the milli-GPU per user in sessions within the build quota."""
         sums: dict[str, int] = {}
-        for item in sorted(self._state.fixed, key=lambda item: item.age):
-            if account in item.account.path:
-                held = sum(m.booking.quota for m in item.members if m.booking)
-                if held:
-                    name = _holder(item)
-                    sums[name] = sums.get(name, 0) + held
+        for planned in sorted(self._state.fixed, key=lambda planned: planned.age):
+            if project in planned.project.path:
+                allocated = sum(m.booking.quota for m in planned.members if m.booking)
+                if allocated:
+                    name = _holder(planned)
+                    sums[name] = sums.get(name, 0) + allocated
         return sums
 
-    def leaving(self, booking: Booking) -> list[PlannedWorker]:
-        """Return the workers that must leave before a reservation can start."""
-        known = self._leaving.get(booking)
+    def terminating_workers(self, booking: Booking) -> list[PlannedWorker]:
+        """Return the workers that must end before a reservation can start."""
+        known = self._terminating.get(booking)
         if known is None:
-            known = self._leaving[booking] = self._state.leaving(booking)
+            known = self._terminating[booking] = self._state.terminating_workers(booking)
         return known
 
-    def waited_for(self, members: Iterable[PlannedWorker]) -> list[PlannedWorker]:
+    def blocking_workers(self, members: Iterable[PlannedWorker]) -> list[PlannedWorker]:
         """Return the workers that must end before reserved ones start.
 
         They are at the reserved place; if there are none, they are stopping workers of projects
         whose limit counts both (Q3).
         """
         reserved = list(members)
-        there = [m for mine in reserved if mine.booking for m in self.leaving(mine.booking)]
-        if there:
-            return there
-        over = {account for mine in reserved for account in still_over(mine.item)}
-        return self._state.stopping_workers(over) if over else []
+        blocking = [
+            m
+            for reserved_worker in reserved
+            if reserved_worker.booking
+            for m in self.terminating_workers(reserved_worker.booking)
+        ]
+        if blocking:
+            return blocking
+        over_limit = {
+            project
+            for reserved_worker in reserved
+            for project in projects_over_limit(reserved_worker.planned)
+        }
+        return self._state.stopping_workers(over_limit) if over_limit else []
 
-    def fitting(self, unit: PodSet, *, ever: bool = False) -> int:
-        """Return how many of a unit's workers fit, counting each kind on its own.
+    def fitting(self, pod_set: PodSet, *, ever: bool = False) -> int:
+        """Return how many of a pod set's workers fit, counting each shape on its own.
 
         They fit now, or with `ever` into the empty cluster.
         """
-        known, room = self._slots_now, self._state.now
+        known, capacity = self._slots_now, self._state.now
         if ever:
-            known, room = self._state.slots_ever, self._state.empty
-        kinds = Counter(member.kind for member in unit.members)
-        return sum(min(count, _slots(kind, room, known)) for kind, count in kinds.items())
+            known, capacity = self._state.max_slots, self._state.empty
+        shapes = Counter(member.shape for member in pod_set.members)
+        return sum(min(count, _slots(shape, capacity, known)) for shape, count in shapes.items())
 
 
-def _slots(kind: RequestShape, room: Room, known: dict[RequestShape, int]) -> int:
-    if kind not in known:
-        known[kind] = sum(room.roomy(kind).values())
-    return known[kind]
+def _slots(shape: RequestShape, capacity: FreeCapacity, known: dict[RequestShape, int]) -> int:
+    if shape not in known:
+        known[shape] = sum(capacity.slots_by_node(shape).values())
+    return known[shape]
 
 
 def _cached(
@@ -139,8 +150,10 @@ def _cached(
     return known[nodes]
 
 
-def _without(item: PlannedWorkload, sums: dict[PlannedWorkload, int]) -> dict[PlannedWorkload, int]:
-    return {i: held for i, held in sums.items() if i is not item} if item in sums else sums
+def _without(
+    planned: PlannedWorkload, sums: dict[PlannedWorkload, int]
+) -> dict[PlannedWorkload, int]:
+    return {i: milli for i, milli in sums.items() if i is not planned} if planned in sums else sums
 
 
 def _allocated_on(
@@ -150,16 +163,22 @@ def _allocated_on(
     for member in members:
         booking = member.booking
         if booking and booking.node in nodes:
-            sums[member.item] = sums.get(member.item, 0) + booking.quota
+            sums[member.planned] = sums.get(member.planned, 0) + booking.quota
     return sums
 
 
-def nodes_of(unit: PodSet) -> frozenset[int]:
-    """Return the nodes that any of a unit's workers could ever use."""
-    kind, *others = {member.kind for member in unit.members}
-    return kind.nodes.union(*(other.nodes for other in others)) if others else kind.nodes
+def nodes_of(pod_set: PodSet) -> frozenset[int]:
+    """Return the nodes that any of a pod set's workers could ever use."""
+    shape, *other_shapes = {member.shape for member in pod_set.members}
+    return (
+        shape.nodes.union(*(other.nodes for other in other_shapes)) if other_shapes else shape.nodes
+    )
 
 
-def _holder(item: PlannedWorkload) -> str:
+def _holder(planned: PlannedWorkload) -> str:
     """Return the user of a session, or the name of a job."""
-    return item.workload.user or item.name if item.workload.kind == "session" else item.name
+    return (
+        planned.workload.user or planned.name
+        if planned.workload.kind == "session"
+        else planned.name
+    )

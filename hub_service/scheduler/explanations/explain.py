@@ -10,27 +10,30 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from runai.hub_service.scheduler.explanations.counterfactuals import CounterfactualSearch, Trials
-from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
+from runai.hub_service.scheduler.explanations.device_holders import (
+    HolderAllocation,
+    HolderAllocations,
+)
 from runai.hub_service.scheduler.explanations.forecast import (
     DecideFunction,
     expected_start,
     expected_starts,
 )
-from runai.hub_service.scheduler.explanations.sentences import Wording
+from runai.hub_service.scheduler.explanations.sentences import SentenceFormatter
 from runai.hub_service.scheduler.model.explanation import ExpectedStart, Explanation, Holder
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Decision, Plan, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
-MOST_TRIALS = 32
-MOST_CYCLES = 200
-MOST_CYCLES_FOR_ALL = 50
-MOST_CYCLES_FOR_SOME = 12
+MAX_TRIALS = 32
+MAX_CYCLES = 200
+MAX_CYCLES_FOR_ALL = 50
+MAX_CYCLES_FOR_SOME = 12
 """Less than for all: a user who fills in a form waits for the answer."""
-FEWEST = 3
-EFFORT = 100_000
+MIN_RUNS = 3
+MAX_EXAMINED = 100_000
 """Maximum workers and devices examined in total: a larger cluster gets fewer trials."""
-_SHOWN = 8
+_MAX_LISTED = 8
 
 MayKnow = Callable[[Workload], bool]
 
@@ -48,23 +51,27 @@ def explain_with(
     but are not named. The work is bounded, so an explanation may omit counterfactuals that exist.
     """
     wait = next((d for d in plan.decisions if d.kind == "wait" and d.workload == workload), None)
-    asked = next((w for w in snapshot.workloads if w.name == workload), None)
-    if wait is None or asked is None:
+    target = next((w for w in snapshot.workloads if w.name == workload), None)
+    if wait is None or target is None:
         return None
     snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
-    holdings = Holdings(snapshot, plan, asked)
+    holder_allocations = HolderAllocations(snapshot, plan, target)
     code = wait.reason.code
     trials = Trials(
-        snapshot, asked, decide, bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
+        snapshot, target, decide, bounded(snapshot, MAX_TRIALS), at_once=code == "stopping"
     )
-    wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
-    search = CounterfactualSearch(snapshot, asked, wait.reason, holdings, wording, trials)
+    formatter = SentenceFormatter(snapshot.now, tree_of(snapshot).projects, may_know)
+    search = CounterfactualSearch(
+        snapshot, target, wait.reason, holder_allocations, formatter, trials
+    )
     explanation = Explanation(
-        ahead=_ahead(snapshot, plan, wait, asked, may_know),
-        holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
+        ahead=_ahead(snapshot, plan, wait, target, may_know),
+        holders=tuple(
+            _holder(holder, may_know) for holder in holder_allocations.holders(code)[:_MAX_LISTED]
+        ),
         counterfactuals=search.run(),
         expected_start=expected_start(
-            snapshot, workload, decide, cycles=bounded(snapshot, MOST_CYCLES)
+            snapshot, workload, decide, cycles=bounded(snapshot, MAX_CYCLES)
         ),
     )
     return replace(wait, explanation=explanation)
@@ -85,7 +92,7 @@ def forecast_with(
     if only is not None:
         waiting = [name for name in waiting if name in only]
     snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
-    cycles = bounded(snapshot, MOST_CYCLES_FOR_ALL if only is None else MOST_CYCLES_FOR_SOME)
+    cycles = bounded(snapshot, MAX_CYCLES_FOR_ALL if only is None else MAX_CYCLES_FOR_SOME)
     return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
 
 
@@ -100,14 +107,14 @@ def explained(decide: DecideFunction, snapshot: Snapshot, plan: Plan) -> Plan:
     return replace(plan, decisions=tuple(with_reason(decision) for decision in plan.decisions))
 
 
-def bounded(snapshot: Snapshot, most: int) -> int:
-    """Reduce a number of trials or cycles to the cluster's size, but not below `FEWEST`."""
+def bounded(snapshot: Snapshot, maximum: int) -> int:
+    """Reduce a number of trials or cycles to the cluster's size, but not below `MIN_RUNS`."""
     size = sum(len(w.workers) for w in snapshot.workloads) + sum(n.devices for n in snapshot.nodes)
-    return max(FEWEST, min(most, EFFORT // max(1, size)))
+    return max(MIN_RUNS, min(maximum, MAX_EXAMINED // max(1, size)))
 
 
 def _ahead(
-    snapshot: Snapshot, plan: Plan, wait: Wait, asked: Workload, may_know: MayKnow
+    snapshot: Snapshot, plan: Plan, wait: Wait, target: Workload, may_know: MayKnow
 ) -> tuple[str, ...]:
     workloads = {workload.name: workload for workload in snapshot.workloads}
     before = [
@@ -115,18 +122,18 @@ def _ahead(
         for d in plan.decisions
         if d.kind == "wait"
         and d.position < wait.position
-        and workloads[d.workload].project == asked.project
+        and workloads[d.workload].project == target.project
     ]
-    return tuple(w.name for w in before if may_know(w))[:_SHOWN]
+    return tuple(w.name for w in before if may_know(w))[:_MAX_LISTED]
 
 
-def _holder(held: HolderAllocation, may_know: MayKnow) -> Holder:
-    is_known = may_know(held.workload)
+def _holder(holder: HolderAllocation, may_know: MayKnow) -> Holder:
+    is_known = may_know(holder.workload)
     return Holder(
-        workload=held.workload.name if is_known else "",
-        project=held.workload.project,
-        user=held.workload.user if is_known else "",
-        gpus=MilliGpu(held.total),
-        until=held.end.at if held.end else None,
-        is_estimated=held.end.is_estimated if held.end else False,
+        workload=holder.workload.name if is_known else "",
+        project=holder.workload.project,
+        user=holder.workload.user if is_known else "",
+        gpus=MilliGpu(holder.total),
+        until=holder.end.at if holder.end else None,
+        is_estimated=holder.end.is_estimated if holder.end else False,
     )

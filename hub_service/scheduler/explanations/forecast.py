@@ -27,9 +27,13 @@ from runai.hub_service.scheduler.model.snapshot import (
     end_of,
 )
 from runai.hub_service.scheduler.model.what_if import pending_again, worker_after
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
+from runai.hub_service.scheduler.state.cluster_index import (
+    ClusterIndex,
+    SnapshotChanges,
+    changes_between,
+)
 
-DecideFunction = Callable[[Snapshot | Index], Plan]
+DecideFunction = Callable[[Snapshot | ClusterIndex], Plan]
 
 _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
@@ -65,18 +69,20 @@ def expected_starts(
     """
     # Skip wait reasons: nothing reads these plans, and sentences cost time.
     silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
-    index = Index(silent)
-    future = _Future(index, silent, decide, EXPECTED)
-    factors = (SHORTER, LONGER) if future.guesses() else ()
-    courses = [future.starts_of(names, cycles)]
-    courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in factors]
-    alike: dict[tuple[_SimulatedStart, ...], ExpectedStart] = {}
+    index = ClusterIndex(silent)
+    simulation = _Simulation(index, silent, decide, EXPECTED)
+    factors = (SHORTER, LONGER) if simulation.has_estimates() else ()
+    runs = [simulation.starts_of(names, cycles)]
+    runs += [_Simulation(index, silent, decide, how).starts_of(names, cycles) for how in factors]
+    start_by_simulated: dict[tuple[_SimulatedStart, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
     for name in names:
-        seen = tuple([found[name] for found in courses])
-        if seen not in alike:  # thousands start after the horizon and share one result
-            alike[seen] = _start(seen, snapshot.now)
-        starts[name] = alike[seen]
+        simulated = tuple([run[name] for run in runs])
+        if (
+            simulated not in start_by_simulated
+        ):  # thousands start after the horizon and share one result
+            start_by_simulated[simulated] = _start(simulated, snapshot.now)
+        starts[name] = start_by_simulated[simulated]
     return starts
 
 
@@ -87,28 +93,28 @@ class _SimulatedStart(NamedTuple):
     is_estimated: bool
 
 
-def _start(seen: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
+def _start(simulated: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
     """Combine the simulations into one expected start, the expected simulation first."""
-    expected = seen[0]
-    starts = [found.at for found in seen if found.at is not None]
+    expected = simulated[0]
+    starts = [simulated_start.at for simulated_start in simulated if simulated_start.at is not None]
     # A simulation that stopped early implies a start later than its last moment.
-    bounds = [found.until for found in seen]
+    bounds = [simulated_start.until for simulated_start in simulated]
     start = ExpectedStart(
         at=expected.at,
         earliest=min([*starts, *(b for b in bounds if b is not None)], default=None),
-        latest=max(starts) if len(starts) == len(seen) else None,
-        is_estimated=any(found.is_estimated for found in seen),
+        latest=max(starts) if len(starts) == len(simulated) else None,
+        is_estimated=any(simulated_start.is_estimated for simulated_start in simulated),
         text="",
     )
     return replace(start, text=_sentence(start, expected.until, now))
 
 
-class _Future:
+class _Simulation:
     """One simulation on an index, which may come from another simulation."""
 
     def __init__(
         self,
-        index: Index,
+        index: ClusterIndex,
         snapshot: Snapshot,
         decide: DecideFunction,
         factor: tuple[int, int],
@@ -139,32 +145,32 @@ class _Future:
         for workload in workloads:
             if workload.name not in self._ends:
                 stated = workload.expected_runtime
-                left = typical if stated is None else End(stated, is_estimated=False)
-                if left is not None:
-                    self._remaining[workload.name] = left
+                remaining = typical if stated is None else End(stated, is_estimated=False)
+                if remaining is not None:
+                    self._remaining[workload.name] = remaining
 
     def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _SimulatedStart]:
         """Simulate until the minimum of each of these workloads has run."""
-        found: dict[str, _SimulatedStart] = {}
-        wanted = frozenset(names)
+        starts: dict[str, _SimulatedStart] = {}
+        requested = frozenset(names)
         at_once = 0
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
-            for name in self._changed & wanted:
-                if name not in found and self._is_settled(name):
+            for name in self._changed & requested:
+                if name not in starts and self._is_settled(name):
                     at = self._now if name in self._workloads else None
-                    found[name] = _SimulatedStart(at, None, self._is_estimated)
+                    starts[name] = _SimulatedStart(at, None, self._is_estimated)
             self._changed.clear()
-            if len(found) == len(names):
-                return found
+            if len(starts) == len(names):
+                return starts
             at_once = at_once + 1 if frees else 0
             if frees and at_once < _CYCLES_AT_ONE_INSTANT:
                 continue  # reservations start now, after their victims have left (R7)
             if not self._advance():
                 never = _SimulatedStart(None, None, self._is_estimated)
-                return dict.fromkeys(names, never) | found
-        return dict.fromkeys(names, _SimulatedStart(None, self._now, self._is_estimated)) | found
+                return dict.fromkeys(names, never) | starts
+        return dict.fromkeys(names, _SimulatedStart(None, self._now, self._is_estimated)) | starts
 
     def _is_settled(self, name: str) -> bool:
         """Return True if a workload's minimum runs, or it will never queue again."""
@@ -174,7 +180,7 @@ class _Future:
         running = [w for w in workload.workers if w.state is WorkerState.RUNNING]
         return len(running) >= workload.minimum
 
-    def guesses(self) -> bool:
+    def has_estimates(self) -> bool:
         """Return True if any run time is estimated."""
         return any(end.is_estimated for end in (*self._ends.values(), *self._remaining.values()))
 
@@ -204,9 +210,9 @@ class _Future:
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
-        left = self._remaining.pop(name, None)
-        if left is not None:
-            self._ends[name] = End(self._now + left.at, left.is_estimated)
+        remaining = self._remaining.pop(name, None)
+        if remaining is not None:
+            self._ends[name] = End(self._now + remaining.at, remaining.is_estimated)
 
     def _pause(self, workload: Workload) -> Workload:
         end = self._ends.pop(workload.name, None)
@@ -230,10 +236,10 @@ class _Future:
             del self._ends[name]
         self._remove(ended)
         for workload in [self._workloads[name] for name in self._active]:
-            workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
+            workers = tuple(_pending_once_stopped(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
                 self._store(replace(workload, workers=workers))
-        self._index.apply(Changes(now=self._now))
+        self._index.apply(SnapshotChanges(now=self._now))
         return True
 
     def _store(self, workload: Workload) -> None:
@@ -243,24 +249,24 @@ class _Future:
             self._active.pop(workload.name, None)
         else:
             self._active[workload.name] = None
-        self._index.apply(Changes(workloads=(workload,)))
+        self._index.apply(SnapshotChanges(workloads=(workload,)))
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
             del self._workloads[name]
             self._changed.add(name)
             self._active.pop(name, None)
-            self._index.apply(Changes(gone=(name,)))
+            self._index.apply(SnapshotChanges(removed=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
-        """Yield the times when R8 or R11 allow more, or a stopping worker is gone."""
+        """Yield the times when R8 or R11 allow more, or a stopping worker has exited."""
         for workload in map(self._workloads.__getitem__, self._active):
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
                     yield max(self._now + 1, worker.gone_by or 0)
                 elif worker.state is WorkerState.RUNNING and worker.started is not None:
-                    for least in self._min_runtimes:
-                        yield worker.started + least
+                    for min_runtime in self._min_runtimes:
+                        yield worker.started + min_runtime
             if workload.below_min_since is not None:
                 yield workload.below_min_since + workload.grace + 1
             if self._counts_pauses:
@@ -292,13 +298,13 @@ def _only_waits(workload: Workload) -> bool:
     )
 
 
-def _unless_gone(worker: Worker, now: int) -> Worker:
+def _pending_once_stopped(worker: Worker, now: int) -> Worker:
     if worker.state is WorkerState.STOPPING and (worker.gone_by is None or worker.gone_by <= now):
         return pending_again(worker)
     return worker
 
 
-def retold(start: ExpectedStart, now: int) -> ExpectedStart:
+def refreshed(start: ExpectedStart, now: int) -> ExpectedStart:
     """Update the sentence to a later time: "in 90 seconds" becomes "in 60"."""
     return start if start.at is None else replace(start, text=_sentence(start, None, now))
 

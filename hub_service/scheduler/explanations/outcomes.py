@@ -30,7 +30,7 @@ Outcome = Literal["runs", "starts", "starts later", "moves", "resizes", "stops",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class OutcomeChange:
     """Outcome of one workload in a hypothetical plan, beside its outcome in the present one."""
 
     workload: Workload
@@ -43,12 +43,12 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class OutcomeDifference:
     """Effects of hypothetical changes, as of `now` in seconds."""
 
     now: int
-    effects: tuple[Effect, ...]
-    others: Mapping[Outcome, int]
+    effects: tuple[OutcomeChange, ...]
+    hidden_counts: Mapping[Outcome, int]
     """Number of workloads by outcome; the reader may not see their names."""
     projects_before: Mapping[str, ProjectShare]
     projects: Mapping[str, ProjectShare]
@@ -62,24 +62,26 @@ def compare(
     then: tuple[Snapshot, Plan],
     added: Container[str],
     knows: Callable[[Workload], bool],
-) -> Difference:
+) -> OutcomeDifference:
     """Return the workloads with different outcomes; count the ones unknown to the reader."""
-    (snapshot, plan), (other, new_plan) = now, then
-    before, after = outcomes(snapshot, plan), outcomes(other, new_plan)
+    (snapshot, plan), (new_snapshot, new_plan) = now, then
+    before, after = outcomes(snapshot, plan), outcomes(new_snapshot, new_plan)
     reasons = _reasons(new_plan)
-    effects: list[Effect] = []
-    others: Counter[Outcome] = Counter()
-    for name, workload in {w.name: w for w in (*snapshot.workloads, *other.workloads)}.items():
+    effects: list[OutcomeChange] = []
+    hidden_counts: Counter[Outcome] = Counter()
+    for name, workload in {
+        w.name: w for w in (*snapshot.workloads, *new_snapshot.workloads)
+    }.items():
         was, becomes = before.get(name), after.get(name, "gone")
         is_added = name in added
         if was == becomes and not is_added:
             continue
         if not is_added and not knows(workload):
-            others[becomes] += 1
+            hidden_counts[becomes] += 1
             continue
         reason, position = reasons.get(name, (None, None))
         effects.append(
-            Effect(
+            OutcomeChange(
                 workload=workload,
                 is_added=is_added,
                 before=was,
@@ -88,10 +90,10 @@ def compare(
                 position=position,
             )
         )
-    return Difference(
+    return OutcomeDifference(
         now=snapshot.now,
         effects=tuple(effects),
-        others=dict(sorted(others.items())),
+        hidden_counts=dict(sorted(hidden_counts.items())),
         projects_before=plan.projects,
         projects=new_plan.projects,
     )
@@ -120,13 +122,13 @@ def _outcome(workload: Workload, decisions: Sequence[Decision]) -> Outcome:
 
 
 def _reasons(plan: Plan) -> dict[str, tuple[Reason, int | None]]:
-    found: dict[str, tuple[Reason, int | None]] = {}
+    reasons: dict[str, tuple[Reason, int | None]] = {}
     for decision in plan.decisions:
         match decision:
             case Wait():
-                found[decision.workload] = (decision.reason, decision.position)
+                reasons[decision.workload] = (decision.reason, decision.position)
             case Stop() | Move() | Resize():
-                found.setdefault(decision.workload, (decision.reason, None))
+                reasons.setdefault(decision.workload, (decision.reason, None))
             case _:
                 pass
-    return found
+    return reasons

@@ -1,17 +1,17 @@
 """Waiting workloads with their queue position and reason (O2, O3, X).
 
-Workloads in one lane have the same reason.
+Workloads in one equivalence class have the same reason.
 """
 
 from __future__ import annotations
 
 from operator import attrgetter
 
-from runai.hub_service.scheduler.explanations.wait_reasons import Reasons
+from runai.hub_service.scheduler.explanations.wait_reasons import DecisionReasons
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.scheduler.state.equivalence import EquivalenceClass
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.previous_waits import Lines
 
 _RUNS = (Phase.RUNNING, Phase.STARTED, Phase.MOVED)
@@ -19,32 +19,35 @@ _WAITS = (Phase.PENDING, Phase.RESERVED)
 _place_in_queue = attrgetter("place_in_queue")
 
 
-def waits_of(state: State, reasons: Reasons) -> list[Wait]:
+def waits_of(state: PlanningState, reasons: DecisionReasons) -> list[Wait]:
     """Return the wait decision of every waiting workload: its position and reason."""
     queues: dict[str, list[PlannedWorkload]] = {}
     why: dict[PlannedWorkload, Reason] = {}
     lines: dict[str, Lines] = {}
-    others = [*state.reserved, *state.stuck]
-    changed = {item.workload.project for item in (*state.changed(), *others)}
-    for project, lanes in _lanes_by_project(state).items():
-        if project not in changed and not reasons.lost and not reasons.held_up:
-            # The common case: the whole lane has one reason.
+    unqueued = [*state.reserved, *state.stuck]
+    changed = {planned.workload.project for planned in (*state.changed(), *unqueued)}
+    for project, classes in _classes_by_project(state).items():
+        if project not in changed and not reasons.lost and not reasons.blocked_by_hold:
+            # The common case: the whole equivalence class has one reason.
             lines[project] = tuple(
-                [(lane, lane.changes, _why(state, lane, reasons)) for lane in lanes]
+                [
+                    (equivalence, equivalence.changes, _class_reason(state, equivalence, reasons))
+                    for equivalence in classes
+                ]
             )
             if state.turns is None and state.previous_waits.is_unchanged(project, lines[project]):
                 continue
         queue = queues[project] = []
-        for lane in lanes:
-            found = _of_lane(state, lane, reasons)
-            queue.extend(found)
-            why.update(found)
-    for item in others:
-        if item in reasons.lost and _ran_whole(item):
+        for equivalence in classes:
+            waits = _waits_of_class(state, equivalence, reasons)
+            queue.extend(waits)
+            why.update(waits)
+    for planned in unqueued:
+        if planned in reasons.lost and _ran_whole(planned):
             continue  # its stop decision has the reason
-        if item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
-            queues.setdefault(item.workload.project, []).append(item)
-            why[item] = state.previous_waits.again(reasons.of_wait(item, None))
+        if planned.count(*_RUNS) < planned.minimum and planned.count(*_WAITS):
+            queues.setdefault(planned.workload.project, []).append(planned)
+            why[planned] = state.previous_waits.reuse(reasons.wait_reason(planned, None))
     turns = state.turns
     for queue in queues.values():
         if turns is None:
@@ -54,42 +57,46 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
     return state.previous_waits.store(queues, why, lines)
 
 
-def _ran_whole(item: PlannedWorkload) -> bool:
+def _ran_whole(planned: PlannedWorkload) -> bool:
     """Return True if its minimum ran before this plan; otherwise it has waited all along."""
-    return sum(member.was is Phase.RUNNING for member in item.members) >= item.minimum
+    return (
+        sum(member.snapshot_phase is Phase.RUNNING for member in planned.members) >= planned.minimum
+    )
 
 
-def _lanes_by_project(state: State) -> dict[str, list[EquivalenceClass]]:
-    """Return the lanes of workloads that wait for their minimum, by project."""
-    found: dict[str, list[EquivalenceClass]] = {}
-    for account in state.lanes.accounts:
-        for lane in state.lanes.of(account):
-            first = lane.units[0]
+def _classes_by_project(state: PlanningState) -> dict[str, list[EquivalenceClass]]:
+    """Return the equivalence classes of workloads that wait for their minimum, by project."""
+    classes: dict[str, list[EquivalenceClass]] = {}
+    for project in state.equivalence_classes.projects:
+        for equivalence in state.equivalence_classes.classes_of(project):
+            first = equivalence.pod_sets[0]
             if not first.is_surplus and not first.is_growth:
-                found.setdefault(first.item.workload.project, []).append(lane)
-    return found
+                classes.setdefault(first.planned.workload.project, []).append(equivalence)
+    return classes
 
 
-def _why(state: State, lane: EquivalenceClass, reasons: Reasons) -> Reason:
-    first = lane.units[0]
-    return state.previous_waits.again(reasons.of_wait(first.item, first))
+def _class_reason(
+    state: PlanningState, equivalence: EquivalenceClass, reasons: DecisionReasons
+) -> Reason:
+    first = equivalence.pod_sets[0]
+    return state.previous_waits.reuse(reasons.wait_reason(first.planned, first))
 
 
-def _of_lane(
-    state: State, lane: EquivalenceClass, reasons: Reasons
+def _waits_of_class(
+    state: PlanningState, equivalence: EquivalenceClass, reasons: DecisionReasons
 ) -> dict[PlannedWorkload, Reason]:
-    """Return the waiting workloads of a lane with their reasons."""
-    units = lane.units
-    again, pending, reserved = state.previous_waits.again, Phase.PENDING, Phase.RESERVED
-    waiting = [unit.item for unit in units if unit.members[0].standing is pending]
-    if len(waiting) == len(units) and not reasons.lost and not reasons.held_up:
-        # No unit of this lane changed.
-        return dict.fromkeys(waiting, _why(state, lane, reasons))
-    found = {}
-    for unit in units:
-        item, standing = unit.item, unit.members[0].standing
-        if standing is pending:
-            found[item] = again(reasons.of_wait(item, unit))
-        elif standing is reserved:
-            found[item] = again(reasons.of_wait(item, None))
-    return found
+    """Return the waiting workloads of an equivalence class with their reasons."""
+    pod_sets = equivalence.pod_sets
+    again, pending, reserved = state.previous_waits.reuse, Phase.PENDING, Phase.RESERVED
+    waiting = [pod_set.planned for pod_set in pod_sets if pod_set.members[0].phase is pending]
+    if len(waiting) == len(pod_sets) and not reasons.lost and not reasons.blocked_by_hold:
+        # No pod set of this class changed.
+        return dict.fromkeys(waiting, _class_reason(state, equivalence, reasons))
+    waits = {}
+    for pod_set in pod_sets:
+        planned, phase = pod_set.planned, pod_set.members[0].phase
+        if phase is pending:
+            waits[planned] = again(reasons.wait_reason(planned, pod_set))
+        elif phase is reserved:
+            waits[planned] = again(reasons.wait_reason(planned, None))
+    return waits

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from runai.hub_service.scheduler.model.explanation import AskOtherwise, Change, SetProject
+from runai.hub_service.scheduler.model.explanation import Change, ChangeRequest, SetProject
 from runai.hub_service.scheduler.model.quantity import count_text, duration_text, gpu_text
 from runai.hub_service.scheduler.model.snapshot import Workload
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
-_SHOWN = 4
+_MAX_NAMES = 4
 _AMOUNTS = {"quota": "quota", "build_quota": "build quota", "limit": "limit"}
 
 
-class Wording:
+class SentenceFormatter:
     """Formatter of changes as sentences for one reader."""
 
     def __init__(
-        self, now: int, accounts: dict[str, ProjectNode], may_know: Callable[[Workload], bool]
+        self, now: int, projects: dict[str, ProjectNode], may_know: Callable[[Workload], bool]
     ) -> None:
         """Store `may_know`, the check for workloads that may be named."""
         self._now = now
-        self._accounts = accounts
+        self._projects = projects
         self._may_know = may_know
 
     def label(self, workload: Workload) -> str:
@@ -32,7 +32,7 @@ class Wording:
             return f"the session of {workload.user}"
         return workload.name
 
-    def giving_back(self, project: str, amount: int, overage: int, until: int) -> str:
+    def released(self, project: str, amount: int, overage: int, until: int) -> str:
         """Format the amount that a project would release, and the end of its protection."""
         if amount <= overage:
             what = f"{gpu_text(amount)} of the {count_text(overage)} it holds over its share"
@@ -42,11 +42,11 @@ class Wording:
         guard = f"; protected for {_more(duration_text(left))}" if left > 0 else ""
         return f"would start if {project} gave back {what}{guard}"
 
-    def gone(self, workloads: Sequence[Workload], verb: str) -> str:
+    def removed(self, workloads: Sequence[Workload], verb: str) -> str:
         """Format the workloads that would have to end."""
         names = [self.label(workload) for workload in workloads]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return f"would start if {_joined(names[:_SHOWN], last=not more)}{more} {verb}"
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        return f"would start if {_joined(names[:_MAX_NAMES], last=not more)}{more} {verb}"
 
     def moves(self) -> str:
         """Format that running jobs would have to be moved."""
@@ -58,19 +58,19 @@ class Wording:
         return f"would start if {' and '.join(parts)}"
 
     def _setting(self, change: SetProject) -> str:
-        account = self._accounts[change.project]
+        project = self._projects[change.project]
         if change.setting == "never_lent":
-            return f"{change.project} lent the {count_text(account.never_lent)} it never lends"
+            return f"{change.project} lent the {count_text(project.never_lent)} it never lends"
         before = {
-            "quota": account.quota,
-            "build_quota": account.build_quota,
-            "limit": account.limit,
+            "quota": project.quota,
+            "build_quota": project.build_quota,
+            "limit": project.limit,
         }[change.setting]
         assert change.value is not None, "raised amounts are numbers"
         word, amount = _AMOUNTS[change.setting], count_text(change.value)
         return f"{change.project}'s {word} were {amount} instead of {gpu_text(before)}"
 
-    def asking(self, workload: Workload, change: AskOtherwise) -> str:
+    def changed_request(self, workload: Workload, change: ChangeRequest) -> str:
         """Format the changed request of the workload."""
         if change.workers is not None:
             workers = f"{change.workers} worker{'' if change.workers == 1 else 's'}"

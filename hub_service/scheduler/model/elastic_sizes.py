@@ -18,44 +18,46 @@ LINEAR = 1000
 """Gain of a GPU that adds the average throughput of the requested GPUs."""
 
 
-class Sizes(NamedTuple):
+class ElasticSizes(NamedTuple):
     """Minimum, requested and maximum number of GPUs of an elastic worker."""
 
-    least: int
-    asked: int
-    most: int
+    minimum: int
+    requested: int
+    maximum: int
 
 
-def sizes_of(workload: Workload) -> Sizes | None:
+def sizes_of(workload: Workload) -> ElasticSizes | None:
     """Return the sizes between which a workload is resized. None if it is not elastic (E2)."""
     if workload.gpus_min is None and workload.gpus_max is None:
         return None
     if len(workload.workers) != 1 or not workload.is_preemptible:
         return None  # Q1: a resize restarts the worker, so non-preemptible ones are never resized
-    asked, rest = divmod(workload.workers[0].gpus, WHOLE_GPU)
-    if rest or not asked:
+    requested, remainder = divmod(workload.workers[0].gpus, WHOLE_GPU)
+    if remainder or not requested:
         return None
-    least = asked if workload.gpus_min is None else -(-workload.gpus_min // WHOLE_GPU)
-    most = asked if workload.gpus_max is None else workload.gpus_max // WHOLE_GPU
-    sizes = Sizes(min(max(1, least), asked), asked, max(most, asked))
-    return None if sizes.least == sizes.most else sizes
+    minimum = requested if workload.gpus_min is None else -(-workload.gpus_min // WHOLE_GPU)
+    maximum = requested if workload.gpus_max is None else workload.gpus_max // WHOLE_GPU
+    sizes = ElasticSizes(min(max(1, minimum), requested), requested, max(maximum, requested))
+    return None if sizes.minimum == sizes.maximum else sizes
 
 
-def unfold(workload: Workload, sizes: Sizes) -> Workload:
+def unfold(workload: Workload, sizes: ElasticSizes) -> Workload:
     """Split the single worker into its minimum and one worker per GPU beyond it."""
     worker = workload.workers[0]
-    held = () if worker.state is WorkerState.PENDING else tuple(sorted(set(worker.devices)))
+    allocated = () if worker.state is WorkerState.PENDING else tuple(sorted(set(worker.devices)))
     base = replace(
-        worker, gpus=MilliGpu(sizes.least * WHOLE_GPU), devices=tuple(held[: sizes.least])
+        worker, gpus=MilliGpu(sizes.minimum * WHOLE_GPU), devices=tuple(allocated[: sizes.minimum])
     )
     part = replace(worker, gpus=WHOLE_GPU, cpu_milli=0, memory_mib=Mib(0), devices=())
-    holding = [replace(part, devices=(device,)) for device in held[sizes.least :]]
-    wanted = 0 if worker.state is WorkerState.STOPPING else sizes.most - sizes.least - len(holding)
+    holding = [replace(part, devices=(device,)) for device in allocated[sizes.minimum :]]
+    missing_count = (
+        0 if worker.state is WorkerState.STOPPING else sizes.maximum - sizes.minimum - len(holding)
+    )
     missing = replace(part, state=WorkerState.PENDING, node=None, started=None, gone_by=None)
-    return replace(workload, workers=(base, *holding, *[missing] * wanted), min_workers=1)
+    return replace(workload, workers=(base, *holding, *[missing] * missing_count), min_workers=1)
 
 
-def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
+def gain(workload: Workload, sizes: ElasticSizes | None, index: int) -> int:
     """Return the gain of the worker at `index`, in thousandths of a requested one's (E3).
 
     Without a throughput table every worker gains the same, so that E1 alone orders them.
@@ -64,14 +66,14 @@ def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
         return LINEAR
     if sizes is None:
         each = max(1, workload.workers[0].gpus // WHOLE_GPU)
-        asked, before, after = each * len(workload.workers), each * index, each * (index + 1)
+        requested, before, after = each * len(workload.workers), each * index, each * (index + 1)
     else:
-        asked, before, after = sizes.asked, sizes.least + index - 1, sizes.least + index
-    at_request = _throughput(workload.throughput, asked)
+        requested, before, after = sizes.requested, sizes.minimum + index - 1, sizes.minimum + index
+    at_request = _throughput(workload.throughput, requested)
     if not at_request:
         return 0
     more = _throughput(workload.throughput, after) - _throughput(workload.throughput, before)
-    return LINEAR * more * asked // (at_request * (after - before))
+    return LINEAR * more * requested // (at_request * (after - before))
 
 
 def repays(workload: Workload, before: int, after: int, *, started: int | None, now: int) -> bool:
@@ -83,9 +85,9 @@ def repays(workload: Workload, before: int, after: int, *, started: int | None, 
     slow, fast = _rate(workload, before), _rate(workload, after)
     if not workload.resize_cost:
         return fast > slow
-    has_run = 0 if started is None else max(0, now - started)
+    elapsed = 0 if started is None else max(0, now - started)
     known = workload.expected_runtime
-    horizon = has_run if known is None else max(0, known - has_run)
+    horizon = elapsed if known is None else max(0, known - elapsed)
     return fast * (horizon - workload.resize_cost) > slow * horizon
 
 

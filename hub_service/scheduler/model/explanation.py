@@ -34,7 +34,7 @@ class SetProject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskOtherwise:
+class ChangeRequest:
     """Change a workload's request; None leaves that field unchanged."""
 
     kind: ClassVar[Literal["ask"]] = "ask"
@@ -57,7 +57,7 @@ class AllowMoves:
     kind: ClassVar[Literal["consolidate"]] = "consolidate"
 
 
-Change = EndWorkloads | SetProject | AskOtherwise | AllowMoves
+Change = EndWorkloads | SetProject | ChangeRequest | AllowMoves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from typing import (
 )
 
 from runai.hub_service.scheduler.model.quantity import (
-    MOST_DEVICES,
+    MAX_DEVICES,
     Count,
     DeviceCount,
     Mib,
@@ -41,7 +41,7 @@ from runai.hub_service.scheduler.model.quantity import (
 
 T = TypeVar("T")
 
-MOST_GPUS: Final = 1_000_000_000
+MAX_GPUS: Final = 1_000_000_000
 """Upper bound of any GPU amount, so that sums of amounts stay far below `UNLIMITED`."""
 
 
@@ -58,33 +58,33 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         InvalidSnapshot: a key is there twice, of which `json` would keep the last.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise InvalidSnapshot(f"{twice!r} is there twice in one object")
-    return found
+    decoded = dict(pairs)
+    if len(decoded) < len(pairs):
+        [(duplicate, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise InvalidSnapshot(f"{duplicate!r} is there twice in one object")
+    return decoded
 
 
-class Field(NamedTuple):
+class FieldCodec(NamedTuple):
     """Reader and writer of one field; `read` raises ValueError with the end of a sentence."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
 
 
-def _shown(value: object) -> str:
+def _clipped(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _refuse(expected: str, value: object) -> ValueError:
-    return ValueError(f"must be {expected}, not {_shown(value)}")
+    return ValueError(f"must be {expected}, not {_clipped(value)}")
 
 
-def _scalar(expected: str, kind: type, least: int | str | None = None) -> Callable[[Any], Any]:
+def _scalar(expected: str, kind: type, minimum: int | str | None = None) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON
         # Compare the exact type: bool is a subclass of int, but true is no number here.
-        if type(value) is not kind or (least is not None and value < least):  # type: ignore[operator]  # of one kind
+        if type(value) is not kind or (minimum is not None and value < minimum):  # type: ignore[operator]  # of one kind
             raise _refuse(expected, value)
         return value
 
@@ -98,8 +98,8 @@ _read_positive = _scalar("an integer from 1 upwards", int, 1)
 
 def _read_devices(value: Any) -> int:  # noqa: ANN401  decoded JSON
     count: int = _read_count(value)
-    if count > MOST_DEVICES:
-        raise _refuse(f"at most {MOST_DEVICES}", value)
+    if count > MAX_DEVICES:
+        raise _refuse(f"at most {MAX_DEVICES}", value)
     return count
 
 
@@ -114,8 +114,8 @@ def _read_gpus(value: object) -> MilliGpu:
             raise ValueError(message) from None
     else:
         raise _refuse("a number of GPUs from 0 upwards", value)
-    if milli > 1000 * MOST_GPUS:
-        raise _refuse(f"at most {MOST_GPUS} GPUs", value)
+    if milli > 1000 * MAX_GPUS:
+        raise _refuse(f"at most {MAX_GPUS} GPUs", value)
     return milli
 
 
@@ -127,7 +127,7 @@ def _read_worker_gpus(value: object) -> MilliGpu:
     return milli
 
 
-def _one_of(choices: Mapping[Any, Any]) -> Callable[[object], Any]:
+def _choice_reader(choices: Mapping[Any, Any]) -> Callable[[object], Any]:
     def read(value: object) -> Any:  # noqa: ANN401  the choice's own type
         if type(value) is not str or value not in choices:
             raise _refuse(f"one of {', '.join(choices)}", value)
@@ -136,52 +136,54 @@ def _one_of(choices: Mapping[Any, Any]) -> Callable[[object], Any]:
     return read
 
 
-def _same(value: Any) -> Any:  # noqa: ANN401  any JSON
+def _identity(value: Any) -> Any:  # noqa: ANN401  any JSON
     return value
 
 
-FIELDS: dict[Any, Field] = {
-    str: Field(_scalar("a text", str), _same),
-    Name: Field(_read_name, _same),
-    bool: Field(_scalar("true or false", bool), _same),
-    int: Field(_scalar("an integer", int), _same),
-    Count: Field(_read_count, _same),
-    Mib: Field(_read_count, _same),
-    DeviceCount: Field(_read_devices, _same),
-    Positive: Field(_read_positive, _same),
-    PositiveMib: Field(_read_positive, _same),
-    MilliGpu: Field(_read_gpus, gpu_number),
-    WorkerGpus: Field(_read_worker_gpus, gpu_number),
+CODECS: dict[Any, FieldCodec] = {
+    str: FieldCodec(_scalar("a text", str), _identity),
+    Name: FieldCodec(_read_name, _identity),
+    bool: FieldCodec(_scalar("true or false", bool), _identity),
+    int: FieldCodec(_scalar("an integer", int), _identity),
+    Count: FieldCodec(_read_count, _identity),
+    Mib: FieldCodec(_read_count, _identity),
+    DeviceCount: FieldCodec(_read_devices, _identity),
+    Positive: FieldCodec(_read_positive, _identity),
+    PositiveMib: FieldCodec(_read_positive, _identity),
+    MilliGpu: FieldCodec(_read_gpus, gpu_number),
+    WorkerGpus: FieldCodec(_read_worker_gpus, gpu_number),
 }
 """Codecs by type hint. Modules register dataclasses whose JSON differs from their fields."""
 
 
-def field_of(hint: Any) -> Field:  # noqa: ANN401  any type hint
+def codec_of(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
     """Return the codec of a type hint, deriving it on first use."""
-    if hint not in FIELDS:
-        FIELDS[hint] = _derived(hint)
-    return FIELDS[hint]
+    if hint not in CODECS:
+        CODECS[hint] = _derived(hint)
+    return CODECS[hint]
 
 
-def _derived(hint: Any) -> Field:  # noqa: ANN401  any type hint
+def _derived(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
     origin, args = get_origin(hint), get_args(hint)
     is_union = origin in (Union, UnionType)
     # The enum in a quota's union stands for a field that is absent from the JSON.
     parts = [p for p in args if p is not NoneType and not _is_enum(p)] if is_union else [hint]
     words = [word for p in parts if get_origin(p) is Literal for word in get_args(p)]
     if words:
-        field = Field(_one_of({word: word for word in words}), _same)
+        field = FieldCodec(_choice_reader({word: word for word in words}), _identity)
     elif _is_enum(hint):
-        field = Field(_one_of({choice.value: choice for choice in hint}), lambda it: it.value)
+        field = FieldCodec(
+            _choice_reader({choice.value: choice for choice in hint}), lambda it: it.value
+        )
     elif origin is tuple:
-        field = _tuple_of(field_of(args[0]))
+        field = _tuple_of(codec_of(args[0]))
     elif origin is Mapping:
-        field = _mapping_of(field_of(args[1]))
+        field = _mapping_of(codec_of(args[1]))
     elif is_union:
-        field = _optional(field_of(parts[0])) if len(parts) == 1 else _tagged(parts)
+        field = _optional(codec_of(parts[0])) if len(parts) == 1 else _tagged(parts)
     else:
-        form: ObjectFormat[Any] = ObjectFormat(hint)
-        field = Field(form.read, form.write)
+        codec: DataclassCodec[Any] = DataclassCodec(hint)
+        field = FieldCodec(codec.read, codec.write)
     return field
 
 
@@ -189,15 +191,15 @@ def _is_enum(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, Enum)
 
 
-def _optional(field: Field) -> Field:
+def _optional(field: FieldCodec) -> FieldCodec:
     read, write = field
-    return Field(
+    return FieldCodec(
         lambda value: None if value is None else read(value),
         lambda value: None if value is None else write(value),
     )
 
 
-def _tuple_of(field: Field) -> Field:
+def _tuple_of(field: FieldCodec) -> FieldCodec:
     read, write = field
 
     def read_all(value: object) -> tuple[Any, ...]:
@@ -205,10 +207,12 @@ def _tuple_of(field: Field) -> Field:
             raise _refuse("a list", value)
         return tuple([read(item) for item in value])
 
-    return Field(read_all, list if write is _same else lambda items: [write(i) for i in items])
+    return FieldCodec(
+        read_all, list if write is _identity else lambda items: [write(i) for i in items]
+    )
 
 
-def _mapping_of(field: Field) -> Field:
+def _mapping_of(field: FieldCodec) -> FieldCodec:
     read, write = field
 
     def read_all(value: object) -> Mapping[str, Any]:
@@ -216,26 +220,26 @@ def _mapping_of(field: Field) -> Field:
             raise _refuse("an object", value)
         return {_read_name(key): read(item) for key, item in value.items()}
 
-    return Field(read_all, lambda table: {key: write(item) for key, item in table.items()})
+    return FieldCodec(read_all, lambda table: {key: write(item) for key, item in table.items()})
 
 
-def _tagged(choices: Iterable[Any]) -> Field:
-    by_kind = {choice.kind: field_of(choice) for choice in choices}
-    read_kind = _one_of({kind: kind for kind in by_kind})
+def _tagged(choices: Iterable[Any]) -> FieldCodec:
+    by_kind = {choice.kind: codec_of(choice) for choice in choices}
+    read_kind = _choice_reader({kind: kind for kind in by_kind})
 
     def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON, one of the choices
-        given = dict(value) if type(value) is dict else {}
+        payload = dict(value) if type(value) is dict else {}
         try:
-            kind = read_kind(given.pop("kind", None))
+            kind = read_kind(payload.pop("kind", None))
         except ValueError as error:
             message = f"a kind {error}"
             raise InvalidSnapshot(message) from None
-        return by_kind[kind].read(given)
+        return by_kind[kind].read(payload)
 
-    return Field(read, lambda value: {"kind": value.kind, **by_kind[value.kind].write(value)})
+    return FieldCodec(read, lambda value: {"kind": value.kind, **by_kind[value.kind].write(value)})
 
 
-class ObjectFormat(Generic[T]):
+class DataclassCodec(Generic[T]):
     """JSON codec of one dataclass."""
 
     def __init__(self, make: type[T]) -> None:
@@ -250,7 +254,7 @@ class ObjectFormat(Generic[T]):
         self._defaults: dict[str, Any] = {}
         for field in fields(make):  # type: ignore[arg-type]  # T is always a dataclass
             # `for` is a keyword of Python, so the attribute is `for_`.
-            read, write = field_of(hints[field.name])
+            read, write = codec_of(hints[field.name])
             self._fields[field.name.rstrip("_")] = field.name, read, write
             factory = field.default_factory
             self._defaults[field.name] = field.default if factory is MISSING else factory()
@@ -263,15 +267,15 @@ class ObjectFormat(Generic[T]):
             InvalidSnapshot: a field is unknown, missing or wrong.
         """
         if type(value) is not dict:
-            message = f"{self.word} must be an object, not {_shown(value)}"
+            message = f"{self.word} must be an object, not {_clipped(value)}"
             raise InvalidSnapshot(message)
         known = self._fields
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         key = ""
         try:
             for key, item in value.items():
                 attribute, read, _ = known[key]
-                given[attribute] = read(item)
+                values[attribute] = read(item)
         except KeyError:
             raise InvalidSnapshot(self._unknown_fields(value)) from None
         except InvalidSnapshot:
@@ -279,11 +283,13 @@ class ObjectFormat(Generic[T]):
         except ValueError as error:
             message = f"{self._named(value)}: {key} {error}"
             raise InvalidSnapshot(message) from None
-        if not given.keys() >= self._required:
-            missing = next(name for name in self._defaults if name in self._required - given.keys())
+        if not values.keys() >= self._required:
+            missing = next(
+                name for name in self._defaults if name in self._required - values.keys()
+            )
             message = f"{self._named(value)}: {missing} is missing"
             raise InvalidSnapshot(message)
-        return self.make(**given)
+        return self.make(**values)
 
     def write(self, value: T) -> dict[str, Any]:
         """Return the object as JSON, without fields that have their default."""

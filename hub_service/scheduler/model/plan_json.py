@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from runai.hub_service.scheduler.model.explanation import GpuSetting, SetProject, WholeSetting
 from runai.hub_service.scheduler.model.fields import (
-    FIELDS,
-    Field,
+    CODECS,
+    DataclassCodec,
+    FieldCodec,
     InvalidSnapshot,
-    ObjectFormat,
-    field_of,
+    codec_of,
 )
 from runai.hub_service.scheduler.model.quantity import MilliGpu, Name
 from runai.hub_service.scheduler.model.snapshot import Decision, Plan
@@ -29,7 +29,7 @@ def _read_setting(value: dict[str, Any]) -> SetProject:
         raise InvalidSnapshot(message)
     try:
         return SetProject(
-            project=field_of(Name).read(value["project"]),
+            project=codec_of(Name).read(value["project"]),
             setting=setting,
             value=_value(setting).read(value["value"]),
         )
@@ -43,19 +43,19 @@ def _write_setting(change: SetProject) -> Json:
     return {"project": change.project, "setting": change.setting, "value": written}
 
 
-def _value(setting: str) -> Field:
-    return field_of(MilliGpu | None if setting in get_args(GpuSetting) else int | None)
+def _value(setting: str) -> FieldCodec:
+    return codec_of(MilliGpu | None if setting in get_args(GpuSetting) else int | None)
 
 
-FIELDS[SetProject] = Field(_read_setting, _write_setting)
-_PLAN = ObjectFormat(Plan)
+CODECS[SetProject] = FieldCodec(_read_setting, _write_setting)
+_PLAN = DataclassCodec(Plan)
 
 
 def decision_to_json(decision: Decision) -> Json:
     """Return one decision as JSON."""
     # Always include `devices`: a worker without GPUs has the empty list.
     devices: Json = {"devices": []} if hasattr(decision, "devices") else {}
-    return {"kind": decision.kind, **devices, **field_of(type(decision)).write(decision)}
+    return {"kind": decision.kind, **devices, **codec_of(type(decision)).write(decision)}
 
 
 def plan_to_json(plan: Plan) -> Json:
@@ -63,7 +63,7 @@ def plan_to_json(plan: Plan) -> Json:
     return {
         "decisions": [decision_to_json(decision) for decision in plan.decisions],
         "projects": {
-            name: field_of(type(share)).write(share)
+            name: codec_of(type(share)).write(share)
             for name, share in sorted(plan.projects.items())
         },
     }

@@ -18,10 +18,10 @@ Name = Annotated[str, "not empty"]
 Count = Annotated[int, "from 0"]
 Positive = Annotated[int, "from 1"]
 PositiveMib = Annotated[Mib, "from 1"]
-DeviceCount = Annotated[int, "from 0 to MOST_DEVICES"]
+DeviceCount = Annotated[int, "from 0 to MAX_DEVICES"]
 WorkerGpus = Annotated[MilliGpu, "whole, or a fraction of one"]
 
-MOST_DEVICES: Final = 10_000
+MAX_DEVICES: Final = 10_000
 """Maximum of one node, because the scheduler visits each device on its own."""
 
 WHOLE_GPU: Final = MilliGpu(1000)

@@ -135,7 +135,7 @@ class NodeTypes:
     train: tuple[Name, ...] | None = None
 
 
-MOST_LEVELS = 20
+MAX_LEVELS = 20
 """Projects from a root to its deepest descendant; the core descends by recursion."""
 
 
@@ -384,7 +384,7 @@ class Plan:
     projects: Mapping[str, ProjectShare] = field(default_factory=dict)
 
 
-_AT_LEAST = 60  # seconds; minimum elapsed time in estimates, for runs that have just begun
+_MIN_ELAPSED_S = 60  # seconds; minimum elapsed time in estimates, for runs that have just begun
 
 
 class End(NamedTuple):
@@ -415,7 +415,7 @@ def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> En
     lasts, is_estimated = workload.expected_runtime, False
     if lasts is None or elapsed >= lasts:
         more, per = factor
-        lasts, is_estimated = elapsed + max(elapsed, _AT_LEAST) * more // per, True
+        lasts, is_estimated = elapsed + max(elapsed, _MIN_ELAPSED_S) * more // per, True
     if workload.max_runtime is not None:
         lasts = min(lasts, max(elapsed, workload.max_runtime))
     return End(min(starts) + lasts, is_estimated)

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from runai.hub_service.scheduler.model.fields import FIELDS, Field, InvalidSnapshot, ObjectFormat
-from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, gpu_text
+from runai.hub_service.scheduler.model.fields import (
+    CODECS,
+    DataclassCodec,
+    FieldCodec,
+    InvalidSnapshot,
+)
+from runai.hub_service.scheduler.model.quantity import MAX_DEVICES, WHOLE_GPU, gpu_text
 from runai.hub_service.scheduler.model.snapshot import (
-    MOST_LEVELS,
+    MAX_LEVELS,
     Node,
     Policy,
     Project,
@@ -25,8 +30,8 @@ from runai.hub_service.scheduler.model.snapshot import (
 Json = dict[str, Any]
 T = TypeVar("T", Node, Project, Workload, Worker)
 
-_POLICY = ObjectFormat(Policy)
-_PROJECT = ObjectFormat(Project)
+_POLICY = DataclassCodec(Policy)
+_PROJECT = DataclassCodec(Project)
 
 
 def _read_project(value: Any) -> Project:  # noqa: ANN401  decoded JSON
@@ -50,8 +55,8 @@ def _write_project(project: Project) -> Json:
     return written
 
 
-FIELDS[Project] = Field(_read_project, _write_project)
-_SNAPSHOT = ObjectFormat(Snapshot)
+CODECS[Project] = FieldCodec(_read_project, _write_project)
+_SNAPSHOT = DataclassCodec(Snapshot)
 
 
 def snapshot_from_json(value: object) -> Snapshot:
@@ -89,21 +94,21 @@ def snapshot_to_json(snapshot: Snapshot) -> Json:
 def _mistakes(snapshot: Snapshot) -> Iterator[str]:
     """Yield contradictions. Use only the first: later checks rely on earlier ones."""
     workers = [worker for workload in snapshot.workloads for worker in workload.workers]
-    yield from _same_names("node", snapshot.nodes)
-    yield from _same_names("project", snapshot.projects)
-    yield from _same_names("workload", snapshot.workloads)
-    yield from _same_names("worker", workers)
+    yield from _duplicate_names("node", snapshot.nodes)
+    yield from _duplicate_names("project", snapshot.projects)
+    yield from _duplicate_names("workload", snapshot.workloads)
+    yield from _duplicate_names("worker", workers)
     yield from _node_mistakes(snapshot.nodes)
     yield from _tree_mistakes(snapshot.projects)
     yield from _worker_mistakes(snapshot)
 
 
-def _same_names(word: str, things: Iterable[T]) -> Iterator[str]:
+def _duplicate_names(word: str, items: Iterable[T]) -> Iterator[str]:
     seen: set[str] = set()
-    for thing in things:
-        if thing.name in seen:
-            yield f"two {word}s have the name {thing.name}"
-        seen.add(thing.name)
+    for item in items:
+        if item.name in seen:
+            yield f"two {word}s have the name {item.name}"
+        seen.add(item.name)
 
 
 def _tree_mistakes(projects: Iterable[Project]) -> Iterator[str]:
@@ -116,8 +121,8 @@ def _tree_mistakes(projects: Iterable[Project]) -> Iterator[str]:
             if above in seen:
                 yield f"project {name}: it is its own ancestor"
             seen.add(above)
-            if len(seen) > MOST_LEVELS:
-                yield f"project {name}: more than {MOST_LEVELS} levels of projects"
+            if len(seen) > MAX_LEVELS:
+                yield f"project {name}: more than {MAX_LEVELS} levels of projects"
             above = parents[above]
 
 
@@ -164,13 +169,13 @@ def _worker_mistakes(snapshot: Snapshot) -> Iterator[str]:
 
 def _size_mistakes(workload: Workload) -> Iterator[str]:
     """Yield bounds that contradict the request of an elastic worker (E2)."""
-    who, least, most = f"workload {workload.name}", workload.gpus_min, workload.gpus_max
-    asked = workload.workers[0].gpus
-    if len(workload.workers) > 1 or not asked or asked % WHOLE_GPU:
+    label, minimum, maximum = f"workload {workload.name}", workload.gpus_min, workload.gpus_max
+    requested = workload.workers[0].gpus
+    if len(workload.workers) > 1 or not requested or requested % WHOLE_GPU:
         return
-    if least is not None and least > asked:
-        yield f"{who}: gpus_min is {gpu_text(least)}, but it asks for {gpu_text(asked)}"
-    if most is not None and most < asked:
-        yield f"{who}: gpus_max is {gpu_text(most)}, but it asks for {gpu_text(asked)}"
-    if most is not None and most > MOST_DEVICES * WHOLE_GPU:
-        yield f"{who}: gpus_max is {gpu_text(most)}, but a node has at most {MOST_DEVICES}"
+    if minimum is not None and minimum > requested:
+        yield f"{label}: gpus_min is {gpu_text(minimum)}, but it asks for {gpu_text(requested)}"
+    if maximum is not None and maximum < requested:
+        yield f"{label}: gpus_max is {gpu_text(maximum)}, but it asks for {gpu_text(requested)}"
+    if maximum is not None and maximum > MAX_DEVICES * WHOLE_GPU:
+        yield f"{label}: gpus_max is {gpu_text(maximum)}, but a node has at most {MAX_DEVICES}"

@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
-    AskOtherwise,
     Change,
+    ChangeRequest,
     EndWorkloads,
     SetProject,
 )
@@ -37,18 +37,18 @@ def changed(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
     for change in changes:
         match change:
             case EndWorkloads():
-                gone = set(change.workloads)
-                left = tuple(w for w in snapshot.workloads if w.name not in gone)
-                snapshot = replace(snapshot, workloads=left)
+                ended = set(change.workloads)
+                remaining = tuple(w for w in snapshot.workloads if w.name not in ended)
+                snapshot = replace(snapshot, workloads=remaining)
             case SetProject():
                 projects = tuple(
                     _with_setting(p, change) if p.name == change.project else p
                     for p in snapshot.projects
                 )
                 snapshot = replace(snapshot, projects=projects)
-            case AskOtherwise():
+            case ChangeRequest():
                 workloads = tuple(
-                    _asking(w, change) if w.name == change.workload else w
+                    _with_request(w, change) if w.name == change.workload else w
                     for w in snapshot.workloads
                 )
                 snapshot = replace(snapshot, workloads=workloads)
@@ -70,20 +70,22 @@ def serves(decisions: Iterable[Decision], workload: Workload, *, at_once: bool =
 
     A reservation counts too, unless `at_once` is set.
     """
-    mine = {worker.name for worker in workload.workers}
-    counted = {WorkerState.RUNNING} if at_once else {WorkerState.RUNNING, WorkerState.RESERVED}
-    has = {worker.name for worker in workload.workers if worker.state in counted}
+    own_workers = {worker.name for worker in workload.workers}
+    serving_states = (
+        {WorkerState.RUNNING} if at_once else {WorkerState.RUNNING, WorkerState.RESERVED}
+    )
+    serving = {worker.name for worker in workload.workers if worker.state in serving_states}
     for decision in decisions:
         match decision:
-            case Start() if decision.worker in mine:
-                has.add(decision.worker)
-            case Reserve() if decision.worker in mine and not at_once:
-                has.add(decision.worker)
+            case Start() if decision.worker in own_workers:
+                serving.add(decision.worker)
+            case Reserve() if decision.worker in own_workers and not at_once:
+                serving.add(decision.worker)
             case Stop() | Unreserve():
-                has.discard(decision.worker)
+                serving.discard(decision.worker)
             case _:
                 pass
-    return len(has) >= workload.minimum
+    return len(serving) >= workload.minimum
 
 
 def worker_after(worker: Worker, decision: Decision | None, now: int) -> Worker:
@@ -123,7 +125,7 @@ def _with_setting(project: Project, change: SetProject) -> Project:
     return replace(project, **settings)
 
 
-def _asking(workload: Workload, change: AskOtherwise) -> Workload:
+def _with_request(workload: Workload, change: ChangeRequest) -> Workload:
     workers = workload.workers
     minimum = workload.min_workers
     if change.workers is not None:

@@ -1,4 +1,4 @@
-"""Incremental feasibility check of a unit while victims are taken and given back.
+"""Incremental feasibility check of a pod set while victims are taken and given back.
 
 Only changed nodes are counted again, so that a search costs one check per victim and not one per
 node.
@@ -10,25 +10,25 @@ from collections.abc import Iterable, Sequence
 
 from runai.hub_service.scheduler.placement.place import place
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import Booking
 
 
-class Fit:
+class FitCheck:
     """Feasibility of placing certain workers in the future free capacity."""
 
-    def __init__(self, state: State, members: Sequence[PlannedWorker]) -> None:
+    def __init__(self, state: PlanningState, members: Sequence[PlannedWorker]) -> None:
         """Store the workers; counting starts with the first call of `fits`."""
         self._state = state
         self._members = members
-        kind, *others = {member.kind for member in members}
-        self.nodes = kind.nodes
-        if others:
-            self.nodes = kind.nodes.union(*(other.nodes for other in others))
+        shape, *other_shapes = {member.shape for member in members}
+        self.nodes = shape.nodes
+        if other_shapes:
+            self.nodes = shape.nodes.union(*(other.nodes for other in other_shapes))
         # Slots add up exactly for whole devices, and for fractions on one device each.
-        adds_up = not others and (kind.is_whole or kind.devices <= 1)
-        self._kind = kind if adds_up else None
-        self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
+        adds_up = not other_shapes and (shape.is_whole or shape.devices <= 1)
+        self._shape = shape if adds_up else None
+        self.counts_base = self._shape is None or bool(shape.cpu or shape.memory)
         """True if CPU or memory may be lacking, so that freeing one changes the need."""
         self._slots: dict[int, int] | None = None
         self._total: int
@@ -47,18 +47,21 @@ class Fit:
 
     def gains_from(self, booking: Booking) -> bool:
         """Return True if one more worker could fit after this booking is released."""
-        kind, node, room = self._kind, booking.node, self._state.later
+        shape, node, capacity = self._shape, booking.node, self._state.later
         if node not in self.nodes:
             return False
-        if kind is None:
+        if shape is None:
             return True
         if not self.counts_base:
             return bool(booking.devices)
-        wanted = room.slots(node, kind) + 1
+        needed = capacity.slots(node, shape) + 1
         return (
-            (booking.cpu > 0 and room.cpu[node] < wanted * kind.cpu)
-            or (booking.memory > 0 and room.memory[node] < wanted * kind.memory)
-            or (bool(kind.devices and booking.devices) and room.device_slots(node, kind) < wanted)
+            (booking.cpu > 0 and capacity.cpu[node] < needed * shape.cpu)
+            or (booking.memory > 0 and capacity.memory[node] < needed * shape.memory)
+            or (
+                bool(shape.devices and booking.devices)
+                and capacity.device_slots(node, shape) < needed
+            )
         )
 
     def freed(self, nodes: Iterable[int]) -> None:
@@ -75,37 +78,37 @@ class Fit:
 
     def fits(self) -> bool:
         """Return True if the workers fit the current state, which stays unchanged."""
-        kind, room = self._kind, self._state.later
-        if kind is None:
+        shape, capacity = self._shape, self._state.later
+        if shape is None:
             return self._try()
         if len(self._members) > 1:
             if self._slots is None:
-                self._slots = room.roomy(kind)
+                self._slots = capacity.slots_by_node(shape)
                 self._total = sum(self._slots.values())
             return self._total >= len(self._members)
         if self._is_known and not self._freed:
             return self.place is not None
         if not self._is_known:
-            self.place = room.find(kind)
+            self.place = capacity.find(shape)
         elif self.place is None:
             # It did not fit before, so it can only fit where capacity was freed.
             places = []
             for node in self._freed:
-                devices = room.devices_on(node, kind) if node in kind.nodes else None
+                devices = capacity.devices_on(node, shape) if node in shape.nodes else None
                 if devices is not None:
                     places.append((node, devices))
             if places:
-                self.place = places[0] if len(places) == 1 else room.find(kind)
+                self.place = places[0] if len(places) == 1 else capacity.find(shape)
         self._is_known = True
         self._freed.clear()
         return self.place is not None
 
     def _recount(self, nodes: Iterable[int]) -> None:
-        if self._slots is None or self._kind is None:
+        if self._slots is None or self._shape is None:
             return
         for node in nodes:
-            if node in self._kind.nodes:
-                slots = self._state.later.slots(node, self._kind)
+            if node in self._shape.nodes:
+                slots = self._state.later.slots(node, self._shape)
                 self._total += slots - self._slots.get(node, 0)
                 self._slots[node] = slots
 

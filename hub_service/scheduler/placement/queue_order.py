@@ -1,6 +1,6 @@
-"""Queue order: the next unit of the most deprived project (O1, O2).
+"""Queue order: the next pod set of the most deprived project (O1, O2).
 
-Iterates over the lanes of waiting units without changing them, and ranks projects again after each
+Iterates over the classes of waiting pod sets unchanged, and ranks projects again after each
 change of their allocation.
 """
 
@@ -12,7 +12,7 @@ from itertools import count
 
 from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, OrderKey, PodSet
 from runai.hub_service.scheduler.state.planned_workloads import Phase
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
@@ -20,38 +20,38 @@ _HUGE = 10**30
 
 _SortKey = OrderKey | tuple[int, int, int, int, int, int, str, int]
 _Head = tuple[_SortKey, EquivalenceClass, list[PodSet], int]
-"""A lane's next unit: unique key, lane, the lane's units, and the index there."""
+"""A class's next pod set: unique key, class, the class's pod sets, and the index there."""
 
 
-class FairOrder:
-    """Iterator over waiting units; the most deprived project is evaluated before each (O1)."""
+class QueueOrder:
+    """Iterator over waiting pod sets; the most deprived project is evaluated before each (O1)."""
 
     def __init__(
         self,
-        state: State,
+        state: PlanningState,
         extra: Iterable[PodSet] = (),
         *,
         waiting: bool = True,
         surplus: bool = True,
     ) -> None:
-        """Include waiting units (with or without surplus), and `extra` units as they are."""
+        """Include waiting pod sets (with or without surplus), and `extra` ones as they are."""
         self._state = state
         self._heads: dict[ProjectNode, list[_Head]] = {}
         if waiting:
-            for account in state.lanes.accounts:
-                for lane in state.lanes.of(account):
-                    if surplus or not lane.units[0].is_surplus:
-                        self._enter(lane, lane.units)
+            for project in state.equivalence_classes.projects:
+                for equivalence in state.equivalence_classes.classes_of(project):
+                    if surplus or not equivalence.pod_sets[0].is_surplus:
+                        self._enter(equivalence, equivalence.pod_sets)
         grouped: dict[EquivalenceClass, list[PodSet]] = {}
-        for unit in extra:
-            grouped.setdefault(state.lanes.lane_of(unit), []).append(unit)
-        for lane, units in grouped.items():
-            units.sort()
-            self._enter(lane, units)
-        self._last: ProjectNode | None = None
-        """Account of the last popped unit, which is still at the head of its lane."""
-        self._is_aside = False
-        """True if the rest of that lane is skipped."""
+        for pod_set in extra:
+            grouped.setdefault(state.equivalence_classes.class_of(pod_set), []).append(pod_set)
+        for equivalence, pod_sets in grouped.items():
+            pod_sets.sort()
+            self._enter(equivalence, pod_sets)
+        self._last_project: ProjectNode | None = None
+        """Project of the last popped pod set, which is still at the head of its class."""
+        self._is_class_skipped = False
+        """True if the rest of that class is skipped."""
         self._ranked: dict[
             ProjectNode | None, list[tuple[tuple[object, ...], int, ProjectNode]]
         ] = {}
@@ -61,146 +61,151 @@ class FairOrder:
         for heads in self._heads.values():
             heapify(heads)
         state.touched.clear()
-        for account in self._heads:
-            self._refresh(account)
+        for project in self._heads:
+            self._refresh(project)
 
-    def _enter(self, lane: EquivalenceClass, units: list[PodSet]) -> None:
-        head = self._next_head(lane, units, 0)
+    def _enter(self, equivalence: EquivalenceClass, pod_sets: list[PodSet]) -> None:
+        head = self._next_head(equivalence, pod_sets, 0)
         if head is not None:
-            self._heads.setdefault(lane.account, []).append(head)
+            self._heads.setdefault(equivalence.project, []).append(head)
 
-    def _next_head(self, lane: EquivalenceClass, units: list[PodSet], index: int) -> _Head | None:
-        if units is lane.units:
+    def _next_head(
+        self, equivalence: EquivalenceClass, pod_sets: list[PodSet], index: int
+    ) -> _Head | None:
+        if pod_sets is equivalence.pod_sets:
             # Units placed meanwhile do not wait any more.
-            while index < len(units) and units[index].members[0].standing is not Phase.PENDING:
+            while index < len(pod_sets) and pod_sets[index].members[0].phase is not Phase.PENDING:
                 index += 1
-        if index >= len(units):
+        if index >= len(pod_sets):
             return None
-        return self._key_of(units[index]), lane, units, index
+        return self._key_of(pod_sets[index]), equivalence, pod_sets, index
 
-    def _key_of(self, unit: PodSet) -> _SortKey:
+    def _key_of(self, pod_set: PodSet) -> _SortKey:
         turns = self._state.turns
         if turns is None:
-            return unit.key
+            return pod_set.key
         # O3: among equal priorities, the user with the smallest allocation, then by age.
-        return (*unit.key[:3], turns.allocated(unit.item), *unit.key[3:])
+        return (*pod_set.key[:3], turns.allocated(pod_set.planned), *pod_set.key[3:])
 
     def pop(self) -> PodSet | None:
-        """Return the next unit; None at the end."""
-        self._state.asks += 1
+        """Return the next pod set; None at the end."""
+        self._state.pod_sets_popped += 1
         self._advance()
         if len(self._heads) == 1 and self._state.turns is None:
-            (heads,) = self._heads.values()  # no other account to compare with
-            _, lane, units, index = heads[0]
-            self._last = lane.account
-            return units[index]
+            (heads,) = self._heads.values()  # no other project to compare with
+            _, equivalence, pod_sets, index = heads[0]
+            self._last_project = equivalence.project
+            return pod_sets[index]
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.
-            waiting = [account for account in touched if account in self._head]
+            waiting = [project for project in touched if project in self._head]
             touched.clear()
-            waiting.sort(key=lambda account: (-len(account.path), account.age))
-            for account in waiting:
-                self._rank(account)
+            waiting.sort(key=lambda project: (-len(project.path), project.age))
+            for project in waiting:
+                self._rank(project)
         best = self._best(None)
         if best is None:
             return None
         while best not in self._heads:
             below = self._best(best)
-            assert below is not None, "a ranked account has a unit below it"
+            assert below is not None, "a ranked project has a pod set below it"
             best = below
-        self._last = best
-        _, _, units, index = self._heads[best][0]
-        return units[index]
+        self._last_project = best
+        _, _, pod_sets, index = self._heads[best][0]
+        return pod_sets[index]
 
-    def set_aside(self) -> None:
-        """Skip the rest of the lane of the last popped unit."""
-        assert self._last is not None, "a unit was popped"
-        self._is_aside = True
+    def skip_class(self) -> None:
+        """Skip the rest of the class of the last popped pod set."""
+        assert self._last_project is not None, "a unit was popped"
+        self._is_class_skipped = True
 
     def _advance(self) -> None:
-        if self._last is None:
+        if self._last_project is None:
             return
-        account, is_aside = self._last, self._is_aside
-        self._last, self._is_aside = None, False
-        heads = self._heads[account]
-        _, lane, units, index = heads[0]
-        head = None if is_aside else self._next_head(lane, units, index + 1)
+        project, skips_class = self._last_project, self._is_class_skipped
+        self._last_project, self._is_class_skipped = None, False
+        heads = self._heads[project]
+        _, equivalence, pod_sets, index = heads[0]
+        head = None if skips_class else self._next_head(equivalence, pod_sets, index + 1)
         if head is not None:
             heapreplace(heads, head)
         else:
             heappop(heads)
             if not heads:
-                del self._heads[account]
-        self._state.touched.update(account.path)
+                del self._heads[project]
+        self._state.touched.update(project.path)
 
-    def _refresh(self, account: ProjectNode) -> None:
-        for above in account.path:
+    def _refresh(self, project: ProjectNode) -> None:
+        for above in project.path:
             self._rank(above)
 
     def _best(self, parent: ProjectNode | None) -> ProjectNode | None:
         ranked = self._ranked.get(parent)
         while ranked:
-            _, version, account = ranked[0]
-            if version == self._version[account] and self._head[account] is not None:
-                return account
+            _, version, project = ranked[0]
+            if version == self._version[project] and self._head[project] is not None:
+                return project
             heappop(ranked)
         return None
 
-    def _rank(self, account: ProjectNode) -> None:
-        heads = self._heads.get(account)
+    def _rank(self, project: ProjectNode) -> None:
+        heads = self._heads.get(project)
         if heads:
             if self._state.turns is not None:
                 # An allocation has changed, so another user may be next (O3).
-                heads[:] = [(self._key_of(units[i]), lane, units, i) for _, lane, units, i in heads]
+                heads[:] = [
+                    (self._key_of(pod_sets[i]), equivalence, pod_sets, i)
+                    for _, equivalence, pod_sets, i in heads
+                ]
                 heapify(heads)
-            _, _, units, index = heads[0]
-            head: PodSet | None = units[index]
+            _, _, pod_sets, index = heads[0]
+            head_pod_set: PodSet | None = pod_sets[index]
         else:
-            best = self._best(account)
-            head = self._head[best] if best is not None else None
-        self._head[account] = head
-        version = self._version[account] = next(self._versions)
-        if head is not None:
-            demand = _expected_demand(self._state, head)
-            entry = (_deprivation(account, head, demand), version, account)
-            heappush(self._ranked.setdefault(account.parent, []), entry)
+            best = self._best(project)
+            head_pod_set = self._head[best] if best is not None else None
+        self._head[project] = head_pod_set
+        version = self._version[project] = next(self._versions)
+        if head_pod_set is not None:
+            demand = _expected_demand(self._state, head_pod_set)
+            entry = (_deprivation(project, head_pod_set, demand), version, project)
+            heappush(self._ranked.setdefault(project.parent, []), entry)
 
 
-def _expected_demand(state: State, unit: PodSet) -> int:
-    """Return what a unit counts for on the devices that are free now, else where it is least (P3).
+def _expected_demand(state: PlanningState, pod_set: PodSet) -> int:
+    """Return what a pod set counts for on devices that are free now, else the minimum (P3).
 
     That differs from its demand if it requests memory of devices of several sizes.
     """
-    for member in unit.members:
-        if member.kind.least != member.kind.quota:
+    for member in pod_set.members:
+        if member.shape.min_quota != member.shape.quota:
             break
     else:
-        return unit.demand
+        return pod_set.demand
     demand = 0
-    for kind in (m.kind for m in unit.members if m.standing is not Phase.RESERVED):
-        found = state.now.find(kind)
-        demand += kind.least if found is None else state.book(kind, *found).quota
+    for shape in (m.shape for m in pod_set.members if m.phase is not Phase.RESERVED):
+        found = state.now.find(shape)
+        demand += shape.min_quota if found is None else state.book(shape, *found).quota
     return demand
 
 
-def _deprivation(account: ProjectNode, unit: PodSet, demand: int) -> tuple[object, ...]:
-    """Return the rank of an account among its siblings, smallest first (O1).
+def _deprivation(project: ProjectNode, pod_set: PodSet, demand: int) -> tuple[object, ...]:
+    """Return the rank of a project among its siblings, smallest first (O1).
 
-    It ends in the account's age and name, so that ranks are unique.
+    It ends in the project's age and name, so that ranks are unique.
     """
-    if account.parts:
-        account = unit.item.account  # Q4: the part of the quota that the unit is charged to decides
-    allocated, quota = account.allocated, account.quota
+    if project.parts:
+        project = pod_set.planned.project  # Q4: the part that it is charged to decides
+    allocated, quota = project.allocated, project.quota
     after = allocated + demand
-    allocatable = min(account.limit, max(quota, account.fair_share))
+    allocatable = min(project.limit, max(quota, project.fair_share))
     return (
         after > quota,
-        -account.priority,
+        -project.priority,
         _dominant_share(after, allocatable),
         _dominant_share(allocated, allocatable),
         -allocatable,
-        account.age,
+        project.age,
     )
 
 

@@ -1,6 +1,6 @@
 """Fair shares: the division of the cluster among projects in one cycle (S1 to S5).
 
-A pure calculation on the accounts of the tree, from capacity and requests; it runs before any
+A pure calculation on the projects of the tree, from capacity and requests; it runs before any
 ordering and placement.
 """
 
@@ -20,7 +20,7 @@ def set_fair_shares(
     history_weight: int = 0,
     by_type: Mapping[str, int] | None = None,
 ) -> None:
-    """Set every account's fair share, level by level: roots share the cluster (S3).
+    """Set every project's fair share, level by level: roots share the cluster (S3).
 
     Children share their parent's fair share; a share is a target, not a cap (S4). With a
     `history_weight`, projects that recently used more than their part yield surplus to their
@@ -28,10 +28,10 @@ def set_fair_shares(
 
     >>> from runai.hub_service.scheduler.model.snapshot import Project
     >>> tree = ProjectTree([Project(name="a", quota=3000), Project(name="b", quota=1000)])
-    >>> for account in tree.roots:
-    ...     account.requested = 9000
+    >>> for project in tree.roots:
+    ...     project.requested = 9000
     >>> set_fair_shares(tree, 8000)
-    >>> [account.fair_share for account in tree.roots]
+    >>> [project.fair_share for project in tree.roots]
     [6000, 2000]
     """
     _divide_level(tree.roots, capacity, history_weight, by_type or {})
@@ -40,86 +40,86 @@ def set_fair_shares(
 def _divide_level(
     siblings: list[ProjectNode], capacity: int, history_weight: int, by_type: Mapping[str, int]
 ) -> None:
-    if any(account.parts for account in siblings):
-        for accounts, there in groups(siblings, capacity, by_type):
-            _divide(accounts, there, history_weight)
-        for account in siblings:
-            if account.parts:
-                account.fair_share = sum(part.fair_share for part in account.parts)
+    if any(project.parts for project in siblings):
+        for projects, group_capacity in groups(siblings, capacity, by_type):
+            _divide(projects, group_capacity, history_weight)
+        for project in siblings:
+            if project.parts:
+                project.fair_share = sum(part.fair_share for part in project.parts)
     else:
         _divide(siblings, capacity, history_weight)
-    for account in siblings:
-        if account.children and not account.parts:
-            _divide_level(account.children, account.fair_share, history_weight, by_type)
+    for project in siblings:
+        if project.children and not project.parts:
+            _divide_level(project.children, project.fair_share, history_weight, by_type)
 
 
 def _divide(siblings: list[ProjectNode], capacity: int, history_weight: int) -> None:
-    for account in siblings:
+    for project in siblings:
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe. An
         # unlimited quota is worth the whole capacity.
-        quota = capacity if account.is_unlimited else account.quota
-        account.fair_share = min(quota, account.limit, account.requested, account.reach)
-    left = capacity - sum(account.fair_share for account in siblings)
+        quota = capacity if project.is_unlimited else project.quota
+        project.fair_share = min(quota, project.limit, project.requested, project.reach)
+    remaining = capacity - sum(project.fair_share for project in siblings)
     buckets: defaultdict[int, list[ProjectNode]] = defaultdict(list)
-    for account in siblings:
-        buckets[account.priority].append(account)
+    for project in siblings:
+        buckets[project.priority].append(project)
     floored: list[ProjectNode] = []
     for priority in sorted(buckets, reverse=True):
-        left, in_order = _divide_by_weight(buckets[priority], left, history_weight)
+        remaining, in_order = _divide_by_weight(buckets[priority], remaining, history_weight)
         floored += in_order
-    for account in floored:
-        extra = min(WHOLE_GPU, left, _missing(account))
-        account.fair_share += extra
-        left -= extra
+    for project in floored:
+        extra = min(WHOLE_GPU, remaining, _missing(project))
+        project.fair_share += extra
+        remaining -= extra
 
 
-def _missing(account: ProjectNode) -> int:
-    return min(account.requested, account.limit, account.reach) - account.fair_share
+def _missing(project: ProjectNode) -> int:
+    return min(project.requested, project.limit, project.reach) - project.fair_share
 
 
 def _divide_by_weight(
-    bucket: list[ProjectNode], left: int, history_weight: int
+    bucket: list[ProjectNode], remaining: int, history_weight: int
 ) -> tuple[int, list[ProjectNode]]:
-    """Divide `left` by weight in whole GPUs (S2). Return the rest and its order of recipients.
+    """Divide `remaining` by weight in whole GPUs (S2). Return the rest and its order of recipients.
 
-    Rounds continue while an account needs less than its part. Flooring leaves whole GPUs over; they
+    Rounds continue while a project needs less than its part. Flooring leaves whole GPUs over; they
     go one by one to the largest remainder of the last round, then the oldest, then by name.
     """
     remainders: list[tuple[int, ProjectNode]] = []
     again = True
-    while again and left > 0:
-        wanting = [account for account in bucket if account.weight and _missing(account)]
-        weights = _weights(wanting, history_weight)
+    while again and remaining > 0:
+        unsatisfied = [project for project in bucket if project.weight and _missing(project)]
+        weights = _weights(unsatisfied, history_weight)
         total = sum(weights)
-        whole, again, remainders = left, False, []
-        for account, weight in zip(wanting, weights, strict=True):
+        whole, again, remainders = remaining, False, []
+        for project, weight in zip(unsatisfied, weights, strict=True):
             if not weight:
                 continue
             gpus, remainder = divmod(whole * weight, total * WHOLE_GPU)
-            part, missing = gpus * WHOLE_GPU, _missing(account)
+            part, missing = gpus * WHOLE_GPU, _missing(project)
             if missing * total <= whole * weight:
                 again = again or missing * total < whole * weight
                 part = missing
             else:
-                remainders.append((-remainder, account))
-            account.fair_share += part
-            left -= part
+                remainders.append((-remainder, project))
+            project.fair_share += part
+            remaining -= part
     remainders.sort(key=lambda item: (item[0], item[1].age))
-    return left, [account for _, account in remainders]
+    return remaining, [project for _, project in remainders]
 
 
-def _weights(accounts: list[ProjectNode], history_weight: int) -> list[int]:
-    """Return the accounts' weights in the surplus, reduced by recent usage over their part (S5).
+def _weights(projects: list[ProjectNode], history_weight: int) -> list[int]:
+    """Return the projects' weights in the surplus, reduced by recent usage over their part (S5).
 
     w <- max(0, w + k (w - u)), with w and u as fractions of the sums of all weights and all usage;
     multiplied by both sums, so that the arithmetic stays in integers.
     """
-    used = sum(account.usage for account in accounts)
+    used = sum(project.usage for project in projects)
     if not history_weight or not used:
-        return [account.weight for account in accounts]
-    weighed = sum(account.weight for account in accounts)
+        return [project.weight for project in projects]
+    weighed = sum(project.weight for project in projects)
     return [
-        max(0, w * used + history_weight * (w * used - account.usage * weighed))
-        for account in accounts
-        for w in [account.weight]
+        max(0, w * used + history_weight * (w * used - project.usage * weighed))
+        for project in projects
+        for w in [project.weight]
     ]

@@ -26,149 +26,151 @@ _CACHE_SIZE = 200_000
 """Maximum number of cached node states; the whole cache is cleared beyond it."""
 
 
-class Free(NamedTuple):
+class NodeFreeCapacity(NamedTuple):
     """Free capacity of a node: milli-GPU per device in ascending order, CPU and memory."""
 
     devices: tuple[int, ...]
     cpu: int
     memory: int
 
-    def less(self, parts: Iterable[int], milli: int, kind: RequestShape) -> Free:
+    def less(self, parts: Iterable[int], milli: int, shape: RequestShape) -> NodeFreeCapacity:
         """Return the capacity after a worker took `milli` of the devices that had `parts` free."""
         devices = list(self.devices)
         for part in parts:
             devices.remove(part)
             devices.append(part - milli)
         devices.sort()
-        return Free(tuple(devices), self.cpu - kind.cpu, self.memory - kind.memory)
+        return NodeFreeCapacity(tuple(devices), self.cpu - shape.cpu, self.memory - shape.memory)
 
 
 class _Demand:
     """Requests of one size (milli-GPU and number of devices), with their CPU and memory."""
 
-    __slots__ = ("base", "devices", "milli", "most_cpu", "most_memory", "weight")
+    __slots__ = ("base", "devices", "max_cpu", "max_memory", "milli", "weight")
 
     def __init__(self, milli: int, devices: int) -> None:
         self.milli = milli
         self.devices = devices
         self.base: list[tuple[int, int, int]] = []
-        self.most_cpu = 0
-        self.most_memory = 0
+        self.max_cpu = 0
+        self.max_memory = 0
         self.weight = 0
 
-    def add(self, kind: RequestShape, weight: int) -> None:
-        """Add `weight` workers of a kind."""
-        self.base.append((kind.cpu, kind.memory, weight))
-        self.most_cpu = max(self.most_cpu, kind.cpu)
-        self.most_memory = max(self.most_memory, kind.memory)
+    def add(self, shape: RequestShape, weight: int) -> None:
+        """Add `weight` workers of a shape."""
+        self.base.append((shape.cpu, shape.memory, weight))
+        self.max_cpu = max(self.max_cpu, shape.cpu)
+        self.max_memory = max(self.max_memory, shape.memory)
         self.weight += weight
 
-    def usable(self, free: Free) -> int:
+    def usable(self, free: NodeFreeCapacity) -> int:
         """Return the free milli-GPU that each of these requests could use, summed."""
         fitting = [milli for milli in free.devices if milli >= self.milli]
         if len(fitting) < self.devices:
             return 0
-        most = sum(fitting)
+        fitting_milli = sum(fitting)
         reach = _STRETCH * self.milli * self.devices
         cpu, memory = free.cpu, free.memory
         if (
-            self.most_cpu <= cpu
-            and self.most_memory <= memory
-            and self.most_cpu * most <= reach * cpu
-            and self.most_memory * most <= reach * memory
+            self.max_cpu <= cpu
+            and self.max_memory <= memory
+            and self.max_cpu * fitting_milli <= reach * cpu
+            and self.max_memory * fitting_milli <= reach * memory
         ):
-            return most * self.weight
+            return fitting_milli * self.weight
         total = 0
-        for wanted_cpu, wanted_memory, weight in self.base:
-            if wanted_cpu <= cpu and wanted_memory <= memory:
-                part = most
-                if wanted_cpu:
-                    part = min(part, reach * cpu // wanted_cpu)
-                if wanted_memory:
-                    part = min(part, reach * memory // wanted_memory)
+        for requested_cpu, requested_memory, weight in self.base:
+            if requested_cpu <= cpu and requested_memory <= memory:
+                part = fitting_milli
+                if requested_cpu:
+                    part = min(part, reach * cpu // requested_cpu)
+                if requested_memory:
+                    part = min(part, reach * memory // requested_memory)
                 total += part * weight
         return total
 
 
-class Profile:
+class FragmentationProfile:
     """Mix of requests on one class of nodes, which the same requests may use."""
 
     def __init__(
-        self, kinds: Iterable[tuple[RequestShape, int]], total: int, device_mib: int
+        self, shapes: Iterable[tuple[RequestShape, int]], total: int, device_mib: int
     ) -> None:
-        """Group the kinds allowed here; `total` also counts the requests that are not."""
+        """Group the shapes allowed here; `total` also counts the requests that are not."""
         self._total = total
         self._device_mib = device_mib
         demands: dict[tuple[int, int], _Demand] = {}
-        for kind, weight in kinds:
-            size = (self.milli_of(kind), kind.devices)
-            demands.setdefault(size, _Demand(*size)).add(kind, weight)
+        for shape, weight in shapes:
+            size = (self.milli_of(shape), shape.devices)
+            demands.setdefault(size, _Demand(*size)).add(shape, weight)
         self._demands = sorted(demands.values(), key=lambda demand: demand.milli)
-        self._known: dict[Free, int] = {}
+        self._known: dict[NodeFreeCapacity, int] = {}
 
-    def milli_of(self, kind: RequestShape) -> int:
-        """Return the milli-GPU per device that a kind takes here; memory counts by its fraction."""
-        return fraction_of_memory(kind.mib, self._device_mib) if kind.mib else kind.milli
+    def milli_of(self, shape: RequestShape) -> int:
+        """Return the milli-GPU per device that a shape takes here; memory counts as a fraction."""
+        return fraction_of_memory(shape.mib, self._device_mib) if shape.mib else shape.milli
 
-    def fragmentation(self, free: Free) -> int:
+    def fragmentation(self, free: NodeFreeCapacity) -> int:
         """Return the free milli-GPU that requests cannot use here, summed over the mix."""
         known = self._known.get(free)
         if known is not None:
             return known
         if len(self._known) > _CACHE_SIZE:
             self._known.clear()
-        most = max(free.devices, default=0)
+        max_free = max(free.devices, default=0)
         usable = 0
         for demand in self._demands:
-            if demand.milli > most:
+            if demand.milli > max_free:
                 break
             usable += demand.usable(free)
         lost = self._known[free] = self._total * sum(free.devices) - usable
         return lost
 
-    def after(self, free: Free, kind: RequestShape) -> Free:
+    def after(self, free: NodeFreeCapacity, shape: RequestShape) -> NodeFreeCapacity:
         """Return the capacity after a worker took the devices that add least fragmentation."""
-        milli = self.milli_of(kind)
+        milli = self.milli_of(shape)
         fitting = [part for part in free.devices if part >= milli]
-        if len(fitting) < kind.devices:
+        if len(fitting) < shape.devices:
             return free  # rounding the memory makes it look too large, although it fits
-        if kind.is_whole:
-            return free.less(fitting[-kind.devices :], milli, kind)
-        if kind.devices == 1:
-            fitting = [self.best_part(free, fitting, kind)]
-        return free.less(fitting[: kind.devices], milli, kind)
+        if shape.is_whole:
+            return free.less(fitting[-shape.devices :], milli, shape)
+        if shape.devices == 1:
+            fitting = [self.best_part(free, fitting, shape)]
+        return free.less(fitting[: shape.devices], milli, shape)
 
-    def best_part(self, free: Free, parts: Iterable[int], kind: RequestShape) -> int:
+    def best_part(self, free: NodeFreeCapacity, parts: Iterable[int], shape: RequestShape) -> int:
         """Choose the device where a fraction adds least fragmentation; on ties the fullest (P2)."""
-        milli = self.milli_of(kind)
-        first, *others = sorted(set(parts))
-        if not others:
+        milli = self.milli_of(shape)
+        first, *larger_parts = sorted(set(parts))
+        if not larger_parts:
             return first
         return min(
-            (first, *others),
-            key=lambda part: self.fragmentation(free.less((part,), milli, kind)),
+            (first, *larger_parts),
+            key=lambda part: self.fragmentation(free.less((part,), milli, shape)),
         )
 
 
-class Mix:
-    """The kinds of request in a snapshot, and the number of workers of each."""
+class RequestMix:
+    """The request shapes in a snapshot, and the number of workers of each."""
 
     def __init__(self, workers: Mapping[RequestShape, int], device_mib: Sequence[int]) -> None:
         """Group the nodes into profiles; `device_mib` is the device memory of each node."""
         # Requests without GPUs suffer no fragmentation.
-        asking = [(kind, count) for kind, count in workers.items() if kind.devices]
+        gpu_requests = [(shape, count) for shape, count in workers.items() if shape.devices]
         self.counts = dict(workers)
-        total = sum(count for _, count in asking)
+        total = sum(count for _, count in gpu_requests)
         allowed: list[list[int]] = [[] for _ in device_mib]
-        for index, (kind, _) in enumerate(asking):
-            for node in kind.nodes:
+        for index, (shape, _) in enumerate(gpu_requests):
+            for node in shape.nodes:
                 allowed[node].append(index)
-        profiles: dict[tuple[int, tuple[int, ...]], Profile] = {}
-        self.profiles: list[Profile] = []
+        profiles: dict[tuple[int, tuple[int, ...]], FragmentationProfile] = {}
+        self.profiles: list[FragmentationProfile] = []
         """Profile of each node, by index."""
         for mib, indices in zip(device_mib, allowed, strict=True):
             key = (mib, tuple(indices))
             profile = profiles.get(key)
             if profile is None:
-                profile = profiles[key] = Profile([asking[i] for i in indices], total, mib)
+                profile = profiles[key] = FragmentationProfile(
+                    [gpu_requests[i] for i in indices], total, mib
+                )
             self.profiles.append(profile)

@@ -1,6 +1,6 @@
 """Free capacity allocated so that the least of it becomes fragmented (P6).
 
-For each kind of request, nodes are ranked by the fragmentation that it would add; only changed
+For each request shape, nodes are ranked by the fragmentation that it would add; only changed
 nodes are ranked again. Ties follow P2. Used for the policy `packing: "frag"`.
 """
 
@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heappush
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import Node, Packing
-from runai.hub_service.scheduler.state.fragmentation import Free, Mix
-from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.fragmentation import NodeFreeCapacity, RequestMix
+from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 Rank = tuple[int, ...]
@@ -22,18 +22,18 @@ _SLACK = 4
 """Maximum number of stale entries of a heap per valid entry."""
 
 
-class Ranking:
-    """Nodes where one kind fits, by rank; `seen` counts the changes already applied."""
+class NodeRanking:
+    """Nodes where one shape fits, by rank; `applied_changes` counts the changes already applied."""
 
-    __slots__ = ("heap", "ranks", "seen")
+    __slots__ = ("applied_changes", "heap", "ranks")
 
     def __init__(self) -> None:
         self.heap: list[tuple[Rank, int]] = []
         self.ranks: dict[int, Rank] = {}
-        self.seen: int
+        self.applied_changes: int
 
     def store(self, node: int, rank: Rank | None) -> None:
-        """Store a node's rank; None means the kind does not fit."""
+        """Store a node's rank; None means the shape does not fit."""
         if rank is None:
             self.ranks.pop(node, None)
         elif self.ranks.get(node) != rank:
@@ -54,21 +54,21 @@ class Ranking:
         return None
 
 
-class FragRoom(Room):
+class FragAwareCapacity(FreeCapacity):
     """Free capacity of the nodes, allocated by least added fragmentation."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start with everything free and an empty mix, which gives the order of P2."""
         super().__init__(nodes, spread=False)
-        self._mix = Mix({}, self.device_mib)
-        self._orders: dict[RequestShape, Ranking] = {}
+        self._mix = RequestMix({}, self.device_mib)
+        self._orders: dict[RequestShape, NodeRanking] = {}
         self._changed: list[int] = []
-        self._free: list[Free | None] = [None] * len(nodes)
+        self._free: list[NodeFreeCapacity | None] = [None] * len(nodes)
 
     def expect(self, workers: Mapping[RequestShape, int]) -> None:
         """Use this mix of requests from now on."""
         if workers != self._mix.counts:
-            self._mix = Mix(workers, self.device_mib)
+            self._mix = RequestMix(workers, self.device_mib)
             self._forget()
 
     def _forget(self) -> None:
@@ -85,62 +85,64 @@ class FragRoom(Room):
 
     # ---- placement
 
-    def find(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
+    def find(self, shape: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         """Return the place for one worker that adds least fragmentation, or None (P6)."""
         if len(self._changed) > _SLACK * (len(self.nodes) + 256):
             self._forget()
-        order = self._orders.get(kind)
-        news: Iterable[int]
+        order = self._orders.get(shape)
+        stale_nodes: Iterable[int]
         if order is None:
-            order = self._orders[kind] = Ranking()
-            news = kind.nodes
+            order = self._orders[shape] = NodeRanking()
+            stale_nodes = shape.nodes
         else:
-            news = kind.nodes.intersection(self._changed[order.seen :])
-        order.seen = len(self._changed)
-        for node in news:
-            order.store(node, self._rank(node, kind))
-        found = order.first()
-        if found is None:
+            stale_nodes = shape.nodes.intersection(self._changed[order.applied_changes :])
+        order.applied_changes = len(self._changed)
+        for node in stale_nodes:
+            order.store(node, self._rank(node, shape))
+        best = order.first()
+        if best is None:
             return None
-        devices = self.devices_on(found, kind)
+        devices = self.devices_on(best, shape)
         assert devices is not None, "ranked nodes have room"
-        return found, devices
+        return best, devices
 
     def devices_on(
-        self, node: int, kind: RequestShape, *, spread: bool | None = None
+        self, node: int, shape: RequestShape, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
-        """Choose devices of a node for a kind; None if it does not fit (P6)."""
-        if kind.devices != 1 or kind.is_whole or spread is not None:
-            return super().devices_on(node, kind, spread=spread)
-        self.looks += 1
-        return self._best_device(node, kind)
+        """Choose devices of a node for a shape; None if it does not fit (P6)."""
+        if shape.devices != 1 or shape.is_whole or spread is not None:
+            return super().devices_on(node, shape, spread=spread)
+        self.examined += 1
+        return self._best_device(node, shape)
 
-    def in_order(self, kinds: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:
-        """Sort nodes that each fit all of `kinds` by added fragmentation (P4, P6)."""
-        return sorted(nodes, key=lambda node: (self._growth_of_all(node, kinds), node))
+    def in_order(self, shapes: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:
+        """Sort nodes that each fit all of `shapes` by added fragmentation (P4, P6)."""
+        return sorted(nodes, key=lambda node: (self._growth_of_all(node, shapes), node))
 
-    def preference(self, node: int, kind: RequestShape) -> tuple[int, ...]:
-        """Return the rank of a node with room for a kind; the smallest is best."""
-        return (self._growth(node, kind), *self.fullness(node))
+    def preference(self, node: int, shape: RequestShape) -> tuple[int, ...]:
+        """Return the rank of a node with room for a shape; the smallest is best."""
+        return (self._growth(node, shape), *self.fullness(node))
 
     # ---- ranking
 
-    def _left_on(self, node: int) -> Free:
+    def _node_capacity(self, node: int) -> NodeFreeCapacity:
         free = self._free[node]
         if free is None:
             parts = sorted(self._part(node, device) for device in range(len(self.milli[node])))
-            free = self._free[node] = Free(tuple(parts), self.cpu[node], self.memory[node])
+            free = self._free[node] = NodeFreeCapacity(
+                tuple(parts), self.cpu[node], self.memory[node]
+            )
         return free
 
     def _part(self, node: int, device: int) -> int:
         return max(0, self.largest_fraction(node, device))
 
-    def _rank(self, node: int, kind: RequestShape) -> Rank | None:
-        devices = self.devices_on(node, kind)
+    def _rank(self, node: int, shape: RequestShape) -> Rank | None:
+        devices = self.devices_on(node, shape)
         if devices is None:
             return None
-        growth = self._growth(node, kind)
-        if kind.devices == 1 and not kind.is_whole:
+        growth = self._growth(node, shape)
+        if shape.devices == 1 and not shape.is_whole:
             (device,) = devices
             rest = self._part(node, device)
             if rest < WHOLE_GPU:
@@ -148,30 +150,34 @@ class FragRoom(Room):
             return growth, rest, self.idle[node], self.free_on(node)
         return growth, self.idle[node], self.free_on(node)
 
-    def _growth(self, node: int, kind: RequestShape) -> int:
-        return self._growth_of_all(node, (kind,))
+    def _growth(self, node: int, shape: RequestShape) -> int:
+        return self._growth_of_all(node, (shape,))
 
-    def _growth_of_all(self, node: int, kinds: Sequence[RequestShape]) -> int:
+    def _growth_of_all(self, node: int, shapes: Sequence[RequestShape]) -> int:
         """Return the fragmentation that several workers add to one node, placed in order."""
         profile = self._mix.profiles[node]
-        before = free = self._left_on(node)
-        for kind in kinds:
-            free = profile.after(free, kind)
+        before = free = self._node_capacity(node)
+        for shape in shapes:
+            free = profile.after(free, shape)
         return profile.fragmentation(free) - profile.fragmentation(before)
 
-    def _best_device(self, node: int, kind: RequestShape) -> tuple[int, ...] | None:
-        if not self.has_base(node, kind):
+    def _best_device(self, node: int, shape: RequestShape) -> tuple[int, ...] | None:
+        if not self.has_base(node, shape):
             return None
         firsts: dict[int, int] = {}
         for device in range(len(self.milli[node])):
-            if self.fits_device(node, device, kind):
+            if self.fits_device(node, device, shape):
                 firsts.setdefault(self._part(node, device), device)
         if not firsts:
             return None
         profile = self._mix.profiles[node]
-        return (firsts[profile.best_part(self._left_on(node), firsts, kind)],)
+        return (firsts[profile.best_part(self._node_capacity(node), firsts, shape)],)
 
 
-def room_for(packing: Packing, nodes: Sequence[Node]) -> Room:
+def capacity_for(packing: Packing, nodes: Sequence[Node]) -> FreeCapacity:
     """Build the free-capacity index for the policy's `packing` (P2, P6)."""
-    return FragRoom(nodes) if packing == "frag" else Room(nodes, spread=packing == "spread")
+    return (
+        FragAwareCapacity(nodes)
+        if packing == "frag"
+        else FreeCapacity(nodes, spread=packing == "spread")
+    )

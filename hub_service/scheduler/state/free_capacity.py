@@ -2,7 +2,7 @@
 
 Covers devices (milli-GPU and MiB), CPU and memory in one view of the cluster, and the node orders
 of `binpack` and `spread` (P1 to P3). The planning state has two views: capacity free now, and
-capacity free once stopping workers are gone.
+capacity free once stopping workers have exited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENOUGH = 1 << 62
 """CPU or memory of a node that does not report it."""
 
 
-class Room:
+class FreeCapacity:
     """One view of the free capacity. Nodes are indices in the order of their names."""
 
     def __init__(self, nodes: Sequence[Node], *, spread: bool) -> None:
@@ -45,7 +45,7 @@ class Room:
         for index, idle in enumerate(self.idle):
             self._by_idle[idle].append(index)
         self._shared: list[tuple[int, int, int]] = []  # largest fraction that fits, node, device
-        self.looks = 0
+        self.examined = 0
         """Number of candidates examined, to measure how the cost grows."""
 
     # ---- bookkeeping
@@ -105,103 +105,105 @@ class Room:
 
     # ---- placement
 
-    def has_base(self, node: int, kind: RequestShape) -> bool:
+    def has_base(self, node: int, shape: RequestShape) -> bool:
         """Return True if a node has the CPU and memory."""
-        return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
+        return self.cpu[node] >= shape.cpu and self.memory[node] >= shape.memory
 
-    def fits_device(self, node: int, device: int, kind: RequestShape) -> bool:
+    def fits_device(self, node: int, device: int, shape: RequestShape) -> bool:
         """Return True if a device has enough free capacity for a request (P3).
 
         The request's amount per device counts: its MiB, or its milli-GPU and their memory.
         """
         full = self.device_mib[node]
-        if kind.mib:
-            return self.mib[node][device] >= kind.mib
-        return self.milli[node][device] >= kind.milli and self.mib[node][
+        if shape.mib:
+            return self.mib[node][device] >= shape.mib
+        return self.milli[node][device] >= shape.milli and self.mib[node][
             device
-        ] >= memory_of_fraction(kind.milli, full)
+        ] >= memory_of_fraction(shape.milli, full)
 
-    def fits_returned(self, node: int, device: int, kind: RequestShape) -> bool:
+    def fits_returned(self, node: int, device: int, shape: RequestShape) -> bool:
         """Return True if a broken device that may return would then fit a request."""
         full = self.device_mib[node]
         return (
             device in self.nodes[node].returning_devices
-            and self.milli[node][device] + WHOLE_GPU >= kind.milli
-            and self.mib[node][device] + full >= kind.mib_on(full)
+            and self.milli[node][device] + WHOLE_GPU >= shape.milli
+            and self.mib[node][device] + full >= shape.mib_on(full)
         )
 
     def devices_on(
-        self, node: int, kind: RequestShape, *, spread: bool | None = None
+        self, node: int, shape: RequestShape, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
-        """Choose devices of a node for a kind; None if it does not fit (P2).
+        """Choose devices of a node for a shape; None if it does not fit (P2).
 
         `spread=True` prefers the emptiest devices, False the fullest; None follows the policy.
         """
-        self.looks += 1
-        if not self.has_base(node, kind):
+        self.examined += 1
+        if not self.has_base(node, shape):
             return None
-        if not kind.devices:
+        if not shape.devices:
             return ()
         millis = self.milli[node]
-        if kind.is_whole:
-            if self.idle[node] < kind.devices:
+        if shape.is_whole:
+            if self.idle[node] < shape.devices:
                 return None
             full, mibs = self.device_mib[node], self.mib[node]
             found: list[int] = []
             device = -1
-            while len(found) < kind.devices:  # the node has enough idle devices
+            while len(found) < shape.devices:  # the node has enough idle devices
                 device = millis.index(WHOLE_GPU, device + 1)
                 if mibs[device] == full:
                     found.append(device)
             return tuple(found)
-        found = [d for d in range(len(millis)) if self.fits_device(node, d, kind)]
-        if len(found) < kind.devices:
+        found = [d for d in range(len(millis)) if self.fits_device(node, d, shape)]
+        if len(found) < shape.devices:
             return None
         emptiest_first = self.spread if spread is None else spread
         found.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
-        return tuple(sorted(found[: kind.devices]))
+        return tuple(sorted(found[: shape.devices]))
 
-    def slots(self, node: int, kind: RequestShape) -> int:
-        """Return how many workers of a kind fit on a node together."""
-        self.looks += 1
-        slots = self.device_slots(node, kind) if kind.devices else ENOUGH
-        if kind.cpu:
-            slots = min(slots, self.cpu[node] // kind.cpu)
-        if kind.memory:
-            slots = min(slots, self.memory[node] // kind.memory)
+    def slots(self, node: int, shape: RequestShape) -> int:
+        """Return how many workers of a shape fit on a node together."""
+        self.examined += 1
+        slots = self.device_slots(node, shape) if shape.devices else ENOUGH
+        if shape.cpu:
+            slots = min(slots, self.cpu[node] // shape.cpu)
+        if shape.memory:
+            slots = min(slots, self.memory[node] // shape.memory)
         return max(0, slots)
 
-    def roomy(self, kind: RequestShape, nodes: frozenset[int] | None = None) -> dict[int, int]:
+    def slots_by_node(
+        self, shape: RequestShape, nodes: frozenset[int] | None = None
+    ) -> dict[int, int]:
         """Return the number of workers that fit, by node with room (of `nodes`, if given)."""
         if nodes is None:
-            nodes = kind.nodes
+            nodes = shape.nodes
         # Whole devices need a node with as many idle ones.
-        among = self.nodes_by_fullness(kind.devices) if kind.is_whole else nodes
+        among = self.nodes_by_fullness(shape.devices) if shape.is_whole else nodes
         found = {}
         for node in among:
             if node in nodes:
-                slots = self.slots(node, kind)
+                slots = self.slots(node, shape)
                 if slots:
                     found[node] = slots
         return found
 
-    def device_slots(self, node: int, kind: RequestShape) -> int:
-        """Return how many workers of a kind fit on a node's devices."""
-        if kind.is_whole:
-            return self.idle[node] // kind.devices
-        parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
-        slots = sum(parts) // kind.devices
+    def device_slots(self, node: int, shape: RequestShape) -> int:
+        """Return how many workers of a shape fit on a node's devices."""
+        if shape.is_whole:
+            return self.idle[node] // shape.devices
+        parts = [self._parts(node, device, shape) for device in range(len(self.milli[node]))]
+        slots = sum(parts) // shape.devices
         # A worker needs distinct devices, so each device serves each worker at most once.
-        while sum(min(part, slots) for part in parts) < slots * kind.devices:
+        while sum(min(part, slots) for part in parts) < slots * shape.devices:
             slots -= 1
         return slots
 
-    def _parts(self, node: int, device: int, kind: RequestShape) -> int:
+    def _parts(self, node: int, device: int, shape: RequestShape) -> int:
         mib = self.mib[node][device]
-        if kind.mib:
-            return max(0, mib // kind.mib)
-        parts = self.milli[node][device] // kind.milli
-        book = memory_of_fraction(kind.milli, self.device_mib[node])
+        if shape.mib:
+            return max(0, mib // shape.mib)
+        parts = self.milli[node][device] // shape.milli
+        book = memory_of_fraction(shape.milli, self.device_mib[node])
         return max(0, min(parts, mib // book) if book else parts)
 
     def fullness(self, node: int) -> tuple[int, int, int]:
@@ -209,7 +211,7 @@ class Room:
         idle, free = self.idle[node], self.free_on(node)
         return (-idle, -free, node) if self.spread else (idle, free, node)
 
-    def broken_unheld(self, node: int) -> int:
+    def unused_broken_devices(self, node: int) -> int:
         """Return the number of a node's broken devices without a worker: they are no capacity."""
         milli, mib = self.milli[node], self.mib[node]
         return sum(milli[d] >= 0 and mib[d] >= 0 for d in self.nodes[node].broken_devices)
@@ -226,54 +228,54 @@ class Room:
         parts = zip(self.milli[node], self.mib[node], strict=True)
         return sum([max(0, min(milli, WHOLE_GPU * mib // full)) for milli, mib in parts])
 
-    def preference(self, node: int, kind: RequestShape) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
-        """Return the rank of a node with room for a kind; the smallest is best."""
+    def preference(self, node: int, shape: RequestShape) -> tuple[int, ...]:  # noqa: ARG002  overridden
+        """Return the rank of a node with room for a shape; the smallest is best."""
         return self.fullness(node)
 
-    def in_order(self, kinds: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
-        """Sort nodes that each fit all of `kinds`; callers pass them fullest first."""
+    def in_order(self, shapes: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
+        """Sort nodes that each fit all of `shapes`; callers pass them fullest first."""
         return nodes
 
-    def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
-        """Yield the nodes with at least `least_idle` idle devices, in the order of P2."""
-        buckets = range(least_idle, len(self._by_idle))
+    def nodes_by_fullness(self, min_idle: int) -> Iterator[int]:
+        """Yield the nodes with at least `min_idle` idle devices, in the order of P2."""
+        buckets = range(min_idle, len(self._by_idle))
         for idle in reversed(buckets) if self.spread else buckets:
             yield from self._by_idle[idle]
 
-    def find(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
+    def find(self, shape: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         """Return the place for one worker, or None (P2).
 
         Binpack puts a fraction on the fullest shared device that has room, before it opens a new
         one. Whole devices, and a new device to share, come from the fullest node.
         """
-        if kind.devices == 1 and not kind.is_whole and not self.spread:
-            shared = self._find_shared(kind)
+        if shape.devices == 1 and not shape.is_whole and not self.spread:
+            shared = self._find_shared(shape)
             if shared is not None:
                 return shared
-            return self._first_that_fits(kind, 1)
-        return self._first_that_fits(kind, kind.devices if kind.is_whole else 0)
+            return self._first_that_fits(shape, 1)
+        return self._first_that_fits(shape, shape.devices if shape.is_whole else 0)
 
-    def _find_shared(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
-        start = bisect_left(self._shared, kind.milli, key=itemgetter(0))
+    def _find_shared(self, shape: RequestShape) -> tuple[int, tuple[int, ...]] | None:
+        start = bisect_left(self._shared, shape.milli, key=itemgetter(0))
         for index in range(start, len(self._shared)):
             _, node, device = self._shared[index]
-            self.looks += 1
+            self.examined += 1
             if (
-                node in kind.nodes
-                and self.fits_device(node, device, kind)
-                and self.has_base(node, kind)
+                node in shape.nodes
+                and self.fits_device(node, device, shape)
+                and self.has_base(node, shape)
             ):
                 return node, (device,)
         return None
 
     def _first_that_fits(
-        self, kind: RequestShape, least_idle: int
+        self, shape: RequestShape, min_idle: int
     ) -> tuple[int, tuple[int, ...]] | None:
-        if not kind.nodes:
+        if not shape.nodes:
             return None
-        for node in self.nodes_by_fullness(least_idle):
-            if node in kind.nodes:
-                devices = self.devices_on(node, kind)
+        for node in self.nodes_by_fullness(min_idle):
+            if node in shape.nodes:
+                devices = self.devices_on(node, shape)
                 if devices is not None:
                     return node, devices
         return None

@@ -20,7 +20,7 @@ class Phase(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    GOING = "going"
+    TERMINATING = "going"
     """Received a stop decision, now or earlier; occupies its devices now, but not later."""
     RESERVED = "reserved"
     STARTED = "started"
@@ -31,42 +31,49 @@ class Phase(Enum):
     def __init__(self, word: str) -> None:
         """Cache the properties that every state change reads."""
         self.holds_later = word not in {"pending", "going"}
-        self.leaves = word in {"going", "moved"}
+        self.vacates = word in {"going", "moved"}
 
 
 ACTIVE = (Phase.RUNNING, Phase.RESERVED, Phase.STARTED)
-"""Standings with devices that can be reclaimed."""
-_NOW = (Phase.RUNNING, Phase.STARTED)
-_LATER = (*_NOW, Phase.RESERVED, Phase.MOVED)
+"""Phases with devices that can be reclaimed."""
+_RUNNING_NOW = (Phase.RUNNING, Phase.STARTED)
+_PLACED_LATER = (*_RUNNING_NOW, Phase.RESERVED, Phase.MOVED)
 
 
 class PlannedWorker:
-    """A worker of an item. `origin` is its booking in the snapshot, `booking` the current one."""
+    """A worker of a workload. `origin` is its booking in the snapshot, `booking` the latest."""
 
-    __slots__ = ("booking", "index", "item", "kind", "origin", "standing", "was", "worker")
+    __slots__ = (
+        "booking",
+        "index",
+        "origin",
+        "phase",
+        "planned",
+        "shape",
+        "snapshot_phase",
+        "worker",
+    )
 
     def __init__(
-        self, worker: Worker, index: int, item: PlannedWorkload, kind: RequestShape
+        self, worker: Worker, index: int, planned: PlannedWorkload, shape: RequestShape
     ) -> None:
         self.worker = worker
         self.index = index
-        self.item = item
-        self.kind = kind
-        self.standing = Phase.PENDING
-        self.was = Phase.PENDING
-        """Standing in the snapshot."""
+        self.planned = planned
+        self.shape = shape
+        self.phase = Phase.PENDING
+        self.snapshot_phase = Phase.PENDING
+        """Phase in the snapshot."""
         self.booking: Booking | None = None
         self.origin: Booking | None = None
 
 
 class PlannedWorkload:
-    """A workload with its account and its workers."""
+    """A workload with its project and its workers."""
 
     __slots__ = (
-        "account",
         "age",
         "charge",
-        "given",
         "guaranteed",
         "is_fixed",
         "is_known",
@@ -74,14 +81,16 @@ class PlannedWorkload:
         "minimum",
         "name",
         "place_in_queue",
+        "project",
         "rank",
         "sizes",
+        "snapshot_workload",
         "workload",
     )
 
     def __init__(self, workload: Workload, charge: Charge, *, is_known: bool = True) -> None:
         self.charge = charge
-        self.given = workload
+        self.snapshot_workload = workload
         """The workload as in the snapshot."""
         self.sizes = sizes_of(workload)
         """Sizes of an elastic worker, whose parts the members then are (E2); None otherwise."""
@@ -89,7 +98,7 @@ class PlannedWorkload:
             workload = unfold(workload, self.sizes)
         self.workload = workload
         self.name = workload.name
-        self.account = charge.account
+        self.project = charge.project
         self.members: list[PlannedWorker] = []
         self.minimum = min(workload.minimum, len(workload.workers))
         self.guaranteed = min(workload.guaranteed, len(workload.workers))
@@ -103,19 +112,19 @@ class PlannedWorkload:
         self.place_in_queue = (not self.is_fixed, -self.rank, self.age)
         """Sort key of a project's queue as users see it (O2)."""
 
-    def is_extra(self, member: PlannedWorker) -> bool:
+    def exceeds_request(self, member: PlannedWorker) -> bool:
         """Return True if a member exceeds the request, so it needs idle GPUs (E2)."""
         sizes = self.sizes
-        return sizes is not None and member.index > sizes.asked - sizes.least
+        return sizes is not None and member.index > sizes.requested - sizes.minimum
 
-    def request(self, wanted: int) -> int:
-        """Cap the wanted milli-GPU at the workload's request (E2)."""
+    def cap_to_request(self, demand: int) -> int:
+        """Cap the demanded milli-GPU at the workload's request (E2)."""
         sizes = self.sizes
-        return wanted if sizes is None else min(wanted, sizes.asked * WHOLE_GPU)
+        return demand if sizes is None else min(demand, sizes.requested * WHOLE_GPU)
 
-    def count(self, *standings: Phase) -> int:
-        """Return the number of workers in these standings."""
-        return sum(1 for member in self.members if member.standing in standings)
+    def count(self, *phases: Phase) -> int:
+        """Return the number of workers in these phases."""
+        return sum(1 for member in self.members if member.phase in phases)
 
     def has_minimum(self, more: int = 0, *, now: bool = False) -> bool:
         """Return True if the minimum is reached with `more` workers added.
@@ -123,5 +132,8 @@ class PlannedWorkload:
         A workload below it is never started, moved or reserved for (P4). `now` counts only workers
         that run already.
         """
-        lacking = self.minimum - more
-        return lacking <= 0 or self.count(*(_NOW if now else _LATER)) >= lacking
+        missing_workers = self.minimum - more
+        return (
+            missing_workers <= 0
+            or self.count(*(_RUNNING_NOW if now else _PLACED_LATER)) >= missing_workers
+        )

@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 _Queue = tuple[Sequence[PlannedWorkload], Sequence[Reason], list[Wait]]
 
 Lines = tuple[tuple[object, int, Reason], ...]
-"""Digest of a queue: its lanes, their numbers of changes, and the common reason."""
+"""Digest of a queue: its equivalence classes, their numbers of changes, and the common reason."""
 
 
 class PreviousWaits:
@@ -28,7 +28,7 @@ class PreviousWaits:
         self._before: dict[Reason, Reason] = {}
         self._reasons: dict[Reason, Reason] = {}
 
-    def again(self, reason: Reason) -> Reason:
+    def reuse(self, reason: Reason) -> Reason:
         """Return the equal object of the previous cycle, so that comparisons are by identity."""
         reason = self._before.get(reason, reason)
         return self._reasons.setdefault(reason, reason)
@@ -40,10 +40,10 @@ class PreviousWaits:
     def store(
         self,
         queues: Mapping[str, Sequence[PlannedWorkload]],
-        why: Mapping[PlannedWorkload, Reason],
+        reason_by_workload: Mapping[PlannedWorkload, Reason],
         lines: Mapping[str, Lines],
     ) -> list[Wait]:
-        """Return all wait decisions, project by project; reasons must come from `again`.
+        """Return all wait decisions, project by project; reasons must come from `reuse`.
 
         Projects in `lines` without a queue keep their previous decisions.
         """
@@ -56,9 +56,9 @@ class PreviousWaits:
             if queue is None:
                 self._queues[project] = before[project]
             else:
-                reasons = [why[item] for item in queue]
-                told = _waits_reusing(queue, reasons, before.get(project, ((), (), [])))
-                self._queues[project] = queue, reasons, told
+                reasons = [reason_by_workload[planned] for planned in queue]
+                queue_waits = _waits_reusing(queue, reasons, before.get(project, ((), (), [])))
+                self._queues[project] = queue, reasons, queue_waits
             waits += self._queues[project][2]
         return waits
 
@@ -67,12 +67,12 @@ def _waits_reusing(
     queue: Sequence[PlannedWorkload], reasons: Sequence[Reason], before: _Queue
 ) -> list[Wait]:
     """Build wait decisions, reusing the unchanged beginning of the previous ones."""
-    items_then, reasons_then, waits = before
-    kept = _common_prefix(queue, items_then)
-    kept = min(kept, _common_prefix(reasons, reasons_then))
-    return waits[:kept] + [
+    previous_queue, previous_reasons, waits = before
+    unchanged = _common_prefix(queue, previous_queue)
+    unchanged = min(unchanged, _common_prefix(reasons, previous_reasons))
+    return waits[:unchanged] + [
         Wait(workload=queue[n].name, reason=reasons[n], position=n + 1)
-        for n in range(kept, len(queue))
+        for n in range(unchanged, len(queue))
     ]
 
 

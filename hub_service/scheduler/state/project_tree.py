@@ -1,6 +1,6 @@
 """The project tree with resolved defaults and current allocations.
 
-Each account has its quotas, limits and weights, and three sums maintained up the tree: allocated,
+Each node has its quotas, limits and weights, and three sums maintained up the tree: allocated,
 build (non-preemptible) and requested.
 """
 
@@ -33,7 +33,6 @@ class ProjectNode:
         "children",
         "fair_share",
         "gpu_type",
-        "leaving",
         "limit",
         "min_runtime",
         "name",
@@ -42,16 +41,17 @@ class ProjectNode:
         "parts",
         "path",
         "priority",
-        "project",
         "quota",
         "reach",
         "requested",
+        "spec",
+        "terminating",
         "usage",
         "weight",
     )
 
     def __init__(self, project: Project, parent: ProjectNode | None) -> None:
-        self.project = project
+        self.spec = project
         self.name = project.name
         self.parent = parent
         self.children: list[ProjectNode] = []
@@ -66,7 +66,7 @@ class ProjectNode:
         self.weight = 0
         self.fair_share = 0
         self.allocated = 0
-        self.leaving = 0
+        self.terminating = 0
         """Allocation of stopping workers, which `limit` counts until they end (Q3)."""
         self.build = 0
         self.requested = 0
@@ -113,122 +113,122 @@ class ProjectNode:
 
 
 class ProjectTree:
-    """All accounts by name, and the roots that share the cluster."""
+    """All project nodes by name, and the roots that share the cluster."""
 
     def __init__(self, projects: Iterable[Project], with_workloads: Iterable[str] = ()) -> None:
         """Resolve defaults; `with_workloads` names projects that own workloads themselves."""
-        given = {project.name: project for project in projects}
-        self.accounts: dict[str, ProjectNode] = {}
+        specs = {project.name: project for project in projects}
+        self.projects: dict[str, ProjectNode] = {}
         self.roots: list[ProjectNode] = []
-        for name in sorted(given):
-            self._add(name, given, set())
+        for name in sorted(specs):
+            self._add(name, specs, set())
         for root in self.roots:
             _resolve(root)
         parents = {
             name
-            for name, account in self.accounts.items()
-            if account.children and not account.parts
+            for name, project in self.projects.items()
+            if project.children and not project.parts
         }
-        self._queues = {n: account for n, account in self.accounts.items() if n not in parents}
+        self._queues = {n: project for n, project in self.projects.items() if n not in parents}
         for name in parents.intersection(with_workloads):
-            self._queues[name] = _own_queue(self.accounts[name])
-        self.has_parts = any(account.parts for account in self.accounts.values())
+            self._queues[name] = _add_own_queue(self.projects[name])
+        self.has_parts = any(project.parts for project in self.projects.values())
         """True if any quota is a table by GPU type (Q4)."""
-        self.holders = [a for a in self.accounts.values() if a.never_lent]
+        self.holders = [a for a in self.projects.values() if a.never_lent]
 
-    def _add(self, name: str, given: dict[str, Project], above: set[str]) -> ProjectNode:
-        known = self.accounts.get(name)
+    def _add(self, name: str, specs: dict[str, Project], ancestors: set[str]) -> ProjectNode:
+        known = self.projects.get(name)
         if known is not None:
             return known
-        project = given[name]
+        project = specs[name]
         parent = None
         # `decide` accepts any snapshot: a project with a missing or circular parent is a root.
-        if project.parent in given and project.parent not in above | {name}:
-            parent = self._add(project.parent, given, above | {name})
-        account = ProjectNode(project, parent)
-        self.accounts[name] = account
-        (self.roots if parent is None else parent.children).append(account)
-        return account
+        if project.parent in specs and project.parent not in ancestors | {name}:
+            parent = self._add(project.parent, specs, ancestors | {name})
+        node = ProjectNode(project, parent)
+        self.projects[name] = node
+        (self.roots if parent is None else parent.children).append(node)
+        return node
 
     def queue_of(self, project: str) -> ProjectNode | None:
-        """Return the account that workloads of this project are charged to."""
+        """Return the node that workloads of this project are charged to."""
         return self._queues.get(project)
 
     def has_left(self, workload: Workload) -> bool:
         """Return True if a workload's user is no member of its project any more."""
-        account = self.accounts.get(workload.project)
-        return account is not None and workload.user in account.project.former_members
+        project = self.projects.get(workload.project)
+        return project is not None and workload.user in project.spec.former_members
 
     def lacks_queue(self, project: str) -> bool:
-        """Return True if a project exists without an account for its own workloads."""
-        return project in self.accounts and project not in self._queues
+        """Return True if a project exists without a node for its own workloads."""
+        return project in self.projects and project not in self._queues
 
 
-def _own_queue(account: ProjectNode) -> ProjectNode:
-    """Add an account for a parent's own workloads beside its children.
+def _add_own_queue(node: ProjectNode) -> ProjectNode:
+    """Add a node for a parent's own workloads beside its children.
 
     Its quota is the rest of the parent's quota after the children's.
     """
-    own = ProjectNode(Project(name=account.name, created=account.project.created), account)
-    own.name = f"{account.name} itself"
-    own.priority = account.priority
-    left = account.quota - sum(child.quota for child in account.children)
-    own.quota = UNLIMITED if account.is_unlimited else max(0, left)
-    own.build_quota = UNLIMITED  # the parent's own cap applies further up the path
-    own.weight = WHOLE_GPU if own.is_unlimited else own.quota or WHOLE_GPU
-    account.children.append(own)
-    return own
+    own_node = ProjectNode(Project(name=node.name, created=node.spec.created), node)
+    own_node.name = f"{node.name} itself"
+    own_node.priority = node.priority
+    remaining = node.quota - sum(child.quota for child in node.children)
+    own_node.quota = UNLIMITED if node.is_unlimited else max(0, remaining)
+    own_node.build_quota = UNLIMITED  # the parent's own cap applies further up the path
+    own_node.weight = WHOLE_GPU if own_node.is_unlimited else own_node.quota or WHOLE_GPU
+    node.children.append(own_node)
+    return own_node
 
 
-def _quota_of(account: ProjectNode) -> int:
-    quota: Quota = account.project.quota
-    table = account.project.quota_by_type
+def _quota_of(node: ProjectNode) -> int:
+    quota: Quota = node.spec.quota
+    table = node.spec.quota_by_type
     if table is not None:
         # Q4: checked per type where the project owns workloads; a parent's quota is the sum.
         return UNLIMITED if None in table.values() else sum(v for v in table.values() if v)
     if quota is None:
         return UNLIMITED
     if quota is LeftOut.SUM_OF_CHILDREN:
-        return min(UNLIMITED, sum(child.quota for child in account.children))
+        return min(UNLIMITED, sum(child.quota for child in node.children))
     return quota
 
 
-def _resolve(account: ProjectNode) -> None:
-    for child in account.children:
+def _resolve(node: ProjectNode) -> None:
+    for child in node.children:
         _resolve(child)
-    account.quota = _quota_of(account)
-    project = account.project
-    below = sum(child.usage for child in account.children)
-    account.usage = below if project.usage is None else project.usage
+    node.quota = _quota_of(node)
+    project = node.spec
+    below = sum(child.usage for child in node.children)
+    node.usage = below if project.usage is None else project.usage
     build = UNLIMITED if project.build_quota is None else project.build_quota
-    account.build_quota = min(build, account.quota)
+    node.build_quota = min(build, node.quota)
     if project.weight is not None:
-        account.weight = project.weight * WHOLE_GPU
+        node.weight = project.weight * WHOLE_GPU
     else:
-        account.weight = WHOLE_GPU if account.is_unlimited else account.quota
-    _split(account)
+        node.weight = WHOLE_GPU if node.is_unlimited else node.quota
+    _add_parts(node)
 
 
-def _split(account: ProjectNode) -> None:
-    """Add an account for each entry of a project's table of quotas (Q4)."""
-    project = account.project
+def _add_parts(node: ProjectNode) -> None:
+    """Add a node for each entry of a project's table of quotas (Q4)."""
+    project = node.spec
     table = project.quota_by_type
-    if table is None or account.children:
+    if table is None or node.children:
         return
     for gpu_type in sorted({*table, ANY_OTHER}):
-        name = f"{account.name} on {'other GPUs' if gpu_type == ANY_OTHER else gpu_type}"
-        part = ProjectNode(Project(name=name, created=project.created), account)
-        part.gpu_type = gpu_type
-        part.priority = account.priority
-        part.usage = account.usage
+        name = f"{node.name} on {'other GPUs' if gpu_type == ANY_OTHER else gpu_type}"
+        part_node = ProjectNode(Project(name=name, created=project.created), node)
+        part_node.gpu_type = gpu_type
+        part_node.priority = node.priority
+        part_node.usage = node.usage
         quota = table.get(gpu_type, 0)
-        part.quota = part.build_quota = UNLIMITED if quota is None else quota
+        part_node.quota = part_node.build_quota = UNLIMITED if quota is None else quota
         if project.weight is not None:
-            part.weight = account.weight
+            part_node.weight = node.weight
         else:
-            part.weight = WHOLE_GPU if part.is_unlimited else part.quota
-        account.parts.append(part)
-    account.children = account.parts
+            part_node.weight = WHOLE_GPU if part_node.is_unlimited else part_node.quota
+        node.parts.append(part_node)
+    node.children = node.parts
 
 
 def tree_of(snapshot: Snapshot) -> ProjectTree:

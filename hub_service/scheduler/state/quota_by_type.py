@@ -1,6 +1,6 @@
 """Quotas by GPU type: the parts of a project whose guarantee is a table (Q4).
 
-A part is an account below its project's. Rules about a project (within its quota, over its share)
+A part is a tree node below its project's. Rules about a project (within its quota, over its share)
 apply to the part; only the caps apply to the whole project.
 """
 
@@ -15,20 +15,20 @@ from runai.hub_service.scheduler.state.project_tree import ANY_OTHER, ProjectNod
 
 
 class Charge(NamedTuple):
-    """Account and devices by which a workload without a place counts (P3, Q4)."""
+    """Project and devices by which a workload without a place counts (P3, Q4)."""
 
-    account: ProjectNode
+    project: ProjectNode
     device_mib: int = 0
-    """Least memory of its devices, if it requests memory: larger ones count for less."""
+    """Minimum memory of its devices, if it requests memory: larger ones count for less."""
 
 
-def types_of(part: ProjectNode, types: Iterable[str]) -> frozenset[str]:
+def types_of(project: ProjectNode, types: Iterable[str]) -> frozenset[str]:
     """Return the GPU types, out of `types`, of a part; an undivided project has all."""
-    if part.gpu_type is None:
+    if project.gpu_type is None:
         return frozenset(types)
-    if part.gpu_type != ANY_OTHER:
-        return frozenset(types) & {part.gpu_type}
-    named = {sibling.gpu_type for sibling in part.siblings} - {ANY_OTHER}
+    if project.gpu_type != ANY_OTHER:
+        return frozenset(types) & {project.gpu_type}
+    named = {sibling.gpu_type for sibling in project.siblings} - {ANY_OTHER}
     return frozenset(t for t in types if t not in named)
 
 
@@ -43,13 +43,15 @@ def candidates(
     """
     parts = sorted(project.parts, key=lambda part: (part.gpu_type != ANY_OTHER, part.gpu_type))
     for worker in workload.workers:
-        there = None if worker.state is WorkerState.PENDING else type_of.get(worker.node or "")
-        if there is not None:
-            return [part for part in parts if there in types_of(part, (there,))]
+        worker_gpu_type = (
+            None if worker.state is WorkerState.PENDING else type_of.get(worker.node or "")
+        )
+        if worker_gpu_type is not None:
+            return [part for part in parts if worker_gpu_type in types_of(part, (worker_gpu_type,))]
     if not any(map(_requests_gpus, workload.workers)):
         return parts[:1]
     types = set(type_of.values())
-    found = [
+    allowed_parts = [
         part
         for part in parts
         for allowed in [types_of(part, types)]
@@ -61,15 +63,15 @@ def candidates(
     preferred = next((w.gpu_types for w in workload.workers if w.gpu_types), ())
     if len(preferred) > 1:
         rank = {gpu_type: place for place, gpu_type in reversed([*enumerate(preferred)])}
-        found.sort(key=lambda part: min(rank[t] for t in types_of(part, preferred)))
-    return found or parts[:1]
+        allowed_parts.sort(key=lambda part: min(rank[t] for t in types_of(part, preferred)))
+    return allowed_parts or parts[:1]
 
 
-def within(part: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker:
+def within(project: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker:
     """Return the worker's request restricted to nodes of the part's GPU types."""
-    if part.gpu_type is None or not _requests_gpus(worker):
+    if project.gpu_type is None or not _requests_gpus(worker):
         return worker
-    allowed = types_of(part, types)
+    allowed = types_of(project, types)
     if worker.gpu_types:
         allowed &= frozenset(worker.gpu_types)
     if not allowed:
@@ -84,35 +86,35 @@ def _requests_gpus(worker: Worker) -> bool:
 def groups(
     siblings: Sequence[ProjectNode], capacity: int, by_type: Mapping[str, int]
 ) -> list[tuple[list[ProjectNode], int]]:
-    """Return the groups of accounts that share GPUs, and the milli-GPU of each group (S2).
+    """Return the groups of projects that share GPUs, and the milli-GPU of each group (S2).
 
     GPU types that one quota covers together belong to one group. `capacity` is the total of these
-    siblings, `by_type` the cluster's capacity of each type. Also sets `reach` of each account: the
+    siblings, `by_type` the cluster's capacity of each type. Also sets `reach` of each project: the
     capacity of its types, beyond which a share is of no use.
     """
-    buckets = [part for account in siblings for part in account.parts or (account,)]
+    buckets = [part for project in siblings for part in project.parts or (project,)]
     named = {part.gpu_type for part in buckets} - {None, ANY_OTHER}
     # All types without a quota of their own count as one type.
-    there = {ANY_OTHER: sum(milli for t, milli in by_type.items() if t not in named)}
-    there.update((t, by_type.get(t, 0)) for t in named if t is not None)
+    capacity_of = {ANY_OTHER: sum(milli for t, milli in by_type.items() if t not in named)}
+    capacity_of.update((t, by_type.get(t, 0)) for t in named if t is not None)
     grouped: list[tuple[frozenset[str], list[ProjectNode]]] = []
     for bucket in buckets:
-        types = types_of(bucket, there)
-        bucket.reach = sum(there[t] for t in types)
+        types = types_of(bucket, capacity_of)
+        bucket.reach = sum(capacity_of[t] for t in types)
         bucket.fair_share = 0
         if not bucket.requested:
             continue
-        together = [bucket]
-        apart = []
-        for others, accounts in grouped:
-            if types & others:
-                types, together = types | others, accounts + together
+        merged_projects = [bucket]
+        separate_groups = []
+        for group_types, group_projects in grouped:
+            if types & group_types:
+                types, merged_projects = types | group_types, group_projects + merged_projects
             else:
-                apart.append((others, accounts))
-        grouped = [*apart, (types, together)]
+                separate_groups.append((group_types, group_projects))
+        grouped = [*separate_groups, (types, merged_projects)]
     shared = []
-    for types, accounts in sorted(grouped, key=lambda group: min(group[0])):
-        part = min(capacity, sum(there[t] for t in types))
-        capacity -= part
-        shared.append((sorted(accounts, key=lambda account: account.age), part))
+    for types, group_projects in sorted(grouped, key=lambda group: min(group[0])):
+        group_capacity = min(capacity, sum(capacity_of[t] for t in types))
+        capacity -= group_capacity
+        shared.append((sorted(group_projects, key=lambda project: project.age), group_capacity))
     return shared

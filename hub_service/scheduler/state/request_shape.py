@@ -1,6 +1,6 @@
-"""Kinds of request: a worker's resources and its allowed nodes (P3, P5).
+"""Request shapes: a worker's resources and its allowed nodes (P3, P5).
 
-Workers with equal requests share one kind, so that nodes are compared once per kind and not once
+Workers with equal requests share one shape, so that nodes are compared once per shape and not once
 per worker.
 """
 
@@ -20,7 +20,7 @@ NODE_TYPE_LABEL = "runai/node-type"
 
 
 class RequestShape:
-    """One kind of request, shared by all workers with equal requests.
+    """Shape of a request, shared by all workers with equal requests.
 
     A worker takes `milli` (1000 is a whole device) on each of `devices` distinct devices, or `mib`
     if it requests memory. `nodes` are the nodes that could ever fit it (P5), as indices into the
@@ -30,11 +30,11 @@ class RequestShape:
     __slots__ = (
         "cpu",
         "devices",
-        "least",
         "lossy",
         "memory",
         "mib",
         "milli",
+        "min_quota",
         "nodes",
         "order",
         "quota",
@@ -57,8 +57,8 @@ class RequestShape:
         """Nodes that it may use and that have devices which may return."""
         self.quota = devices * milli
         """Amount that it counts for in quotas while it is pending (P3)."""
-        self.least = self.quota
-        """Amount that it counts for on the device that counts least."""
+        self.min_quota = self.quota
+        """Amount that it counts for on the device that counts for the minimum."""
 
     @property
     def is_whole(self) -> bool:
@@ -84,8 +84,8 @@ class Booking(NamedTuple):
     """Milli-GPU per device that quotas count: `milli`, or the fraction of the memory."""
 
 
-class Kinds:
-    """All kinds of request of a snapshot, created on first use."""
+class RequestShapes:
+    """All request shapes of a snapshot, created on first use."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start empty, for nodes in the order of their names."""
@@ -95,8 +95,8 @@ class Kinds:
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
-        """Return a worker's kind; `node_types` are the restrictions of each of its projects."""
+    def shape_of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
+        """Return a worker's shape; `node_types` are the restrictions of each of its projects."""
         key = (
             worker.gpus,
             worker.gpu_memory_mib,
@@ -108,12 +108,12 @@ class Kinds:
             tuple(sorted(worker.node_selector.items())) if worker.node_selector else (),
             node_types,
         )
-        kind = self._known.get(key)
-        if kind is None:
-            kind = self._known[key] = self._new_kind(worker, node_types)
-        return kind
+        shape = self._known.get(key)
+        if shape is None:
+            shape = self._known[key] = self._new_shape(worker, node_types)
+        return shape
 
-    def _new_kind(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
+    def _new_shape(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
         memory = worker.gpu_memory_mib or 0
         if memory:
             devices, milli = worker.devices_wanted, 0
@@ -121,7 +121,7 @@ class Kinds:
             devices, milli = worker.gpus // WHOLE_GPU, int(WHOLE_GPU)
         else:
             devices, milli = (worker.devices_wanted if worker.gpus else 0), int(worker.gpus)
-        kind = RequestShape(
+        shape = RequestShape(
             order=len(self._known),
             devices=devices,
             milli=milli,
@@ -134,27 +134,27 @@ class Kinds:
             for index, node in enumerate(self._nodes)
             if _may_use(node, worker, node_types)
         ]
-        kind.nodes = frozenset(index for index, node in allowed if _fits_empty(node, kind))
+        shape.nodes = frozenset(index for index, node in allowed if _fits_empty(node, shape))
         if devices:
-            kind.lossy = tuple(index for index, node in allowed if node.loss)
-            kind.returning = frozenset(i for i, node in allowed if node.returning_devices)
+            shape.lossy = tuple(index for index, node in allowed if node.loss)
+            shape.returning = frozenset(i for i, node in allowed if node.returning_devices)
         if memory:
             # A pending worker counts by the smallest device that it may use (P3). Where that is too
             # much for a quota, it is tried on larger ones alone, and counts by those.
-            sizes = [self._nodes[index].device_memory_mib for index in kind.nodes]
-            kind.quota = devices * fraction_of_memory(memory, min(sizes, default=memory))
-            kind.least = devices * fraction_of_memory(memory, max(sizes, default=memory))
-        return kind
+            sizes = [self._nodes[index].device_memory_mib for index in shape.nodes]
+            shape.quota = devices * fraction_of_memory(memory, min(sizes, default=memory))
+            shape.min_quota = devices * fraction_of_memory(memory, max(sizes, default=memory))
+        return shape
 
-    def book(self, kind: RequestShape, node: int, devices: tuple[int, ...]) -> Booking:
-        """Return the booking of a worker of this kind at a place."""
+    def book(self, shape: RequestShape, node: int, devices: tuple[int, ...]) -> Booking:
+        """Return the booking of a worker of this shape at a place."""
         full = self._nodes[node].device_memory_mib if node >= 0 else 0
-        shares, mib = kind.milli, kind.mib_on(full)
-        quota = kind.quota
-        if kind.mib and full:
-            shares = fraction_of_memory(kind.mib, full)
-            quota = shares * kind.devices
-        return Booking(node, devices, kind.milli, mib, kind.cpu, kind.memory, quota, shares)
+        shares, mib = shape.milli, shape.mib_on(full)
+        quota = shape.quota
+        if shape.mib and full:
+            shares = fraction_of_memory(shape.mib, full)
+            quota = shares * shape.devices
+        return Booking(node, devices, shape.milli, mib, shape.cpu, shape.memory, quota, shares)
 
 
 def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> bool:
@@ -169,11 +169,11 @@ def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]
     )
 
 
-def _fits_empty(node: Node, kind: RequestShape) -> bool:
+def _fits_empty(node: Node, shape: RequestShape) -> bool:
     """Return True if the empty node has enough of every resource."""
     return (
-        node.usable_devices >= kind.devices
-        and node.device_memory_mib >= kind.mib
-        and (node.cpu_milli is None or node.cpu_milli >= kind.cpu)
-        and (node.memory_mib is None or node.memory_mib >= kind.memory)
+        node.usable_devices >= shape.devices
+        and node.device_memory_mib >= shape.mib
+        and (node.cpu_milli is None or node.cpu_milli >= shape.cpu)
+        and (node.memory_mib is None or node.memory_mib >= shape.memory)
     )

@@ -14,21 +14,21 @@ from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 
-class Turns:
+class UserTurns:
     """Allocated milli-GPU by project and user."""
 
     def __init__(self) -> None:
         """Start without allocations."""
-        self._held: dict[tuple[ProjectNode, str], int] = {}
+        self._allocated: dict[tuple[ProjectNode, str], int] = {}
 
-    def book(self, item: PlannedWorkload, change: int) -> None:
+    def book(self, planned: PlannedWorkload, change: int) -> None:
         """Add to the allocation of a workload's user; a negative change subtracts."""
-        key = item.account, item.workload.user
-        self._held[key] = self._held.get(key, 0) + change
+        key = planned.project, planned.workload.user
+        self._allocated[key] = self._allocated.get(key, 0) + change
 
-    def allocated(self, item: PlannedWorkload) -> int:
+    def allocated(self, planned: PlannedWorkload) -> int:
         """Return the allocation of a workload's user in its project, sessions and jobs together."""
-        return self._held.get((item.account, item.workload.user), 0)
+        return self._allocated.get((planned.project, planned.workload.user), 0)
 
     def in_turn(self, queue: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
         """Sort one project's queue by priority (O2), then by the smallest allocation of the user.
@@ -36,22 +36,25 @@ class Turns:
         After a turn, the request of the workload counts as allocated to its user.
         """
         groups: dict[tuple[bool, int], dict[str, list[PlannedWorkload]]] = {}
-        for item in sorted(queue, key=attrgetter("place_in_queue"), reverse=True):
-            users = groups.setdefault((not item.is_fixed, -item.rank), {})
-            users.setdefault(item.workload.user, []).append(item)
-        found: list[PlannedWorkload] = []
+        for planned in sorted(queue, key=attrgetter("place_in_queue"), reverse=True):
+            users = groups.setdefault((not planned.is_fixed, -planned.rank), {})
+            users.setdefault(planned.workload.user, []).append(planned)
+        ordered: list[PlannedWorkload] = []
         for group in sorted(groups):
             waiting = groups[group]
             next_of = [(self.allocated(w[-1]), w[-1].age, u) for u, w in waiting.items()]
             heapify(next_of)
             while next_of:
-                held, _, user = heappop(next_of)
-                item = waiting[user].pop()
-                found.append(item)
+                allocated, _, user = heappop(next_of)
+                planned = waiting[user].pop()
+                ordered.append(planned)
                 if waiting[user]:
-                    heappush(next_of, (held + _minimum_request(item), waiting[user][-1].age, user))
-        return found
+                    heappush(
+                        next_of,
+                        (allocated + _minimum_request(planned), waiting[user][-1].age, user),
+                    )
+        return ordered
 
 
-def _minimum_request(item: PlannedWorkload) -> int:
-    return sum(member.kind.quota for member in item.members[: item.minimum])
+def _minimum_request(planned: PlannedWorkload) -> int:
+    return sum(member.shape.quota for member in planned.members[: planned.minimum])

@@ -1,6 +1,6 @@
 """Preemptible workloads as victims, in the order of reclaiming (R4).
 
-Each account's victims are sorted, the best last.
+Each project's victims are sorted, the best last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def victim_key(
     since: int,
     index: int = 0,
     is_surplus: bool = False,
-    is_extra: bool = False,
+    exceeds_request: bool = False,
 ) -> VictimKey:
     """Return the rank of a victim inside its project, the best victim greatest (R4).
 
@@ -46,7 +46,7 @@ def victim_key(
     saves = workload.saves and not is_surplus
     known = workload.checkpointed
     return (
-        is_extra,
+        exceeds_request,
         -workload.rank,
         is_surplus,
         saves,
@@ -74,16 +74,16 @@ def last_start(workload: Workload, starts: Iterable[int | None], now: int) -> in
     return unknown if last is None else last
 
 
-def running_since(item: PlannedWorkload, now: int) -> int:
+def running_since(planned: PlannedWorkload, now: int) -> int:
     """Return since when a workload runs as a whole, as the snapshot shows it (R4).
 
     Workers that this plan starts, reserves or moves count as started now.
     """
-    members = item.members
+    members = planned.members
     if len(members) > 1:
-        members = [member for member in members if member.standing.holds_later]
-    starts = [m.worker.started if m.standing is Phase.RUNNING else None for m in members]
-    return last_start(item.workload, starts, now)
+        members = [member for member in members if member.phase.holds_later]
+    starts = [m.worker.started if m.phase is Phase.RUNNING else None for m in members]
+    return last_start(planned.workload, starts, now)
 
 
 class Victim:
@@ -91,18 +91,18 @@ class Victim:
 
     __slots__ = (
         "alone",
-        "is_extra",
+        "exceeds_request",
         "is_guaranteed",
         "is_lent",
         "is_surplus",
-        "item",
         "key",
         "member",
+        "planned",
     )
 
     def __init__(
         self,
-        item: PlannedWorkload,
+        planned: PlannedWorkload,
         member: PlannedWorker,
         *,
         is_surplus: bool,
@@ -110,35 +110,37 @@ class Victim:
         since: int = 0,
     ) -> None:
         """Rank a victim; `since` is when its workload last started."""
-        self.item = item
+        self.planned = planned
         self.member = member
         self.is_surplus = is_surplus
-        self.alone = (member,) if is_surplus or len(item.members) == 1 else None
+        self.alone = (member,) if is_surplus or len(planned.members) == 1 else None
         """The single worker that goes; None if several may go."""
-        self.is_extra = is_surplus and item.is_extra(member)
+        self.exceeds_request = is_surplus and planned.exceeds_request(member)
         """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
         self.is_guaranteed = is_guaranteed
         """True if only its own project may take it (E4)."""
-        self.is_lent = not is_guaranteed and (self.is_extra or (is_surplus and item.sizes is None))
+        self.is_lent = not is_guaranteed and (
+            self.exceeds_request or (is_surplus and planned.sizes is None)
+        )
         """True if it only uses idle GPUs. Any waiting workload of its project may take it (E1,
         E2)."""
         self.key = victim_key(
-            item.workload,
+            planned.workload,
             since=since,
             index=member.index,
             is_surplus=is_surplus,
-            is_extra=self.is_extra,
+            exceeds_request=self.exceeds_request,
         )
 
     @property
     def is_active(self) -> bool:
         """Return True if it still has devices to reclaim."""
-        return self.member.standing in ACTIVE
+        return self.member.phase in ACTIVE
 
     def workers(self) -> tuple[PlannedWorker, ...]:
         """Return the workers that stop: without its minimum, a workload loses all its workers."""
         return self.alone or tuple(
-            [member for member in self.item.members if member.standing in ACTIVE]
+            [member for member in self.planned.members if member.phase in ACTIVE]
         )
 
     @property
@@ -147,7 +149,7 @@ class Victim:
 
         Only relevant for victims that may be protected, which surplus never is (R8).
         """
-        return self.alone is not None or self.item.count(*ACTIVE) <= self.item.minimum
+        return self.alone is not None or self.planned.count(*ACTIVE) <= self.planned.minimum
 
 
 class Protected(NamedTuple):
@@ -157,78 +159,80 @@ class Protected(NamedTuple):
     until: int
 
 
-def victims_of(item: PlannedWorkload, now: int) -> tuple[Victim, ...]:
+def victims_of(planned: PlannedWorkload, now: int) -> tuple[Victim, ...]:
     """Split a preemptible workload into victims: each surplus worker, then the rest together."""
-    if item.is_fixed:
+    if planned.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
-    active = [member for member in item.members if member.standing in ACTIVE]
-    if not active or item.count(Phase.MOVED):
+    active = [member for member in planned.members if member.phase in ACTIVE]
+    if not active or planned.count(Phase.MOVED):
         return ()  # R10: a workload that moves to make room is not reclaimed as well
-    if len(active) > item.minimum:
+    if len(active) > planned.minimum:
         active.sort(key=_has_reservation)  # P4: the minimum runs on, whichever surplus goes
     surplus = [
-        Victim(item, member, is_surplus=True, is_guaranteed=count < item.guaranteed)
-        for count, member in enumerate(active[item.minimum :], item.minimum)
+        Victim(planned, member, is_surplus=True, is_guaranteed=count < planned.guaranteed)
+        for count, member in enumerate(active[planned.minimum :], planned.minimum)
         # E2: a reserved worker starts with all its parts, or not at all.
-        if item.sizes is None or member.standing is not Phase.RESERVED
+        if planned.sizes is None or member.phase is not Phase.RESERVED
     ]
-    since = running_since(item, now)
-    is_guaranteed = item.guaranteed > 0
-    least = Victim(item, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since)
-    return (*surplus, least)
+    since = running_since(planned, now)
+    is_guaranteed = planned.guaranteed > 0
+    minimum_victim = Victim(
+        planned, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since
+    )
+    return (*surplus, minimum_victim)
 
 
 def _has_reservation(member: PlannedWorker) -> bool:
-    return member.standing is Phase.RESERVED
+    return member.phase is Phase.RESERVED
 
 
 class Victims:
-    """Victims of every account, as in the snapshot."""
+    """Victims of every project, as in the snapshot."""
 
     def __init__(self) -> None:
         """Start without victims."""
         self._victims: dict[ProjectNode, list[Victim]] = {}
         self._surplus: dict[ProjectNode, int] = {}
-        self._cut: dict[PlannedWorkload, tuple[Victim, ...]] = {}
-        self._undated: dict[PlannedWorkload, None] = {}
+        self._by_workload: dict[PlannedWorkload, tuple[Victim, ...]] = {}
+        self._unknown_start: dict[PlannedWorkload, None] = {}
         """Workloads that save and run since an unknown time: their ranks change with time (R4)."""
 
-    def add(self, item: PlannedWorkload, now: int) -> None:
+    def add(self, planned: PlannedWorkload, now: int) -> None:
         """Insert a workload's victims in order."""
-        victims = victims_of(item, now)
-        if item.workload.saves and any(
-            member.standing is Phase.RUNNING and member.worker.started is None
-            for member in item.members
+        victims = victims_of(planned, now)
+        if planned.workload.saves and any(
+            member.phase is Phase.RUNNING and member.worker.started is None
+            for member in planned.members
         ):
-            self._undated[item] = None
+            self._unknown_start[planned] = None
         if victims:
-            self._cut[item] = victims
+            self._by_workload[planned] = victims
         for victim in victims:
-            account = victim.item.account
-            listed = self._victims.setdefault(account, [])
+            project = victim.planned.project
+            listed = self._victims.setdefault(project, [])
             if not listed or listed[-1].key < victim.key:
                 listed.append(victim)
             else:
                 insort(listed, victim, key=_key)
             if victim.is_surplus:
-                self._surplus[account] = self._surplus.get(account, 0) + 1
+                self._surplus[project] = self._surplus.get(project, 0) + 1
 
-    def remove(self, item: PlannedWorkload) -> None:
+    def remove(self, planned: PlannedWorkload) -> None:
         """Remove a workload's victims."""
-        self._undated.pop(item, None)
-        for victim in self._cut.pop(item, ()):
-            account = victim.item.account
-            listed = self._victims[account]
+        self._unknown_start.pop(planned, None)
+        for victim in self._by_workload.pop(planned, ()):
+            project = victim.planned.project
+            listed = self._victims[project]
             index = bisect_left(listed, victim.key, key=_key)
             assert listed[index] is victim, "its place follows from its key"
             del listed[index]
             if victim.is_surplus:
-                self._surplus[account] -= 1
+                self._surplus[project] -= 1
 
     def view(self, changed: Iterable[PlannedWorkload], now: int) -> VictimsView:
         """Return the victims for one pass, with the changed workloads split again."""
-        again = {**dict.fromkeys(changed), **self._undated}
-        return VictimsView(self._victims, self._cut, self._surplus, again, now)
+        changed_workloads = {**dict.fromkeys(changed), **self._unknown_start}
+        return VictimsView(self._victims, self._by_workload, self._surplus, changed_workloads, now)
 
 
 class VictimsView:
@@ -239,21 +243,21 @@ class VictimsView:
 
     def __init__(
         self,
-        kept: dict[ProjectNode, list[Victim]],
-        cut: dict[PlannedWorkload, tuple[Victim, ...]],
+        base: dict[ProjectNode, list[Victim]],
+        by_workload: dict[PlannedWorkload, tuple[Victim, ...]],
         surplus: dict[ProjectNode, int],
         changed: Iterable[PlannedWorkload],
         now: int,
     ) -> None:
         """Split the changed workloads into victims again."""
         self._now = now
-        self._base = kept
-        self._cut = cut
+        self._base = base
+        self._by_workload = by_workload
         self._changed: dict[ProjectNode, set[PlannedWorkload]] = {}
         self._fresh: dict[ProjectNode, list[Victim]] = {}
-        for item in changed:
-            self._changed.setdefault(item.account, set()).add(item)
-            self._fresh.setdefault(item.account, []).extend(victims_of(item, now))
+        for planned in changed:
+            self._changed.setdefault(planned.project, set()).add(planned)
+            self._fresh.setdefault(planned.project, []).extend(victims_of(planned, now))
         self._lists: dict[tuple[ProjectNode, bool], list[Victim]] = {}
         self._protected: dict[ProjectNode, list[Protected]] = {}
         self._base_surplus = surplus
@@ -261,83 +265,87 @@ class VictimsView:
             victim.is_surplus for fresh in self._fresh.values() for victim in fresh
         )
 
-    def of(self, account: ProjectNode, *, surplus_only: bool) -> list[Victim]:
-        """Return an account's victims, the best last."""
-        known = self._lists.get((account, surplus_only))
+    def of_project(self, project: ProjectNode, *, surplus_only: bool) -> list[Victim]:
+        """Return a project's victims, the best last."""
+        known = self._lists.get((project, surplus_only))
         if known is not None:
             return known
         if surplus_only:
             listed = []
-            if self._base_surplus.get(account) or account in self._fresh:
-                listed = [v for v in self.of(account, surplus_only=False) if v.is_surplus]
+            if self._base_surplus.get(project) or project in self._fresh:
+                listed = [v for v in self.of_project(project, surplus_only=False) if v.is_surplus]
         else:
-            kept, changed = self._base.get(account, []), self._changed.get(account)
+            base, changed = self._base.get(project, []), self._changed.get(project)
             if changed is None:
-                listed = kept[:]
+                listed = base[:]
             else:
-                listed = [victim for victim in kept if victim.item not in changed]
-                listed += self._fresh[account]
+                listed = [victim for victim in base if victim.planned not in changed]
+                listed += self._fresh[project]
                 listed.sort(key=_key)
-        self._lists[account, surplus_only] = listed
+        self._lists[project, surplus_only] = listed
         return listed
 
-    def protected(self, account: ProjectNode) -> list[Protected]:
-        """Return an account's victims that are known to be protected, the best last.
+    def protected(self, project: ProjectNode) -> list[Protected]:
+        """Return a project's victims that are known to be protected, the best last.
 
         Searches move them here, so that a pass checks each only once and not once per search.
         """
-        return self._protected.setdefault(account, [])
+        return self._protected.setdefault(project, [])
 
-    def on(self, members: Collection[PlannedWorker]) -> dict[ProjectNode, list[Victim]]:
-        """Return the victims that include any of these workers, by account."""
-        there: defaultdict[ProjectNode, list[Victim]] = defaultdict(list)
+    def of_workers(self, members: Collection[PlannedWorker]) -> dict[ProjectNode, list[Victim]]:
+        """Return the victims that include any of these workers, by project."""
+        by_project: defaultdict[ProjectNode, list[Victim]] = defaultdict(list)
         present = set(members)
-        for item in dict.fromkeys(member.item for member in members):
-            account = item.account
-            is_kept = item not in self._changed.get(account, ())
-            for victim in self._cut.get(item, ()) if is_kept else victims_of(item, self._now):
+        for planned in dict.fromkeys(member.planned for member in members):
+            project = planned.project
+            is_unchanged = planned not in self._changed.get(project, ())
+            for victim in (
+                self._by_workload.get(planned, ())
+                if is_unchanged
+                else victims_of(planned, self._now)
+            ):
                 if not present.isdisjoint(victim.workers()):
-                    there[account].append(victim)
-        for listed in there.values():
+                    by_project[project].append(victim)
+        for listed in by_project.values():
             listed.sort(key=_key)
-        return there
+        return by_project
 
 
 HOUR = 3600
 
 
 def protected_until(
-    item: PlannedWorkload, members: Iterable[PlannedWorker], policy: Policy, now: int
+    planned: PlannedWorkload, members: Iterable[PlannedWorker], policy: Policy, now: int
 ) -> int | None:
     """Return the time until which a workload must not be paused. None if it may be now.
 
     Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
     """
     until = max(
-        _min_runtime_end(item, members, now),
-        pauses_expire(item, policy.max_pauses_per_hour, now),
+        _min_runtime_end(planned, members, now),
+        pauses_expire(planned, policy.max_pauses_per_hour, now),
     )
     return until if until > now else None
 
 
-def _min_runtime_end(item: PlannedWorkload, members: Iterable[PlannedWorker], now: int) -> int:
+def _min_runtime_end(planned: PlannedWorkload, members: Iterable[PlannedWorker], now: int) -> int:
     """Return the minimum run time's end for its project and ancestors, at least `now`."""
-    least = max(account.min_runtime for account in item.account.path)
-    if not least:
+    min_runtime = max(project.min_runtime for project in planned.project.path)
+    if not min_runtime:
         return now
     starts = [
         member.worker.started
         for member in members
-        if member.standing is Phase.RUNNING and member.worker.started is not None
+        if member.phase is Phase.RUNNING and member.worker.started is not None
     ]
-    return max(starts) + least if starts else now
+    return max(starts) + min_runtime if starts else now
 
 
-def pauses_expire(item: PlannedWorkload, most: int | None, now: int) -> int:
-    """Return when it has fewer than `most` pauses and moves in the last hour; `now` if it has."""
-    if most is None:
+def pauses_expire(planned: PlannedWorkload, max_pauses: int | None, now: int) -> int:
+    """Return when it has under `max_pauses` pauses and moves in the last hour; `now` if it has."""
+    if max_pauses is None:
         return now
-    if not most:
+    if not max_pauses:
         return now + HOUR
-    recent = sorted(time for time in item.workload.pauses if now - HOUR < time <= now)
-    return recent[-most] + HOUR if len(recent) >= most else now
+    recent = sorted(time for time in planned.workload.pauses if now - HOUR < time <= now)
+    return recent[-max_pauses] + HOUR if len(recent) >= max_pauses else now

@@ -1,7 +1,7 @@
 """Choice of how a waiting workload counts: by GPU type (Q4), or by its device's memory (P3).
 
 Parts of a quota with idle GPUs come first, then parts with free quota, and "any other" before a
-named type. Every other way is tried too, on idle GPUs and for victims and moves. Without quotas by
+named type. Every other charge is tried too, on idle GPUs, for victims and moves. Without quotas by
 GPU type, and memory requests on devices of several sizes, this does nothing.
 """
 
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.state.equivalence import PodSet, pending_units
+from runai.hub_service.scheduler.state.equivalence import PodSet, pending_pod_sets
 from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.quota_by_type import Charge, types_of
 from runai.hub_service.scheduler.steps.allocate import AllocateStep
 
 
-def divide(state: State) -> None:
+def update_fair_shares(state: PlanningState) -> None:
     """Divide the cluster among the projects, by what they request now (S)."""
     history_weight, by_type = state.policy.history_weight, state.capacity_by_type()
     set_fair_shares(state.tree, state.capacity(), history_weight, by_type)
 
 
-def choose_parts(state: State) -> bool:
+def choose_parts(state: PlanningState) -> bool:
     """Charge each waiting workload with several allowed GPU types to one part.
 
     Return True if any charge changed. When it is called again after the allocation of idle GPUs,
@@ -33,117 +33,129 @@ def choose_parts(state: State) -> bool:
     """
     if not state.tree.has_parts:
         return False
-    parts_of = {item: _parts_for(state, item) for item in _in_order(state)}
-    undecided = [item for item, parts in parts_of.items() if len(parts) > 1]
+    parts_of = {planned: _parts_for(state, planned) for planned in _in_order(state)}
+    undecided = [planned for planned, parts in parts_of.items() if len(parts) > 1]
     has_changed = False
-    left: dict[ProjectNode, int] = {}
-    for item in undecided:
-        for part in parts_of[item]:
-            left.setdefault(part, part.quota - part.requested)
-    for item in undecided:
-        left[item.account] += _wanted(item)
-    idle = {part: _idle(state, part) for part in left}
-    for item in undecided:
-        demand = _least(item)
-        chosen = min(parts_of[item], key=lambda part: (idle[part] < demand, left[part] < demand))
-        left[chosen] -= _wanted(item)
+    remaining_quota: dict[ProjectNode, int] = {}
+    for planned in undecided:
+        for part in parts_of[planned]:
+            remaining_quota.setdefault(part, part.quota - part.requested)
+    for planned in undecided:
+        remaining_quota[planned.project] += _total_request(planned)
+    idle = {part: _idle_milli(state, part) for part in remaining_quota}
+    for planned in undecided:
+        demand = _minimum_request(planned)
+        chosen = min(
+            parts_of[planned],
+            key=lambda part: (idle[part] < demand, remaining_quota[part] < demand),
+        )
+        remaining_quota[chosen] -= _total_request(planned)
         idle[chosen] -= demand
-        if chosen is not item.account:
+        if chosen is not planned.project:
             has_changed = True
-            state.rebook(item, Charge(chosen))
+            state.rebook(planned, Charge(chosen))
     return has_changed
 
 
-def start_elsewhere(state: State, allocation: AllocateStep) -> None:
-    """Start workloads on idle GPUs where they count in another way than chosen."""
-    for item in _in_order(state, whole=False):
+def start_elsewhere(state: PlanningState, allocation: AllocateStep) -> None:
+    """Start workloads on idle GPUs by another charge than chosen."""
+    for planned in _in_order(state, whole=False):
         if any(
-            state.now.find(state.kind_on(charge, member)) is not None
-            for charge in state.charges_for(item)
-            if charge != item.charge
-            for member in item.members
-            if member.standing is Phase.PENDING
+            state.now.find(state.shape_for(charge, member)) is not None
+            for charge in state.charges_for(planned)
+            if charge != planned.charge
+            for member in planned.members
+            if member.phase is Phase.PENDING
         ):
-            _try_other_charges(state, item, allocation.start)
+            _try_other_charges(state, planned, allocation.start)
 
 
-def serve_elsewhere(state: State, attempt: Callable[[PodSet], bool]) -> bool:
-    """Try claims where they count in another way than chosen; return True if any got a place.
+def serve_elsewhere(state: PlanningState, attempt: Callable[[PodSet], bool]) -> bool:
+    """Try claims by another charge than chosen; return True if any got a place.
 
     Equal claims fail alike, so one of them is tried.
     """
     has_served = False
     failed: set[object] = set()
-    for item in _in_order(state):
-        alike = _alike(item)
-        if alike in failed:
+    for planned in _in_order(state):
+        claim_key = _claim_key(planned)
+        if claim_key in failed:
             continue
-        if _try_other_charges(state, item, attempt, shares=True):
+        if _try_other_charges(state, planned, attempt, shares=True):
             has_served = True
         else:
-            failed.add(alike)
+            failed.add(claim_key)
     return has_served
 
 
 def _try_other_charges(
-    state: State,
-    item: PlannedWorkload,
+    state: PlanningState,
+    planned: PlannedWorkload,
     attempt: Callable[[PodSet], bool],
     *,
     shares: bool = False,
 ) -> bool:
-    """Try the next units of a workload by its other charges, and leave it at the first that works.
+    """Try the next pod sets of a workload by its other charges; leave it at the first that works.
 
     Fair shares follow its request, if they decide (`shares`).
     """
-    chosen, tried = item.charge, item
-    for charge in state.charges_for(item):
+    chosen, rebooked = planned.charge, planned
+    for charge in state.charges_for(planned):
         if charge == chosen:
             continue
-        tried = state.rebook(tried, charge)
+        rebooked = state.rebook(rebooked, charge)
         if shares:
-            divide(state)
-        if any(attempt(unit) for unit in pending_units(tried)[:1]):
+            update_fair_shares(state)
+        if any(attempt(pod_set) for pod_set in pending_pod_sets(rebooked)[:1]):
             return True
-    state.rebook(tried, chosen)
+    state.rebook(rebooked, chosen)
     if shares:
-        divide(state)
+        update_fair_shares(state)
     return False
 
 
-def _alike(item: PlannedWorkload) -> object:
-    members = tuple((member.kind.order, member.worker.gpu_types) for member in item.members)
-    rest = item.minimum, item.guaranteed, item.workload.pack_by, item.workload.user
-    return item.charge, item.is_fixed, item.rank, rest, members, item.sizes and item.name
+def _claim_key(planned: PlannedWorkload) -> object:
+    members = tuple((member.shape.order, member.worker.gpu_types) for member in planned.members)
+    limits = planned.minimum, planned.guaranteed, planned.workload.pack_by, planned.workload.user
+    return (
+        planned.charge,
+        planned.is_fixed,
+        planned.rank,
+        limits,
+        members,
+        planned.sizes and planned.name,
+    )
 
 
-def _in_order(state: State, *, whole: bool = True) -> list[PlannedWorkload]:
+def _in_order(state: PlanningState, *, whole: bool = True) -> list[PlannedWorkload]:
     """Return undecided workloads without a place; with `whole` False also partly running ones."""
     waiting = [
-        item
-        for item in state.undecided
-        if all(member.standing is Phase.PENDING for member in item.members)
-        or not (whole or item.sizes or any(m.standing is not m.was for m in item.members))
+        planned
+        for planned in state.undecided
+        if all(member.phase is Phase.PENDING for member in planned.members)
+        or not (
+            whole or planned.sizes or any(m.phase is not m.snapshot_phase for m in planned.members)
+        )
     ]
-    return sorted(waiting, key=lambda item: item.place_in_queue)
+    return sorted(waiting, key=lambda planned: planned.place_in_queue)
 
 
-def _parts_for(state: State, item: PlannedWorkload) -> list[ProjectNode]:
-    return list(dict.fromkeys(charge.account for charge in state.charges_for(item)))
+def _parts_for(state: PlanningState, planned: PlannedWorkload) -> list[ProjectNode]:
+    return list(dict.fromkeys(charge.project for charge in state.charges_for(planned)))
 
 
-def _least(item: PlannedWorkload) -> int:
-    return sum(member.kind.quota for member in item.members[: item.minimum])
+def _minimum_request(planned: PlannedWorkload) -> int:
+    return sum(member.shape.quota for member in planned.members[: planned.minimum])
 
 
-def _wanted(item: PlannedWorkload) -> int:
-    return item.request(sum(member.kind.quota for member in item.members))
+def _total_request(planned: PlannedWorkload) -> int:
+    return planned.cap_to_request(sum(member.shape.quota for member in planned.members))
 
 
-def _idle(state: State, part: ProjectNode) -> int:
-    room = state.now
+def _idle_milli(state: PlanningState, project: ProjectNode) -> int:
+    capacity = state.now
     return WHOLE_GPU * sum(
-        room.idle[index]
+        capacity.idle[index]
         for index, node in enumerate(state.nodes)
-        if node.schedulable and types_of(part, (node.gpu_type,))
+        if node.schedulable and types_of(project, (node.gpu_type,))
     )

@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
     PlannedWorker,
     PlannedWorkload,
 )
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.state.victim_order import (
     VictimKey,
@@ -46,8 +46,8 @@ class _BestVictimFirst:
     __hash__ = None  # type: ignore[assignment]  # only compared
 
 
-class Leaving(NamedTuple):
-    """A node and the workers that would leave it; the smallest is the least disturbance."""
+class Vacancy(NamedTuple):
+    """A node and the workers that would leave it; the smallest disturbs the fewest."""
 
     moves: int
     """Workloads that stop to move."""
@@ -62,57 +62,59 @@ class Leaving(NamedTuple):
 
 
 class Vacancies:
-    """Cached sets of workers that could leave, per node and kind, for one plan."""
+    """Cached sets of workers that could leave, per node and shape, for one plan."""
 
-    def __init__(self, state: State, *, for_quota: bool) -> None:
+    def __init__(self, state: PlanningState, *, for_quota: bool) -> None:
         """Start with an empty cache; `for_quota` is for claims that are within their quota."""
         self._state = state
-        self._room = state.later
+        self._capacity = state.later
         self._for_quota = for_quota
-        self._known: dict[tuple[RequestShape, str], _Ranked] = {}
+        self._known: dict[tuple[RequestShape, str], _RankedVacancies] = {}
         self._movable: dict[PlannedWorkload, bool] = {}
         self._since: dict[PlannedWorkload, int] = {}
-        running = (member for there in state.on_node.values() for member in there)
-        self._running = {m.item.workload.project for m in running if m.standing is Phase.RUNNING}
+        running = (member for on_node in state.on_node.values() for member in on_node)
+        self._running = {m.planned.workload.project for m in running if m.phase is Phase.RUNNING}
         """Projects with running workers."""
 
-    def privilege(self, item: PlannedWorkload) -> str:
+    def privilege(self, planned: PlannedWorkload) -> str:
         """Return the project, if it alone may move its own jobs; else the empty text.
 
         Claims with the same privilege may move the same workloads.
         """
-        project = item.workload.project
-        alone = not self._for_quota and _is_within_quota(item) and project in self._running
+        project = planned.workload.project
+        alone = not self._for_quota and _is_within_quota(planned) and project in self._running
         return project if alone else ""
 
-    def cheapest_first(self, kind: RequestShape, privilege: str) -> Generator[Leaving]:
-        """Yield the ways to make room for one worker of a kind, least disturbance first."""
-        ranked = self._known.get((kind, privilege))
+    def cheapest_first(self, shape: RequestShape, privilege: str) -> Generator[Vacancy]:
+        """Yield the vacancies for one worker of a shape, smallest disturbance first."""
+        ranked = self._known.get((shape, privilege))
         if ranked is None:
-            ranked = self._known[kind, privilege] = _Ranked(kind.nodes & self._state.on_node.keys())
+            ranked = self._known[shape, privilege] = _RankedVacancies(
+                shape.nodes & self._state.on_node.keys()
+            )
         for node in sorted(ranked.stale):
-            ranked.push(node, self._on(node, kind, privilege))
+            ranked.push(node, self._vacancies_on(node, shape, privilege))
         ranked.stale.clear()
         yield from ranked.in_order()
 
     def forget(self, nodes: Iterable[int]) -> None:
         """Drop the cached sets of changed nodes."""
-        for (kind, _), ranked in self._known.items():
-            ranked.forget(kind.nodes.intersection(nodes))
+        for (shape, _), ranked in self._known.items():
+            ranked.forget(shape.nodes.intersection(nodes))
 
-    def _on(self, node: int, kind: RequestShape, privilege: str) -> list[Leaving]:
-        room = self._room
-        self._state.victim_looks += 1
+    def _vacancies_on(self, node: int, shape: RequestShape, privilege: str) -> list[Vacancy]:
+        capacity = self._capacity
+        self._state.victims_examined += 1
         groups = self._groups(node, privilege)
         spare = 0
-        if kind.is_whole:
+        if shape.is_whole:
             # Count first: is there enough room if all of them leave?
-            spare = room.idle[node] + sum([_devices(group) for group in groups]) - kind.devices
+            spare = capacity.idle[node] + sum([_devices(group) for group in groups]) - shape.devices
             if spare < 0:
                 return []
-        ranked = sorted([(self._leaving(node, group), group) for group in groups])
+        ranked = sorted([(self._vacancy(node, group), group) for group in groups])
         if len(ranked) == 1:
-            return [leaving for leaving, _ in ranked] if self._suffices(node, kind, groups) else []
+            return [vacancy for vacancy, _ in ranked] if self._suffices(node, shape, groups) else []
         # Orders of staying: the dearest, the largest, or the smallest first.
         dearest = [group for _, group in reversed(ranked)]
         largest = sorted(dearest, key=_quota, reverse=True)
@@ -120,26 +122,31 @@ class Vacancies:
         # One that suffices alone, of each request.
         alone: dict[tuple[RequestShape, ...], WorkerGroup] = {}
         for _, group in ranked:
-            alone.setdefault(tuple([member.kind for member in group]), group)
-        orders += [[*(g for g in dearest if g is not one), one] for one in alone.values()]
-        adds_up = kind.is_whole and not (kind.cpu or kind.memory)
-        if adds_up and all(member.kind.is_whole for group in groups for member in group):
-            found = [_must_leave(order, spare) for order in orders]
-        elif self._suffices(node, kind, groups):
-            found = self._try_orders(node, kind, groups, orders)
+            alone.setdefault(tuple([member.shape for member in group]), group)
+        orders += [
+            [*(g for g in dearest if g is not last_group), last_group]
+            for last_group in alone.values()
+        ]
+        adds_up = shape.is_whole and not (shape.cpu or shape.memory)
+        if adds_up and all(member.shape.is_whole for group in groups for member in group):
+            vacating_groups = [_workers_to_move(order, spare) for order in orders]
+        elif self._suffices(node, shape, groups):
+            vacating_groups = self._try_orders(node, shape, groups, orders)
         else:
             return []
-        members = dict.fromkeys([tuple(sorted(leaving, key=self._rank)) for leaving in found])
-        return [self._leaving(node, leaving) for leaving in members if leaving]
+        members = dict.fromkeys(
+            [tuple(sorted(vacating, key=self._rank)) for vacating in vacating_groups]
+        )
+        return [self._vacancy(node, vacating) for vacating in members if vacating]
 
-    def _suffices(self, node: int, kind: RequestShape, groups: Sequence[WorkerGroup]) -> bool:
-        """Return True if a kind fits once all groups have left, and not before."""
-        room = self._room
-        if room.devices_on(node, kind) is not None:
+    def _suffices(self, node: int, shape: RequestShape, groups: Sequence[WorkerGroup]) -> bool:
+        """Return True if a shape fits once all groups have left, and not before."""
+        capacity = self._capacity
+        if capacity.devices_on(node, shape) is not None:
             return False
         for group in groups:
             self._book(group, -1)
-        fits = room.devices_on(node, kind) is not None
+        fits = capacity.devices_on(node, shape) is not None
         for group in groups:
             self._book(group, 1)
         return fits
@@ -147,163 +154,163 @@ class Vacancies:
     def _try_orders(
         self,
         node: int,
-        kind: RequestShape,
+        shape: RequestShape,
         groups: Sequence[WorkerGroup],
         orders: Iterable[Sequence[WorkerGroup]],
     ) -> list[list[PlannedWorker]]:
         """Return, for each order, the workers that must leave if workers stay in that order."""
-        room = self._room
-        found: list[list[PlannedWorker]] = []
+        capacity = self._capacity
+        vacating_groups: list[list[PlannedWorker]] = []
         for group in groups:
             self._book(group, -1)
         for order in orders:
             staying: list[WorkerGroup] = []
-            leaving: list[PlannedWorker] = []
+            vacating_workers: list[PlannedWorker] = []
             for group in order:
                 self._book(group, 1)
-                if room.devices_on(node, kind) is None:
+                if capacity.devices_on(node, shape) is None:
                     self._book(group, -1)
-                    leaving += group
+                    vacating_workers += group
                 else:
                     staying.append(group)
             for group in staying:
                 self._book(group, -1)
-            found.append(leaving)
+            vacating_groups.append(vacating_workers)
         for group in groups:
             self._book(group, 1)
-        return found
+        return vacating_groups
 
     def _groups(self, node: int, privilege: str) -> list[WorkerGroup]:
         """Return the workers of a node that may move, in groups that move together."""
         groups: dict[object, list[PlannedWorker]] = {}
         for member in self._state.on_node[node]:
-            item = member.item
-            standing = member.standing
-            if (standing is Phase.STARTED or standing is Phase.RUNNING) and self._may_move(
-                item, privilege, starts=standing is Phase.STARTED
+            planned = member.planned
+            phase = member.phase
+            if (phase is Phase.STARTED or phase is Phase.RUNNING) and self._may_move(
+                planned, privilege, starts=phase is Phase.STARTED
             ):
-                groups.setdefault(member if item.sizes is None else item, []).append(member)
+                groups.setdefault(member if planned.sizes is None else planned, []).append(member)
         return [tuple(group) for group in groups.values()]
 
-    def _may_move(self, item: PlannedWorkload, privilege: str, *, starts: bool) -> bool:
-        if starts and item.sizes is None:
-            return not item.is_fixed and item.is_known and item.workload.kind == "job"
-        movable = self._movable.get(item)
+    def _may_move(self, planned: PlannedWorkload, privilege: str, *, starts: bool) -> bool:
+        if starts and planned.sizes is None:
+            return not planned.is_fixed and planned.is_known and planned.workload.kind == "job"
+        movable = self._movable.get(planned)
         if movable is None:
-            movable = self._movable[item] = self._is_movable(item)
+            movable = self._movable[planned] = self._is_movable(planned)
         if not movable or self._for_quota:
             return movable
-        return item.workload.project == privilege or not _is_within_quota(item)
+        return planned.workload.project == privilege or not _is_within_quota(planned)
 
-    def _is_movable(self, item: PlannedWorkload) -> bool:
+    def _is_movable(self, planned: PlannedWorkload) -> bool:
         """Return True if a running workload may be stopped for a move, whoever claims its place."""
         state, policy = self._state, self._state.policy
         # Q5: a preemptible session would end, so it cannot move.
-        if item.is_fixed or not item.is_known or item.workload.kind != "job":
+        if planned.is_fixed or not planned.is_known or planned.workload.kind != "job":
             return False
-        if item.sizes is not None and any(m.standing is Phase.STARTED for m in item.members):
+        if planned.sizes is not None and any(m.phase is Phase.STARTED for m in planned.members):
             return False  # E2: it is about to be resized where it is
-        if protected_until(item, item.members, policy, state.time) is not None:
+        if protected_until(planned, planned.members, policy, state.time) is not None:
             return False
         if self._for_quota:
             return True
-        if policy.moves == "saves" and not item.workload.saves:
+        if policy.moves == "saves" and not planned.workload.saves:
             return False
-        return pauses_expire(item, policy.max_moves_per_hour, state.time) <= state.time
+        return pauses_expire(planned, policy.max_moves_per_hour, state.time) <= state.time
 
-    def _leaving(self, node: int, members: WorkerGroup) -> Leaving:
+    def _vacancy(self, node: int, members: WorkerGroup) -> Vacancy:
         """Return what it costs that workers leave a node."""
         by_item: dict[PlannedWorkload, list[PlannedWorker]] = {}
         for member in members:
-            if member.standing is Phase.RUNNING:
-                by_item.setdefault(member.item, []).append(member)
+            if member.phase is Phase.RUNNING:
+                by_item.setdefault(member.planned, []).append(member)
         unsaved = gpu_time = 0
-        for item, going in by_item.items():
-            unsaved += not item.workload.saves
-            running = going
-            if len(item.members) > len(going):
-                running = [m for m in item.members if m.standing is Phase.RUNNING]
-                if len(running) - len(going) >= item.minimum:
-                    running = going  # it goes on with the others
+        for planned, moving in by_item.items():
+            unsaved += not planned.workload.saves
+            running = moving
+            if len(planned.members) > len(moving):
+                running = [m for m in planned.members if m.phase is Phase.RUNNING]
+                if len(running) - len(moving) >= planned.minimum:
+                    running = moving  # it goes on with the others
             for member in running:
                 started = member.worker.started
                 if started is not None:
-                    gpu_time += member.kind.devices * max(0, self._state.time - started)
+                    gpu_time += member.shape.devices * max(0, self._state.time - started)
         order = tuple(sorted([self._rank(member) for member in members]))
-        return Leaving(len(by_item), unsaved, gpu_time, order, node, members)
+        return Vacancy(len(by_item), unsaved, gpu_time, order, node, members)
 
     def _rank(self, member: PlannedWorker) -> _BestVictimFirst:
-        item = member.item
-        since = self._since.get(item)
+        planned = member.planned
+        since = self._since.get(planned)
         if since is None:
-            since = self._since[item] = running_since(item, self._state.time)
-        surplus = member.index >= item.minimum
-        key = victim_key(item.workload, since=since, index=member.index, is_surplus=surplus)
-        return _BestVictimFirst(item.account.overage, key)
+            since = self._since[planned] = running_since(planned, self._state.time)
+        surplus = member.index >= planned.minimum
+        key = victim_key(planned.workload, since=since, index=member.index, is_surplus=surplus)
+        return _BestVictimFirst(planned.project.overage, key)
 
     def _book(self, group: WorkerGroup, sign: int) -> None:
         for member in group:
             assert member.booking is not None, "running workers have a booking"
-            self._room.book(member.booking, sign)
+            self._capacity.book(member.booking, sign)
 
 
-class _Ranked:
-    """The ways to make room for one kind on all nodes, sorted; changed nodes are counted again."""
+class _RankedVacancies:
+    """The vacancies for one shape on all nodes, sorted; changed nodes are counted again."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.stale = set(nodes)
         """Nodes to count before the next use."""
-        self._heap: list[tuple[Leaving, int]] = []
+        self._heap: list[tuple[Vacancy, int]] = []
         self._version: dict[int, int] = {}
 
     def forget(self, nodes: Iterable[int]) -> None:
-        """Drop the ways of these nodes."""
+        """Drop the vacancies of these nodes."""
         for node in nodes:
             self._version[node] = self._version.get(node, 0) + 1
             self.stale.add(node)
 
-    def push(self, node: int, ways: Sequence[Leaving]) -> None:
-        """Add the ways of a node."""
+    def push(self, node: int, vacancies: Sequence[Vacancy]) -> None:
+        """Add the vacancies of a node."""
         version = self._version.get(node, 0)
-        for leaving in ways:
-            heappush(self._heap, (leaving, version))
+        for vacancy in vacancies:
+            heappush(self._heap, (vacancy, version))
 
-    def in_order(self) -> Generator[Leaving]:
-        """Yield the ways that still hold, the smallest first. The caller closes the iterator."""
-        seen: list[tuple[Leaving, int]] = []
+    def in_order(self) -> Generator[Vacancy]:
+        """Yield the valid vacancies, the smallest first. The caller closes the iterator."""
+        popped: list[tuple[Vacancy, int]] = []
         try:
             while self._heap:
-                leaving, version = entry = heappop(self._heap)
-                if version == self._version.get(leaving.node, 0):
-                    seen.append(entry)
-                    yield leaving
+                vacancy, version = entry = heappop(self._heap)
+                if version == self._version.get(vacancy.node, 0):
+                    popped.append(entry)
+                    yield vacancy
         finally:
-            for entry in seen:
+            for entry in popped:
                 heappush(self._heap, entry)
 
 
-def _is_within_quota(item: PlannedWorkload) -> bool:
-    return item.account.allocated <= item.account.quota
+def _is_within_quota(planned: PlannedWorkload) -> bool:
+    return planned.project.allocated <= planned.project.quota
 
 
-def _must_leave(order: Iterable[WorkerGroup], spare: int) -> list[PlannedWorker]:
+def _workers_to_move(order: Iterable[WorkerGroup], spare: int) -> list[PlannedWorker]:
     """Return the workers that must leave, if workers stay in `order` as far as devices are spare.
 
     Counting is enough for whole devices.
     """
-    leaving: list[PlannedWorker] = []
+    to_move: list[PlannedWorker] = []
     for group in order:
         devices = _devices(group)
         if devices > spare:
-            leaving += group
+            to_move += group
         else:
             spare -= devices
-    return leaving
+    return to_move
 
 
 def _devices(group: WorkerGroup) -> int:
-    return sum([member.kind.devices for member in group])
+    return sum([member.shape.devices for member in group])
 
 
 def _quota(group: WorkerGroup) -> int:
-    return sum([member.kind.quota for member in group])
+    return sum([member.shape.quota for member in group])

@@ -1,4 +1,4 @@
-"""Search for a minimal set of victims of one unit (R5).
+"""Search for a minimal set of victims of one pod set (R5).
 
 A result is proven by placing the claimant, and no victim can be left out. A failed search rolls
 back its changes.
@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
-from runai.hub_service.scheduler.placement.fit_check import Fit
+from runai.hub_service.scheduler.placement.fit_check import FitCheck
 from runai.hub_service.scheduler.placement.place import place
 from runai.hub_service.scheduler.placement.quota_check import (
-    cap_in_the_way,
-    leaves_what_is_never_lent,
-    still_over,
+    first_cap_exceeded,
+    projects_over_limit,
+    respects_never_lent,
 )
 from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.state.victim_order import Victim
 from runai.hub_service.scheduler.steps.victim_selection import (
@@ -33,17 +33,17 @@ _RESERVED = Phase.RESERVED
 
 
 class StoppedVictim(NamedTuple):
-    """A victim with its previous standings and bookings, for the undo."""
+    """A victim with its previous phases and bookings, for the undo."""
 
-    giver: Candidate
+    candidate: Candidate
     members: tuple[PlannedWorker, ...]
-    standings: tuple[Phase, ...]
+    phases: tuple[Phase, ...]
     bookings: tuple[Booking | None, ...]
 
     @property
     def is_surplus(self) -> bool:
         """Return True if the workload continues without it."""
-        return self.giver.victim.is_surplus
+        return self.candidate.victim.is_surplus
 
     @property
     def nodes(self) -> list[int]:
@@ -52,30 +52,30 @@ class StoppedVictim(NamedTuple):
 
 
 class Moves(Protocol):
-    """Placement of a unit by moving other workers."""
+    """Placement of a pod set by moving other workers."""
 
-    def could_fit(self, unit: PodSet) -> bool:
-        """Return True if the unit fits by moves; the state stays unchanged."""
+    def could_fit(self, pod_set: PodSet) -> bool:
+        """Return True if the pod set fits by moves; the state stays unchanged."""
         ...
 
-    def make_fit(self, unit: PodSet) -> bool:
-        """Move workers and reserve the unit's place."""
+    def make_fit(self, pod_set: PodSet) -> bool:
+        """Move workers and reserve the pod set's place."""
         ...
 
 
 class VictimSearch:
-    """Search for the workers to stop so that one waiting unit fits.
+    """Search for the workers to stop so that one waiting pod set fits.
 
-    A unit is a group of workers that start together; `way` says whose workers may be stopped. It
+    A pod set is a group of workers that start together; `scope` limits the victims. It
     changes the state only on success.
     """
 
     def __init__(
         self,
-        state: State,
-        unit: PodSet,
-        way: PreemptionScope,
-        choice: CandidateSet,
+        state: PlanningState,
+        pod_set: PodSet,
+        scope: PreemptionScope,
+        candidates: CandidateSet,
         may_stop: int | None = None,
         moves: Moves | None = None,
     ) -> None:
@@ -85,37 +85,37 @@ class VictimSearch:
         """
         self._moves = moves
         self._state = state
-        self._unit = unit
+        self._unit = pod_set
         self._may_stop = may_stop
-        self._fit = Fit(state, unit.members)
-        self.givers = VictimIterator(state, unit, way, choice, self._fit)
+        self._fit = FitCheck(state, pod_set.members)
+        self.victim_iterator = VictimIterator(state, pod_set, scope, candidates, self._fit)
         """Source of victims, which also records why there are no more."""
         self._end: int | None = None
-        """Mark of the journal after success, if the lane's next unit can continue from it."""
-        self.taken: list[StoppedVictim] = []
-        self.is_held = False
+        """Mark of the journal after success, if the class's next pod set can continue from it."""
+        self.stopped_victims: list[StoppedVictim] = []
+        self.blocked_by_never_lent = False
         """True if only capacity that is never lent (Q2) prevents the placement."""
         self.stops_too_many = False
         """True if it would stop more workers than one plan may (R8)."""
 
     def run(self) -> bool:
-        """Take victims until the unit fits, restore unnecessary ones, and place the unit."""
+        """Take victims until the pod set fits, restore unnecessary ones, and place it."""
         state = self._state
         mark = state.mark()
         is_served = self._is_served()
         if is_served and "allocate" not in state.policy.phases:
             return False
         while not is_served:
-            found = self.givers.next()
-            if found is None:
+            candidate = self.victim_iterator.next()
+            if candidate is None:
                 state.roll_back(mark)
                 return False
-            self._add_victim(found)
+            self._add_victim(candidate)
             is_served = self._is_served()
-        taken = len(self.taken)
-        if taken > 1:  # a single victim is necessary: without it the unit did not fit
+        stopped_count = len(self.stopped_victims)
+        if stopped_count > 1:  # a single victim is necessary: without it the pod set did not fit
             self._minimise()
-        is_as_chosen = not self._let_go_what_moves()
+        is_unreplaced = not self._prefer_movable_victims()
         if self._may_stop is not None and self._stops > self._may_stop:
             self.stops_too_many = True
             state.roll_back(mark)
@@ -123,207 +123,230 @@ class VictimSearch:
         # If only a cap was in the way, or no victim runs yet, it may start now; else it waits for
         # its victims to end (R7).
         is_free = (
-            self.givers.relieves_caps or not self._stops or "allocate" not in state.policy.phases
+            self.victim_iterator.relieves_caps
+            or not self._stops
+            or "allocate" not in state.policy.phases
         )
         may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
-        for standing in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
-            if self._place(standing):
-                if standing is Phase.STARTED and still_over(self._unit.item):
+        for phase in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
+            if self._place(phase):
+                if phase is Phase.STARTED and projects_over_limit(self._unit.planned):
                     state.roll_back(placed_from)
                     continue
-                if leaves_what_is_never_lent(state, self._unit.item):
-                    if is_as_chosen and len(self.taken) == taken:
+                if respects_never_lent(state, self._unit.planned):
+                    if is_unreplaced and len(self.stopped_victims) == stopped_count:
                         self._end = state.mark()
                     return True
-                self.is_held = True
+                self.blocked_by_never_lent = True
                 break
         state.roll_back(mark)
         return False
 
     @property
     def _stops(self) -> int:
-        return sum(taken.standings.count(Phase.RUNNING) for taken in self.taken)
+        return sum(stopped.phases.count(Phase.RUNNING) for stopped in self.stopped_victims)
 
-    def _place(self, standing: Phase) -> bool:
-        members, found = self._unit.members, self._fit.place
-        if self._moves is not None and standing is _RESERVED and not self._fit.fits():
+    def _place(self, phase: Phase) -> bool:
+        members, free_place = self._unit.members, self._fit.place
+        if self._moves is not None and phase is _RESERVED and not self._fit.fits():
             return self._moves.make_fit(self._unit)
-        if found is None or standing is not _RESERVED or self._unit.item.sizes is not None:
-            return place(self._state, members, standing)
+        if free_place is None or phase is not _RESERVED or self._unit.planned.sizes is not None:
+            return place(self._state, members, phase)
         (member,) = members
-        self._state.set(member, standing, self._state.book(member.kind, *found))
+        self._state.set(member, phase, self._state.book(member.shape, *free_place))
         return True
 
-    def resume(self, unit: PodSet, may_stop: int | None) -> bool:
-        """Serve the lane's next unit, continuing from the result of the previous one.
+    def resume(self, pod_set: PodSet, may_stop: int | None) -> bool:
+        """Serve the class's next pod set, continuing from the result of the previous one.
 
-        Victims that were useless then are useless now, so that the claims of a lane iterate over
-        the victims only once. False means that the unit needs a search of its own: the state
+        Victims that were useless then are useless now, so that the claims of a class iterate over
+        the victims only once. False means that the pod set needs a search of its own: the state
         changed since, a cap is in the way, or no victim is left.
         """
         if (
             self._end != self._state.mark()
-            or self.givers.way.own
-            or self.givers.relieves_caps
+            or self.victim_iterator.scope.own_project
+            or self.victim_iterator.relieves_caps
             or self._fit.counts_base
         ):
             return False
         fits = False if self._used_freed_devices() else None
-        self._unit = self.givers.unit = unit
+        self._unit = self.victim_iterator.pod_set = pod_set
         self._may_stop, self._end = may_stop, None
-        if cap_in_the_way(unit) or not self.givers.stays_within_share(0):
+        if first_cap_exceeded(pod_set) or not self.victim_iterator.stays_within_share(0):
             return False
-        self._fit.check(unit.members, fits=fits)
-        self.taken = []
+        self._fit.check(pod_set.members, fits=fits)
+        self.stopped_victims = []
         return self.run()
 
     def _used_freed_devices(self) -> bool:
-        """Return True if the unit took exactly its only victim's place, adding no free room."""
-        freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
+        """Return True if the pod set took exactly its only victim's place, adding no free room."""
+        freed = [
+            _devices_of(booking) for stopped in self.stopped_victims for booking in stopped.bookings
+        ]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
 
     def _is_served(self) -> bool:
-        if self.givers.relieves_caps and cap_in_the_way(self._unit) is not None:
+        if self.victim_iterator.relieves_caps and first_cap_exceeded(self._unit) is not None:
             return False
         if self._fit.fits():
-            return self._leaves_what_is_never_lent()
+            return self._respects_never_lent()
         return self._moves is not None and self._moves.could_fit(self._unit)
 
-    def _leaves_what_is_never_lent(self) -> bool:
+    def _respects_never_lent(self) -> bool:
         state = self._state
         if not state.tree.holders:
             return True
         mark = state.mark()
-        leaves = self._place(_RESERVED) and leaves_what_is_never_lent(state, self._unit.item)
+        respects = self._place(_RESERVED) and respects_never_lent(state, self._unit.planned)
         state.roll_back(mark)
-        self.is_held = self.is_held or not leaves
-        return leaves
+        self.blocked_by_never_lent = self.blocked_by_never_lent or not respects
+        return respects
 
     # ---- take and restore victims (R5)
 
-    def _add_victim(self, giver: Candidate) -> None:
-        taken = _with_standings(giver)
-        self.taken.append(taken)
-        self._release(taken)
-        self.givers.rank_again(giver.account)
+    def _add_victim(self, candidate: Candidate) -> None:
+        stopped = _stopped_victim(candidate)
+        self.stopped_victims.append(stopped)
+        self._release(stopped)
+        self.victim_iterator.rerank(candidate.victim_project)
         if self._fit.counts_base:
-            self.givers.restart()
+            self.victim_iterator.restart()
 
-    def _release(self, taken: StoppedVictim) -> None:
-        for member in taken.members:
+    def _release(self, stopped: StoppedVictim) -> None:
+        for member in stopped.members:
             self._state.release(member)
-        self._fit.freed(taken.nodes)
+        self._fit.freed(stopped.nodes)
 
-    def _restore(self, taken: StoppedVictim) -> None:
-        for member, standing, booking in zip(
-            taken.members, taken.standings, taken.bookings, strict=True
+    def _restore(self, stopped: StoppedVictim) -> None:
+        for member, phase, booking in zip(
+            stopped.members, stopped.phases, stopped.bookings, strict=True
         ):
-            self._state.set(member, standing, booking)
-        self._fit.recheck(taken.nodes)
+            self._state.set(member, phase, booking)
+        self._fit.recheck(stopped.nodes)
 
     def _minimise(self) -> None:
-        """Restore each victim, the last chosen first, while the unit still fits."""
-        judged = Counter(_judged(taken.giver) for taken in self.taken)
-        gone_whole = {taken.giver.victim.item for taken in self.taken if not taken.is_surplus}
+        """Restore each victim, the last chosen first, while the pod set still fits."""
+        quota_checks = Counter(_quota_check(stopped.candidate) for stopped in self.stopped_victims)
+        fully_stopped = {
+            stopped.candidate.victim.planned
+            for stopped in self.stopped_victims
+            if not stopped.is_surplus
+        }
         needed: list[StoppedVictim] = []
-        for taken in reversed(self.taken):
-            if taken.is_surplus and taken.giver.victim.item in gone_whole:
-                needed.append(taken)  # a surplus worker cannot run without its minimum
+        for stopped in reversed(self.stopped_victims):
+            if stopped.is_surplus and stopped.candidate.victim.planned in fully_stopped:
+                needed.append(stopped)  # a surplus worker cannot run without its minimum
                 continue
-            self._restore(taken)
-            judged[_judged(taken.giver)] -= 1
-            if self._is_served() and self._allows_victims(judged):
-                gone_whole.discard(taken.giver.victim.item)
+            self._restore(stopped)
+            quota_checks[_quota_check(stopped.candidate)] -= 1
+            if self._is_served() and self._allows_victims(quota_checks):
+                fully_stopped.discard(stopped.candidate.victim.planned)
                 continue
-            judged[_judged(taken.giver)] += 1
-            self._release(taken)
-            needed.append(taken)
-        self.taken = needed[::-1]
+            quota_checks[_quota_check(stopped.candidate)] += 1
+            self._release(stopped)
+            needed.append(stopped)
+        self.stopped_victims = needed[::-1]
 
-    def _let_go_what_moves(self) -> bool:
+    def _prefer_movable_victims(self) -> bool:
         """Replace victims that would wait by equal ones that can go on elsewhere (R5).
 
         Return True if any was replaced.
         """
-        wanted = sum(member.kind.devices * member.kind.milli for member in self._unit.members)
-        if self._moves is not None or self._state.later.free_milli <= wanted:
+        requested_milli = sum(
+            member.shape.devices * member.shape.milli for member in self._unit.members
+        )
+        if self._moves is not None or self._state.later.free_milli <= requested_milli:
             return False  # nothing is left for the victims
         tried: set[Victim] = set()
         replaced = False
-        while (better := self._movable_instead(tried)) is not None:
+        while (better := self._movable_replacement(tried)) is not None:
             index, victim = better
-            tried.add(self.taken[index].giver.victim)
+            tried.add(self.stopped_victims[index].candidate.victim)
             replaced = self._replace(index, victim) or replaced
         return replaced
 
-    def _movable_instead(self, tried: AbstractSet[Victim]) -> tuple[int, Victim] | None:
+    def _movable_replacement(self, tried: AbstractSet[Victim]) -> tuple[int, Victim] | None:
         """Return a victim that can go on elsewhere, and the index of the one that it replaces."""
         state, mark = self._state, self._state.mark()
-        found = None
+        replacement = None
         if self._place(_RESERVED):
-            stay_behind = [
+            immovable = [
                 index
-                for index, taken in enumerate(self.taken)
-                if not (_is_job(taken.giver.victim) and place(state, taken.members, _RESERVED))
-                and taken.giver.victim not in tried
+                for index, stopped in enumerate(self.stopped_victims)
+                if not (
+                    _is_job(stopped.candidate.victim) and place(state, stopped.members, _RESERVED)
+                )
+                and stopped.candidate.victim not in tried
             ]
-            gone = {taken.giver.victim.item for taken in self.taken}
-            found = next(
+            stopped_workloads = {taken.candidate.victim.planned for taken in self.stopped_victims}
+            replacement = next(
                 (
-                    (index, other)
-                    for index in reversed(stay_behind)
-                    for other in self._equals_of(self.taken[index])
-                    if other.item not in gone
-                    and _is_job(other)
-                    and Fit(state, other.workers()).fits()
+                    (index, equivalent)
+                    for index in reversed(immovable)
+                    for equivalent in self._equivalent_victims(self.stopped_victims[index])
+                    if equivalent.planned not in stopped_workloads
+                    and _is_job(equivalent)
+                    and FitCheck(state, equivalent.workers()).fits()
                 ),
                 None,
             )
         state.roll_back(mark)
-        return found
+        return replacement
 
-    def _equals_of(self, taken: StoppedVictim) -> list[Victim]:
-        giver, held = taken.giver, [booking for booking in taken.bookings if booking]
-        if taken.is_surplus or giver.rule == "Q6" or giver.victim.item.sizes is not None:
+    def _equivalent_victims(self, stopped: StoppedVictim) -> list[Victim]:
+        candidate, bookings = (
+            stopped.candidate,
+            [booking for booking in stopped.bookings if booking],
+        )
+        if (
+            stopped.is_surplus
+            or candidate.rule == "Q6"
+            or candidate.victim.planned.sizes is not None
+        ):
             return []
-        return self.givers.equals_of(giver.victim, held)
+        return self.victim_iterator.equivalent_victims(candidate.victim, bookings)
 
     def _replace(self, index: int, victim: Victim) -> bool:
-        """Let another victim go instead, unless the unit needs the one that was taken."""
-        taken = self.taken[index]
-        other = _with_standings(taken.giver._replace(victim=victim))
-        self._restore(taken)
-        self._release(other)
+        """Let another victim go instead, unless the pod set needs the one that was taken."""
+        stopped = self.stopped_victims[index]
+        replacement = _stopped_victim(stopped.candidate._replace(victim=victim))
+        self._restore(stopped)
+        self._release(replacement)
         if self._is_served():
-            self.taken[index] = other
+            self.stopped_victims[index] = replacement
             return True
-        self._restore(other)
-        self._release(taken)
+        self._restore(replacement)
+        self._release(stopped)
         return False
 
-    def _allows_victims(self, judged: Counter[tuple[int, bool]]) -> bool:
+    def _allows_victims(self, quota_checks: Counter[tuple[int, bool]]) -> bool:
         """Return True if R2 still allows all remaining victims, with one restored."""
-        left = [judgement for judgement, count in judged.items() if count]
-        highest = max((level for level, _ in left), default=-1)
-        return all(self.givers.stays_within_share(level) for level in range(highest + 1)) and all(
-            self.givers.stays_within_quota(level) for level, within_quota in left if within_quota
+        remaining = [quota_check for quota_check, count in quota_checks.items() if count]
+        highest = max((level for level, _ in remaining), default=-1)
+        return all(
+            self.victim_iterator.stays_within_share(level) for level in range(highest + 1)
+        ) and all(
+            self.victim_iterator.stays_within_quota(level)
+            for level, within_quota in remaining
+            if within_quota
         )
 
 
-def _with_standings(giver: Candidate) -> StoppedVictim:
-    members = giver.victim.workers()
-    standings = tuple([member.standing for member in members])
-    return StoppedVictim(giver, members, standings, tuple([m.booking for m in members]))
+def _stopped_victim(candidate: Candidate) -> StoppedVictim:
+    members = candidate.victim.workers()
+    phases = tuple([member.phase for member in members])
+    return StoppedVictim(candidate, members, phases, tuple([m.booking for m in members]))
 
 
 def _is_job(victim: Victim) -> bool:
     """Return True if it queues again once it is stopped; a session ends (Q5)."""
-    return victim.item.workload.kind == "job"
+    return victim.planned.workload.kind == "job"
 
 
-def _judged(giver: Candidate) -> tuple[int, bool]:
-    return giver.level, giver.within_quota
+def _quota_check(candidate: Candidate) -> tuple[int, bool]:
+    return candidate.level, candidate.within_quota
 
 
 def _devices_of(booking: Booking | None) -> tuple[object, ...] | None:

@@ -11,10 +11,10 @@ from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.placement.fit_check import Fit
-from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way, quota_path
+from runai.hub_service.scheduler.placement.fit_check import FitCheck
+from runai.hub_service.scheduler.placement.quota_check import first_cap_exceeded, quota_path
 from runai.hub_service.scheduler.state.equivalence import PodSet
-from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.state.victim_order import (
@@ -25,15 +25,15 @@ from runai.hub_service.scheduler.state.victim_order import (
     victims_of,
 )
 
-Turn = tuple[int, int, Age]
+ReclaimTurn = tuple[int, int, Age]
 """Turn of a project to give: allocation beyond limit and entitlement, and age; greatest first."""
 
 
 class PreemptionScope(NamedTuple):
     """Scope of a search: other projects (R2), the own one (R1), or surplus only (R6)."""
 
-    others: bool
-    own: bool
+    other_projects: bool
+    own_project: bool
     surplus_only: bool = False
     lent: bool = False
     """True if it includes the own project's surplus, which only uses idle GPUs (E1)."""
@@ -43,11 +43,11 @@ class CandidateSet(NamedTuple):
     """Candidate victims of a search: all in scope, or the ones on some nodes."""
 
     victims: Callable[[ProjectNode], list[Victim]]
-    """Returns an account's victims, the best last."""
+    """Returns a project's victims, the best last."""
     among: AbstractSet[ProjectNode] | None = None
-    """Accounts with candidates, and their ancestors; None is all."""
+    """Projects with candidates, and their ancestors; None is all."""
     protected: Callable[[ProjectNode], list[Protected]] | None = None
-    """Returns an account's protected victims, which earlier searches removed from `victims`."""
+    """Returns a project's protected victims, which earlier searches removed from `victims`."""
     for_cpu: Sequence[Victim] = ()
     """Further victims of a claim that lacks CPU or memory, in order (Q6)."""
 
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
 
     victim: Victim
     rule: str
-    account: ProjectNode
+    victim_project: ProjectNode
     """The project over its entitlement, at R2's level; the own one for a preemption."""
     level: int
     """Level in the claimant's path at which R2 judged it; -1 for a preemption."""
@@ -69,64 +69,69 @@ class VictimIterator:
     """Iterator over the victims of one claimant in one scope."""
 
     def __init__(
-        self, state: State, unit: PodSet, way: PreemptionScope, choice: CandidateSet, fit: Fit
+        self,
+        state: PlanningState,
+        pod_set: PodSet,
+        scope: PreemptionScope,
+        candidates: CandidateSet,
+        fit: FitCheck,
     ) -> None:
         """Start before the first victim."""
         self._state = state
-        self.unit = unit
-        """The claimant; replaced by other units with the same request."""
-        self.way = way
-        self._choice = choice
+        self.pod_set = pod_set
+        """The claimant; replaced by other pod sets with the same request."""
+        self.scope = scope
+        self._candidates = candidates
         self._fit = fit
-        self._path = unit.item.account.path
-        # Q4: with a table of quotas, the part that the unit is charged to is judged.
-        self._judged = quota_path(unit.item)
+        self._path = pod_set.planned.project.path
+        # Q4: with a table of quotas, the part that the pod set is charged to is judged.
+        self._charged_projects = quota_path(pod_set.planned)
         self._cursors: dict[ProjectNode, int] = {}
         self._next_for_cpu = 0
         self._begun: set[ProjectNode] = set()
-        self._rivals: dict[tuple[int, bool], list[tuple[Turn, ProjectNode]]] = {}
+        self._rivals: dict[tuple[int, bool], list[tuple[ReclaimTurn, ProjectNode]]] = {}
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
-        self.relieves_caps = cap_in_the_way(unit) is not None
+        self.relieves_caps = first_cap_exceeded(pod_set) is not None
         """True if the claimant's project caps block it, not a lack of capacity."""
         self.exceeds_share = False
         """True if R2 forbids taking from other projects."""
 
     def next(self) -> Candidate | None:
         """Return the next victim; None if no other is allowed or helps."""
-        if self.way.others:
-            found = self._next_of_others()
-            if found is not None:
-                return found
-        if self.way.own:
+        if self.scope.other_projects:
+            candidate = self._next_of_other_projects()
+            if candidate is not None:
+                return candidate
+        if self.scope.own_project:
             victim = self._peek(self._path[0], own=True)
             if victim is not None:
                 return Candidate(victim, self._rule_for(victim), self._path[0], -1)
         return self._next_for_lack_of_cpu()
 
     def _next_for_lack_of_cpu(self) -> Candidate | None:
-        victims = self._choice.for_cpu
+        victims = self._candidates.for_cpu
         while self._next_for_cpu < len(victims):
             victim = victims[self._next_for_cpu]
             self._next_for_cpu += 1
-            self._state.victim_looks += 1
+            self._state.victims_examined += 1
             if (
                 victim.is_active
                 and self._is_useful(victim)
                 and self._protected_until(victim) is None
             ):
-                return Candidate(victim, "Q6", victim.item.account, -1)
+                return Candidate(victim, "Q6", victim.planned.project, -1)
         return None
 
-    def _next_of_others(self) -> Candidate | None:
-        best: Candidate | None = None
-        furthest: Turn | None = None
-        for level, mine in enumerate(self._path):
+    def _next_of_other_projects(self) -> Candidate | None:
+        best_candidate: Candidate | None = None
+        furthest: ReclaimTurn | None = None
+        for level, own_project in enumerate(self._path):
             if not self.stays_within_share(level):
                 self.exceeds_share = True
                 break
             is_within_quota = self.stays_within_quota(level)
-            rivals = self._rivals_at(level, mine, is_within_quota=is_within_quota)
+            rivals = self._rivals_at(level, own_project, is_within_quota=is_within_quota)
             while rivals:
                 turn, rival = rivals[-1]
                 if furthest is not None and turn < furthest:
@@ -135,24 +140,24 @@ class VictimIterator:
                 if _may_lose(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
                 if victim is not None:
-                    best = Candidate(victim, "R2", rival, level, rival.overage <= 0)
+                    best_candidate = Candidate(victim, "R2", rival, level, rival.overage <= 0)
                     furthest = turn
                     break
                 rivals.pop()
-        return best
+        return best_candidate
 
     def _rivals_at(
-        self, level: int, mine: ProjectNode, *, is_within_quota: bool
-    ) -> list[tuple[Turn, ProjectNode]]:
+        self, level: int, own_project: ProjectNode, *, is_within_quota: bool
+    ) -> list[tuple[ReclaimTurn, ProjectNode]]:
         """Return the projects that may lose something at a level, the furthest over last (R4)."""
-        key, among = (level, is_within_quota), self._choice.among
+        key, among = (level, is_within_quota), self._candidates.among
         rivals = self._rivals.get(key)
         if rivals is None:
-            siblings = mine.parent.children if mine.parent else self._state.tree.roots
+            siblings = own_project.parent.children if own_project.parent else self._state.tree.roots
             rivals = self._rivals[key] = [
                 (rival.reclaim_order, rival)
                 for sibling in siblings
-                if sibling is not mine
+                if sibling is not own_project
                 for rival in sibling.parts or (sibling,)
                 if (among is None or rival in among)
                 and _may_lose(rival, is_within_quota=is_within_quota)
@@ -160,13 +165,13 @@ class VictimIterator:
             rivals.sort(key=itemgetter(0))
         return rivals
 
-    def rank_again(self, giver: ProjectNode) -> None:
+    def rerank(self, project: ProjectNode) -> None:
         """Update the rank of a project that lost something."""
         for rivals in self._rivals.values():
             for index in range(len(rivals) - 1, -1, -1):
-                if rivals[index][1] is giver:
+                if rivals[index][1] is project:
                     del rivals[index]
-                    insort(rivals, (giver.reclaim_order, giver), key=itemgetter(0))
+                    insort(rivals, (project.reclaim_order, project), key=itemgetter(0))
                     break
 
     def restart(self) -> None:
@@ -177,63 +182,63 @@ class VictimIterator:
 
     def stays_within_share(self, level: int) -> bool:
         """Return True if a level of the claimant's path stays within its fair share (R2)."""
-        mine = self._judged[level]
-        return mine.allocated + self.unit.demand <= mine.fair_share
+        own_project = self._charged_projects[level]
+        return own_project.allocated + self.pod_set.demand <= own_project.fair_share
 
     def stays_within_quota(self, level: int) -> bool:
         """Return True if a level of the claimant's path stays within its quota (R2)."""
-        mine = self._judged[level]
-        return mine.allocated + self.unit.demand <= mine.quota
+        own_project = self._charged_projects[level]
+        return own_project.allocated + self.pod_set.demand <= own_project.quota
 
-    def _pick(self, account: ProjectNode) -> Victim | None:
-        if not account.children:
-            return self._peek(account, own=False)
+    def _pick(self, project: ProjectNode) -> Victim | None:
+        if not project.children:
+            return self._peek(project, own=False)
         # A child's quota does not protect it while its ancestor is over (R2).
-        ranked = sorted(account.children, key=lambda a: a.reclaim_order, reverse=True)
+        ranked = sorted(project.children, key=lambda a: a.reclaim_order, reverse=True)
         for child in ranked:
             victim = self._pick(child)
             if victim is not None:
                 return victim
         return None
 
-    def _peek(self, account: ProjectNode, *, own: bool) -> Victim | None:
-        victims = self._choice.victims(account)
-        cursor = self._cursors.get(account)
+    def _peek(self, project: ProjectNode, *, own: bool) -> Victim | None:
+        victims = self._candidates.victims(project)
+        cursor = self._cursors.get(project)
         if cursor is None:
-            if account not in self._begun:
-                self._begun.add(account)
+            if project not in self._begun:
+                self._begun.add(project)
                 while victims and not victims[-1].is_active:
                     victims.pop()  # stopped before this search took anything here
             cursor = len(victims) - 1
-        claimant = self.unit.item
+        claimant = self.pod_set.planned
         while cursor >= 0:
-            self._state.victim_looks += 1
+            self._state.victims_examined += 1
             victim = victims[cursor]
             if own:
-                may_go = self._preempts(victim) or (self.way.lent and victim.is_lent)
-                if not may_go and not self.way.lent and not victim.is_extra:
+                may_go = self._preempts(victim) or (self.scope.lent and victim.is_lent)
+                if not may_go and not self.scope.lent and not victim.exceeds_request:
                     cursor = -1  # from here on, priorities are as high (R1)
                     break
             else:
                 may_go = not victim.is_guaranteed  # E4
-            is_there = may_go and victim.is_active and victim.item is not claimant
-            if is_there and self._is_useful(victim):
+            is_available = may_go and victim.is_active and victim.planned is not claimant
+            if is_available and self._is_useful(victim):
                 until = self._protected_until(victim)
                 if until is None:
                     break
-                self._set_apart(Protected(victim, until), account, cursor)
+                self._add_protected(Protected(victim, until), project, cursor)
             cursor -= 1
-        self._cursors[account] = cursor
+        self._cursors[project] = cursor
         return victims[cursor] if cursor >= 0 else None
 
     def _preempts(self, victim: Victim) -> bool:
         """Return True if the claimant preempts a victim of its own project (R1)."""
-        claimant = self.unit.item
-        return claimant.is_fixed or victim.item.rank < claimant.rank
+        claimant = self.pod_set.planned
+        return claimant.is_fixed or victim.planned.rank < claimant.rank
 
     def _rule_for(self, victim: Victim) -> str:
         """Return the rule by which a victim of the own project yields."""
-        if victim.is_extra:
+        if victim.exceeds_request:
             return "E2"
         return "R1" if self._preempts(victim) else "E1"
 
@@ -245,27 +250,27 @@ class VictimIterator:
                 return True
         return False
 
-    def equals_of(self, victim: Victim, held: Sequence[Booking]) -> list[Victim]:
+    def equivalent_victims(self, victim: Victim, bookings: Sequence[Booking]) -> list[Victim]:
         """Return the workloads that may go as well as a victim that held this, the best first.
 
         They run on its nodes, hold as much, and only break ties in another way (R4).
         """
-        account, on_node = victim.item.account, self._state.on_node
-        members = [m for node in {b.node: None for b in held} for m in on_node.get(node, ())]
-        items = {m.item: None for m in members if m.item.account is account}
-        self._state.victim_looks += len(items)
-        quota = sum(booking.quota for booking in held)
-        found = [
-            other
-            for item in items
-            if item is not self.unit.item and item.sizes is None
-            for other in victims_of(item, self._state.time)[-1:]
-            if other.key[:TIES] == victim.key[:TIES]
-            and other.is_guaranteed == victim.is_guaranteed
-            and quota == sum(m.booking.quota for m in other.workers() if m.booking)
-            and self._protected_until(other) is None
+        project, on_node = victim.planned.project, self._state.on_node
+        members = [m for node in {b.node: None for b in bookings} for m in on_node.get(node, ())]
+        planned_workloads = {m.planned: None for m in members if m.planned.project is project}
+        self._state.victims_examined += len(planned_workloads)
+        quota = sum(booking.quota for booking in bookings)
+        equivalents = [
+            equivalent
+            for planned in planned_workloads
+            if planned is not self.pod_set.planned and planned.sizes is None
+            for equivalent in victims_of(planned, self._state.time)[-1:]
+            if equivalent.key[:TIES] == victim.key[:TIES]
+            and equivalent.is_guaranteed == victim.is_guaranteed
+            and quota == sum(m.booking.quota for m in equivalent.workers() if m.booking)
+            and self._protected_until(equivalent) is None
         ]
-        return sorted(found, key=lambda other: other.key, reverse=True)
+        return sorted(equivalents, key=lambda equivalent: equivalent.key, reverse=True)
 
     # ---- protected victims (R8)
 
@@ -273,30 +278,30 @@ class VictimIterator:
         state = self._state
         if not state.protects or victim.is_surplus:
             return None
-        return protected_until(victim.item, victim.workers(), state.policy, state.time)
+        return protected_until(victim.planned, victim.workers(), state.policy, state.time)
 
-    def _set_apart(self, protected: Protected, account: ProjectNode, cursor: int) -> None:
-        if self._choice.protected is not None and protected.victim.is_settled:
-            del self._choice.victims(account)[cursor]
-            insort(self._choice.protected(account), protected, key=lambda p: p.victim.key)
+    def _add_protected(self, protected: Protected, project: ProjectNode, cursor: int) -> None:
+        if self._candidates.protected is not None and protected.victim.is_settled:
+            del self._candidates.victims(project)[cursor]
+            insort(self._candidates.protected(project), protected, key=lambda p: p.victim.key)
         else:
             self._protected.append(protected)
 
     def protected_until(self) -> int | None:
         """Return when the first useful victim loses its protection; None if none is protected."""
         known = self._protected
-        if self._choice.protected is not None:
-            known = known + [p for a in self._begun for p in self._choice.protected(a)]
-            self._state.victim_looks += len(known)
-        mine = self._path[0]
-        untils = [
+        if self._candidates.protected is not None:
+            known = known + [p for a in self._begun for p in self._candidates.protected(a)]
+            self._state.victims_examined += len(known)
+        own_project = self._path[0]
+        protection_ends = [
             until
             for victim, until in known
-            if victim.item is not self.unit.item
-            and (victim.item.account is not mine or self._preempts(victim))
+            if victim.planned is not self.pod_set.planned
+            and (victim.planned.project is not own_project or self._preempts(victim))
             and self._is_useful(victim)
         ]
-        return min(untils, default=None)
+        return min(protection_ends, default=None)
 
 
 def _may_lose(rival: ProjectNode, *, is_within_quota: bool) -> bool:

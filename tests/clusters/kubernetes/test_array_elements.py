@@ -20,7 +20,7 @@ from runai.hub_service.clusters.kubernetes.objects.array_elements import (
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import slots
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import max_fitting_pods
 from runai.hub_service.model.records import WorkloadSpec
 
 NOW = 1000.0
@@ -99,7 +99,7 @@ def test_failed_element_waits_for_its_next_pod():
     failed = up(job, 0, is_finished=True, exit_code=3)
 
     assert waiting(job, failed) == [(1, False, 2), (2, False, 3), (3, False, 4)]
-    assert (drawn(job, failed).is_retried, drawn(job, failed).least) == (True, 1)
+    assert (drawn(job, failed).is_retried, drawn(job, failed).min_parallelism) == (True, 1)
 
 
 @st.composite
@@ -170,7 +170,7 @@ def test_waiting_pods_stay_while_an_element_is_to_be_tried_again():
 def test_deleted_elements_get_their_pods_last(deleted, done, least):
     job = an_array(completed=frozenset(done), deleted_elements=frozenset(deleted))
 
-    assert drawn(job).least == least
+    assert drawn(job).min_parallelism == least
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_deleted_elements_get_their_pods_last(deleted, done, least):
 def test_shown_elements_request_more_than_all_devices(pod, sizes, most):
     nodes = [a_machine(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
 
-    assert slots(a_pod("p", **{"gpus": 0} | pod), nodes) == most
+    assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod), nodes) == most
 
 
 def moves_after(job: Job, stops: dict[int, str]) -> Any:

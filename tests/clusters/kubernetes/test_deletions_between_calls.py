@@ -201,9 +201,7 @@ def test_scheduler_reserves_no_device_on_a_deleted_node(ready, rights, plugin, u
         (kept,) = plugin.reservations()
         server.requests.clear()
         ready.forget(f"{NODES}/gpu-0")
-        until(
-            lambda: not scheduler.cluster.cache.informers.machines.objects, what="it has seen that"
-        )
+        until(lambda: not scheduler.cluster.cache.informers.nodes.objects, what="it has seen that")
         # The garbage collector deletes the pods one by one: here the reservation is the first.
         ready.plane.request("DELETE", _path(kept), {"gracePeriodSeconds": 0})
         work.create(half("three"))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from clusters.kubernetes.worlds import a_pod
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.events.event_queue import TOLD_AT_ONCE, EventQueue
+from runai.hub_service.clusters.kubernetes.events.event_queue import PARALLEL_SENDERS, EventQueue
 
 
 class Slow:
@@ -41,7 +41,7 @@ async def test_events_step_back_while_a_plan_is_carried_out() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
     running = asyncio.create_task(queue.run())
-    with queue.stepping_back():
+    with queue.throttled():
         for number in range(10):
             queue.enqueue(a_pod("one"), "Scheduled", str(number))
         await settled()
@@ -49,7 +49,7 @@ async def test_events_step_back_while_a_plan_is_carried_out() -> None:
         await api.answer()
         assert len(api.asked) == 2, "but news gets through, however long it lasts"
     await settled()
-    assert len(api.asked) == 1 + TOLD_AT_ONCE
+    assert len(api.asked) == 1 + PARALLEL_SENDERS
     await api.answer(10)
     assert sorted(api.asked) == [str(number) for number in range(10)], "none is lost, or told twice"
     running.cancel()
@@ -58,10 +58,10 @@ async def test_events_step_back_while_a_plan_is_carried_out() -> None:
 async def test_event_queue_sends_events_of_leaving_pods_first() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
-    for number in range(TOLD_AT_ONCE):
+    for number in range(PARALLEL_SENDERS):
         queue.enqueue(a_pod("one"), "Scheduled", str(number))
     queue.enqueue(a_pod("two"), "Preempted", "for bob", leaves=True)
     running = asyncio.create_task(queue.run())
     await settled()
-    assert api.asked == ["for bob", *map(str, range(TOLD_AT_ONCE - 1))], "then the oldest first"
+    assert api.asked == ["for bob", *map(str, range(PARALLEL_SENDERS - 1))], "then the oldest first"
     running.cancel()

@@ -15,9 +15,9 @@ from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
-    dealt,
-    tightest,
-    too_many,
+    distribute_nodes,
+    min_fitting_pods,
+    overcommitted_workers,
 )
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Start
@@ -47,7 +47,7 @@ def without(*starts: tuple[str, str, int], least: int = 1) -> dict[str, str]:
 
     Starts are (workload, worker, cards), on a node with two cards.
     """
-    found = too_many(
+    found = overcommitted_workers(
         [(start(w, name, "gpu-0"), asking(name, cards)) for w, name, cards in starts],
         {"gpu-0": machine("gpu-0", 2)},
         lambda _workload, count: count >= least,
@@ -83,7 +83,7 @@ def shown(pods, machines, free=None, promised=None) -> dict[str, list[str]]:
     allowed = {pod.demands: {m.name for m in machines} for pod in pods}
     has = {m.name: m.gpus for m in machines} if free is None else free
     places = {pod.place: (promised or {})[pod.name] for pod in pods if pod.name in (promised or {})}
-    found = dealt(pods, machines, allowed, has, places)
+    found = distribute_nodes(pods, machines, allowed, has, places)
     return {names[place]: sorted(nodes) for place, nodes in found.items()}
 
 
@@ -125,8 +125,8 @@ def test_pods_with_different_requests_are_offered_each_node_once():
 def test_the_tightest_node_is_that_which_has_room_for_the_fewest_and_for_one():
     nodes = [machine("n-0", 0), machine("n-1", 5), machine("n-2", 9)]
 
-    assert tightest(nodes, ((CARD, 2),)) == 2
-    assert tightest(nodes[:1], ((CARD, 2),)) == 0
+    assert min_fitting_pods(nodes, ((CARD, 2),)) == 2
+    assert min_fitting_pods(nodes[:1], ((CARD, 2),)) == 0
 
 
 def wants_a_card(what):

@@ -39,7 +39,7 @@ def test_the_devices_of_a_node_have(label, counted, size):
     sizes = NodeDeviceMemory()
 
     sizes.store("gpu-0", counted)
-    (machine,) = sizes.of([a_machine("gpu-0", gpu_memory_mib=label)], ())
+    (machine,) = sizes.apply_to([a_machine("gpu-0", gpu_memory_mib=label)], ())
 
     assert machine.gpu_memory_mib == size
     assert not sizes.store("gpu-0", counted)  # an equal report is no change
@@ -48,17 +48,17 @@ def test_the_devices_of_a_node_have(label, counted, size):
 def test_a_node_that_is_as_it_was_is_the_same_object():
     machines = [a_machine("gpu-0"), a_machine("gpu-1", gpu_memory_mib=8_000)]
     sizes = NodeDeviceMemory()
-    assert sizes.of(machines, ()) == machines
+    assert sizes.apply_to(machines, ()) == machines
     sizes.store("gpu-0", devices(16_000))
 
-    first, second = sizes.of(machines, ()), sizes.of(machines, ())
+    first, second = sizes.apply_to(machines, ()), sizes.apply_to(machines, ())
     assert [m.gpu_memory_mib for m in first] == [16_000, 8_000]
     assert all(before is after for before, after in zip(first, second, strict=True))
     assert second[1] is machines[1]
 
     sizes.store("gpu-0", devices(12_000))
     machines[1] = a_machine("gpu-1", gpu_memory_mib=9_000)
-    assert [m.gpu_memory_mib for m in sizes.of(machines, ())] == [12_000, 9_000]
+    assert [m.gpu_memory_mib for m in sizes.apply_to(machines, ())] == [12_000, 9_000]
 
 
 def test_a_device_that_is_not_counted_for_a_while_leaves_the_size_as_it_was():
@@ -66,15 +66,15 @@ def test_a_device_that_is_not_counted_for_a_while_leaves_the_size_as_it_was():
     sizes.store("gpu-0", devices(16_000))
 
     assert not sizes.store("gpu-0", [])
-    assert sizes.of([machine], ())[0].gpu_memory_mib == 16_000
+    assert sizes.apply_to([machine], ())[0].gpu_memory_mib == 16_000
 
 
 def test_of_a_node_that_is_gone_nothing_is_kept():
     sizes = NodeDeviceMemory()
     sizes.store("gpu-0", devices(16_000))
-    sizes.of([], ())
+    sizes.apply_to([], ())
 
-    assert sizes.of([a_machine("gpu-0")], ())[0].gpu_memory_mib == 0
+    assert sizes.apply_to([a_machine("gpu-0")], ())[0].gpu_memory_mib == 0
 
 
 def test_before_the_agent_has_told_reservations_do():
@@ -86,7 +86,7 @@ def test_before_the_agent_has_told_reservations_do():
     # The same annotation on a user's own pod is ignored.
     theirs = a_pod("theirs", node="gpu-0", device_mib=1)
 
-    assert sizes.of([machine], [theirs])[0].gpu_memory_mib == 0
-    assert sizes.of([machine], [theirs, *reserved])[0].gpu_memory_mib == 15_000
+    assert sizes.apply_to([machine], [theirs])[0].gpu_memory_mib == 0
+    assert sizes.apply_to([machine], [theirs, *reserved])[0].gpu_memory_mib == 15_000
     sizes.store("gpu-0", devices(12_000))
-    assert sizes.of([machine], reserved)[0].gpu_memory_mib == 12_000
+    assert sizes.apply_to([machine], reserved)[0].gpu_memory_mib == 12_000

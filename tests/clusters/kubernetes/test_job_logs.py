@@ -10,7 +10,7 @@ import pytest
 from control_plane.kubelet import Kubelet
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start, stop
-from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
+from runai.hub_service.model.cluster import MAX_LINE_BYTES
 from runai.hub_service.wire.errors import Conflict
 from runai.hub_service.wire.program_schemas import MissingOutput
 from waiting import eventually_async
@@ -180,7 +180,7 @@ async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
     await eventually_async(whole)
     pieces = [lines for _, _, lines in await read(lab)]
     assert b"".join(pieces).replace(b"\n", b"") == b"x" * 5_000_000 + b"the end"
-    assert max(map(len, pieces)) <= 2 * LONGEST_LINE_BYTES
+    assert max(map(len, pieces)) <= 2 * MAX_LINE_BYTES
 
 
 async def test_slow_log_follower_still_receives_the_last_line(lab, kubelet):

@@ -102,7 +102,7 @@ def test_manifest_round_trips_a_workload_spec(spec):
     read = kept(manifest(spec, PLAIN))
 
     assert read.spec == spec
-    assert (read.is_held, read.is_whole, read.may_be_held) == (True, True, True)
+    assert (read.is_queued, read.is_whole, read.may_be_suspended) == (True, True, True)
     assert (read.template.gpus, read.template.priority) == (spec.gpus // 1000, spec.priority)
     assert (read.template.project, read.template.kind) == ("vision", "train")
     assert read.template.saves is spec.saves
@@ -113,7 +113,7 @@ def test_array_is_one_indexed_job_whose_pods_know_their_element():
     job = manifest(spec, surroundings(NOTEBOOK))
     told, read = environment(job), kept(job)
 
-    assert (read.is_array, read.is_whole, read.is_held, read.spec) == (True, False, True, spec)
+    assert (read.is_array, read.is_whole, read.is_queued, read.spec) == (True, False, True, spec)
     assert job["metadata"]["labels"]["runai/array"] == spec.name
     has = job["spec"]
     assert (has["completions"], has["parallelism"], has["backoffLimitPerIndex"]) == (5, 0, 2)
@@ -285,7 +285,7 @@ def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_th
     assert pod_of(made)["containers"][0]["resources"] == {}
     template = kept(made).template
     assert template.guaranteed == 1
-    assert template.part == DeviceRequest(milli=1000, devices=2, most=8)
+    assert template.device_request == DeviceRequest(milli=1000, devices=2, most=8)
     assert (template.unsupported, template.is_blind) == ("", "")
     assert (template.gpus, template.milli_gpus()) == (0, 2000)
 
@@ -352,7 +352,7 @@ def test_a_job_that_something_else_starts_and_stops_is_never_suspended_by_us(met
     made = manifest(SPEC, PLAIN)
     made["metadata"] |= metadata
 
-    assert not kept(made).may_be_held
+    assert not kept(made).may_be_suspended
 
 
 # -- confinement of a job's pod --------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
 from runai.hub_service.model.records import WorkloadSpec
 
 ONE = a_job("exp")
@@ -27,7 +27,7 @@ FAILED: dict[str, Any] = {"node": "gpu-0", "is_finished": True, "exit_code": 1}
 
 def told(job: Job, *cycles: tuple[Pod, ...]) -> dict[str, bool]:
     """Return which of the last cycle's waiting pods are told so."""
-    grouping = Grouping()
+    grouping = PodGrouping()
     groups: list[PodGroup] = []
     for pods in cycles:
         groups = grouping.groups(pods, {job.uid: job}, {}, "default", window=lambda _: 10)

@@ -14,7 +14,7 @@ from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from control_plane.sockets import all_closed
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
+from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
@@ -62,7 +62,7 @@ def test_leader_with_a_blocked_event_loop_keeps_its_lease(ready, rights, eventua
 
     async def lead() -> None:
         async with await Api.connect(str(rights)) as api:
-            candidate = Leadership(api, namespace="runai", identity="busy", lasts_s=6)
+            candidate = LeaderElection(api, namespace="runai", identity="busy", lasts_s=6)
             with suppress(_EnoughError):
                 await candidate.lead(work)
             await candidate.resign()

@@ -15,7 +15,7 @@ from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import read_part
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.lost_devices import LostDevices
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
@@ -69,15 +69,15 @@ class Played:
         self.pods.append(a_pod(f"{name}-0", of=job, project="a", created=900.0, **fields))
 
     def observe(self, *machines: KubeNode, **fields: Any) -> Snapshot:
-        found = Grouping().groups(self.pods, {j.uid: j for j in self.jobs}, {}, "default")
+        found = PodGrouping().groups(self.pods, {j.uid: j for j in self.jobs}, {}, "default")
         self.seated = {pod.uid: pod for group in found for pod in group.pods}
         world = SnapshotInput(
-            machines=machines,
+            nodes=machines,
             pods=self.pods,
             groups=found,
             projects=[OWNS, LENDS],
             devices=self._ids.numbers(self.pods),
-            promises=self.promises,
+            nominations=self.promises,
             **fields,
         )
         return replace(self._builder.snapshot(self.now, world), policy=SHIPPED)
@@ -215,8 +215,8 @@ def test_more_pods_than_devices_for_a_moment_are_no_loss():
     lost = LostDevices()
     machine = gpu_node(4)
 
-    lost.on(machine, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
-    found = lost.on(machine, {1, 2, 3, 4}, (), 2.0, rejects=False)
+    lost.devices_of(machine, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
+    found = lost.devices_of(machine, {1, 2, 3, 4}, (), 2.0, rejects=False)
 
     assert (found.lost, found.loss) == ({0}, "")
 
@@ -230,9 +230,9 @@ def test_more_pods_than_devices_for_a_moment_are_no_loss():
 )
 def test_sentence_names_the_time_at_which_the_loss_began(later, since):
     lost = LostDevices()
-    lost.on(gpu_node(3), set(), (), 0.0, rejects=False)
+    lost.devices_of(gpu_node(3), set(), (), 0.0, rejects=False)
 
-    found = lost.on(gpu_node(3), set(), (), float(later), rejects=False)
+    found = lost.devices_of(gpu_node(3), set(), (), float(later), rejects=False)
 
     assert found.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
 
@@ -328,7 +328,7 @@ def test_no_more_devices_are_usable_than_are_offered(history):
     lost = LostDevices()
     for at, (has, offered, held, reserved, faulty, rejects) in enumerate(history):
         node, now, in_use = gpu_node(offered, has=has), 20.0 * at, held | reserved
-        found = lost.on(node, held, faulty, now, reserved=reserved, rejects=rejects)
+        found = lost.devices_of(node, held, faulty, now, reserved=reserved, rejects=rejects)
 
         assert found.lost | in_use <= set(range(found.total))
         assert found.total - len(found.lost) <= (0 if rejects else offered)

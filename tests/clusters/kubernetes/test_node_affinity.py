@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_machine
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_node
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+    accepted_values,
     may_run,
     read_demands,
     read_taints,
-    wanted,
 )
-from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import with_free_stock
 
 PRODUCT = "nvidia.com/gpu.product"
 LABELS = {"zone": "a", "cores": "16"}
@@ -149,7 +149,7 @@ def product(operator, *values):
     ],
 )
 def test_the_types_of_gpu_that_a_pod_demands(spec, types):
-    assert wanted(read_demands(spec), PRODUCT) == types
+    assert accepted_values(read_demands(spec), PRODUCT) == types
 
 
 CARDS = "example.com/card"
@@ -174,10 +174,10 @@ def asking(name: str, cards: int, **fields: Any) -> Pod:
     ],
 )
 def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, may: bool):
-    stock = read_machine(
+    stock = read_node(
         {"metadata": {"name": "gpu-0"}, "status": {"allocatable": {CARDS: "3", "pods": "9"}}}
     ).stock
-    (left,) = left_on([a_machine("gpu-0", stock=stock)], [asking("other", 2, **running)])
+    (left,) = with_free_stock([a_machine("gpu-0", stock=stock)], [asking("other", 2, **running)])
 
     wants = asking("wants", 2).demands
     assert may_run(wants, left.name, left.labels, left.taints, left.stock) is may

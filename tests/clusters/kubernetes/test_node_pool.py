@@ -12,7 +12,7 @@ from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import PROJECTS, ClusterLab, allow_jobs
 from control_plane.objects import Namespace, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -34,7 +34,7 @@ def pools(lab: ClusterLab) -> ClusterLab:
 
 def of_pool(made: dict[str, Any], pool: str) -> dict[str, Any]:
     """Return a pod, or a Job with its pods, of a pool."""
-    marked: dict[str, Any] = dict(Pool(KEY, pool).with_labels(made))
+    marked: dict[str, Any] = dict(NodePool(KEY, pool).with_labels(made))
     return marked
 
 
@@ -133,7 +133,7 @@ def test_project_and_job_made_through_the_service_of_a_pool_belong_to_it(pools, 
     ],
 )
 def test_a_pool_is_a_label(text: str, selector: str, has: set[str]):
-    pool = Pool.parse(text)
+    pool = NodePool.parse(text)
     objects = {"a": {KEY: "a"}, "b": {KEY: "b"}, "none": {"other": "a"}}
 
     assert pool.selector == selector
@@ -145,13 +145,13 @@ def test_a_pool_is_a_label(text: str, selector: str, has: set[str]):
 )
 def test_pool_parse_refuses_invalid_labels(text: str):
     with pytest.raises(ValueError, match="neither KEY=VALUE nor !KEY"):
-        Pool.parse(text)
+        NodePool.parse(text)
 
 
 def test_pool_skips_waiting_pods_and_reads_running_pods_of_another_pool_as_foreign(
     lab_pod: Callable[..., dict[str, Any]],
 ):
-    pool = Pool(KEY, "a")
+    pool = NodePool(KEY, "a")
 
     ours = pool.read_pod(lab_pod("ours", {KEY: "a"}))
     waits = pool.read_pod(lab_pod("waits", {KEY: "b"}))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from labs import Clock
 from runai.hub_service.api.auth import single_flight
-from runai.hub_service.api.auth.node_tokens import AUDIENCE, NodeTokens, read_claims
+from runai.hub_service.api.auth.node_tokens import AUDIENCE, NodeTokenAuthenticator, read_claims
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.clusters.kubernetes.client.api import ApiError
 from runai.hub_service.wire.errors import Unavailable
@@ -53,7 +53,7 @@ class Reviews:
         self.status: Mapping[str, Any] = {}
         self.error: ApiError | None = None
         self.clock = Clock()
-        self.tokens = NodeTokens(self, "runai:runai-agent", Nobody(), self.clock)  # type: ignore[arg-type]
+        self.tokens = NodeTokenAuthenticator(self, "runai:runai-agent", Nobody(), self.clock)  # type: ignore[arg-type]
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         assert path == REVIEWS
@@ -134,7 +134,7 @@ async def test_at_most_four_tokens_are_reviewed_at_once():
 
 
 async def test_answer_is_believed_for_a_minute_and_refusals_displace_none(monkeypatch):
-    monkeypatch.setattr(single_flight, "MOST_KEPT", 10)
+    monkeypatch.setattr(single_flight, "MAX_CACHED", 10)
     reviews = Reviews()
     user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
     good, agent = jwt(AGENT), Actor("gpu-0", "agent")

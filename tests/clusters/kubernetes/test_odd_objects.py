@@ -19,7 +19,7 @@ from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api, decoded
 from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.objects.jobs import read_job
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.wire.errors import InvalidRequest
 
 DEEP = 3_000
@@ -77,7 +77,7 @@ def test_a_job_of_too_many_pods_at_once_is_told_that_it_will_not_start():
         "namespace": "lab",
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
-    (group,) = Grouping().groups([], {"uid-huge": read_job(made)}, {}, "default")
+    (group,) = PodGrouping().groups([], {"uid-huge": read_job(made)}, {}, "default")
 
     assert group.refusal == "more than 10000 workers cannot be started together: submit fewer"
     assert len(group.pods) == 10_000

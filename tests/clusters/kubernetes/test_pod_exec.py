@@ -13,7 +13,7 @@ from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms, _container, _ended
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec, _container, _ended
 from runai.hub_service.model.cluster import ProgramEnd
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 
@@ -62,7 +62,7 @@ def test_the_container_is(names, annotated, chosen):
     assert _container(found) == chosen
 
 
-async def refused(programs: PodPrograms, workload: str, command: list[str]) -> RunaiError:
+async def refused(programs: PodExec, workload: str, command: list[str]) -> RunaiError:
     with pytest.raises(RunaiError) as wrong:
         await programs.execute(workload, 0, command, b"")
     return wrong.value
@@ -88,8 +88,8 @@ def running(lab, eventually):
     return begin
 
 
-def programs_of(scheduler: Scheduler) -> PodPrograms:
-    return PodPrograms(scheduler.cluster._api, scheduler.cluster.lookup.pods_of)
+def programs_of(scheduler: Scheduler) -> PodExec:
+    return PodExec(scheduler.cluster._api, scheduler.cluster.lookup.pods_of)
 
 
 async def no_environment(cluster: KubernetesCluster, workload: str, worker: int) -> Conflict:
@@ -146,7 +146,7 @@ def test_program_does_not_run_in_a_pod_that_was_made_again_by_the_same_name(runn
             pods = await scheduler.cluster.lookup.pods_of(workload, uid)
             return [replace(pod, uid="of an earlier pod") for pod in pods]
 
-        programs = PodPrograms(scheduler.cluster._api, earlier)
+        programs = PodExec(scheduler.cluster._api, earlier)
         wrong = scheduler.call(refused(programs, workload, ["true"]))
 
     assert isinstance(wrong, NotFound)

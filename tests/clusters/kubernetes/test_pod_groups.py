@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
 
 
 def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[PodGroup]:
-    return Grouping().groups(
+    return PodGrouping().groups(
         pods, {job.uid: job for job in jobs}, namespaces or {}, "default", awaited
     )
 
@@ -138,7 +138,7 @@ def test_a_pod_that_is_called_like_a_job_is_another_workload():
 
 
 def test_the_workers_of_a_held_job_wait_although_they_have_no_pods():
-    gang = a_job("train", workers=3, is_suspended=True, is_held=True, completed=frozenset({1}))
+    gang = a_job("train", workers=3, is_suspended=True, is_queued=True, completed=frozenset({1}))
 
     (found,) = grouped(jobs=[replace(gang, succeeded=1)])
 
@@ -162,7 +162,7 @@ def test_an_index_that_failed_for_good_is_no_worker_that_a_job_lacks():
 
 
 def test_suspended_job_lists_each_worker_once_while_its_pods_stop():
-    gang = a_job("train", workers=2, is_suspended=True, is_held=True)
+    gang = a_job("train", workers=2, is_suspended=True, is_queued=True)
 
     (found,) = grouped(a_pod("train-0", of=gang, node="gpu-0", deleted=130.0), jobs=[gang])
 
@@ -190,9 +190,9 @@ def test_a_job_without_pods(fields, awaited, workers):
 
 
 def test_a_pod_has_the_name_of_the_worker_that_it_is():
-    train = a_job("train", is_suspended=True, is_held=True)
+    train = a_job("train", is_suspended=True, is_queued=True)
     (waits,) = grouped(jobs=[train])
-    let_go = replace(train, is_suspended=False, is_held=False)
+    let_go = replace(train, is_suspended=False, is_queued=False)
 
     (runs,) = grouped(a_pod("train-x7k2p", of=let_go), jobs=[let_go])
 

@@ -8,7 +8,12 @@ import pytest
 
 from clusters.kubernetes.worlds import a_pod
 from control_plane.kubeflow import pytorch_job
-from runai.hub_service.clusters.kubernetes.objects.core_objects import HELD, PYTORCH_JOB, Owner, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    PYTORCH_JOB,
+    QUEUE_REASON,
+    Owner,
+    Pod,
+)
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     MOVED,
     Job,
@@ -18,7 +23,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     suspended,
     unsuspend_patch,
 )
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted, read_pytorch_job
 
 
@@ -98,7 +103,7 @@ def test_pytorch_job_template_takes_the_largest_request_and_workers_keep_theirs(
 def test_template_label_overrides_the_project_label_of_a_pytorch_job(of_job, of_template, project):
     job = read(pytorch_job("t", workers=1, labels=of_template), metadata={"labels": of_job})
 
-    (group,) = Grouping().groups(
+    (group,) = PodGrouping().groups(
         adopted([made_by(job, "master", 0), made_by(job, "worker", 0)], {job.uid: job}),
         {job.uid: job},
         {},
@@ -136,11 +141,13 @@ def test_it_is_held_and_let_go_by_its_run_policy():
     assert {"op": "add", "path": "/spec/runPolicy", "value": {}} in suspend_patch(
         job, now=1.0, why="w", priority=50
     )
-    waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {HELD: "w"}})
+    waiting = read(
+        pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {QUEUE_REASON: "w"}}
+    )
 
     steps = unsuspend_patch(waiting, now=2.0)
 
-    assert waiting.is_held
+    assert waiting.is_queued
     assert steps[-1] == {"op": "add", "path": "/spec/runPolicy/suspend", "value": False}
     assert {"op": "test", "path": "/spec/runPolicy/suspend", "value": True} in steps
     assert suspended(job, "ana")["spec"] == {"runPolicy": {"suspend": True}}
@@ -148,11 +155,13 @@ def test_it_is_held_and_let_go_by_its_run_policy():
 
 
 def test_it_starts_again_only_when_the_pods_of_before_have_gone():
-    waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {HELD: "w"}})
+    waiting = read(
+        pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {QUEUE_REASON: "w"}}
+    )
     ended = made_by(waiting, "worker", 0, is_finished=True, deleted=9.0, node="gpu-0")
 
     def is_clearing(*pods: Pod) -> bool:
-        (found,) = Grouping().groups(pods, {waiting.uid: waiting}, {}, "default")
+        (found,) = PodGrouping().groups(pods, {waiting.uid: waiting}, {}, "default")
         return found.is_clearing
 
     assert is_clearing(ended)
@@ -189,11 +198,11 @@ def test_workers_that_are_done_are_not_waited_for_but_after_a_pause():
 def test_pytorch_job_managed_elsewhere_may_not_be_suspended():
     job = read(pytorch_job("t", workers=1, managedBy="kueue.x-k8s.io/multikueue"))
 
-    assert not job.may_be_held
+    assert not job.may_be_suspended
 
 
 def test_move_is_noted_on_the_job_until_its_next_stop():
-    noted = {HELD: "waits", MOVED: "moved to n2"}
+    noted = {QUEUE_REASON: "waits", MOVED: "moved to n2"}
     waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": noted})
     running = read(pytorch_job("t", workers=1), metadata={"annotations": {MOVED: "moved to n2"}})
     path = "/metadata/annotations/runai~1moved"

@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, suspend_patch, times_noted
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     NominatedPlacement,
@@ -31,9 +31,9 @@ FOREIGN = "default-scheduler"
 
 def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
     world = SnapshotInput(
-        machines=machines or [a_machine("gpu-0")],
+        nodes=machines or [a_machine("gpu-0")],
         pods=pods,
-        groups=Grouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
+        groups=PodGrouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
         devices=(slots or DeviceIds()).numbers(pods),
         **fields,

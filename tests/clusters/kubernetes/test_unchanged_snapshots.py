@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, Taint
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     NominatedPlacement,
@@ -60,9 +60,9 @@ crowds = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
 
 def world(there: list[Pod], slots: DeviceIds, **fields: Any) -> SnapshotInput:
     return SnapshotInput(
-        machines=[a_machine(name, GPUS, stock={CARDS: 2}) for name in NODES],
+        nodes=[a_machine(name, GPUS, stock={CARDS: 2}) for name in NODES],
         pods=there,
-        groups=Grouping().groups(there, {GANG.uid: GANG}, {}, "default"),
+        groups=PodGrouping().groups(there, {GANG.uid: GANG}, {}, "default"),
         projects=[Project(name="vision", quota=MilliGpu(4000))],
         devices=slots.numbers(there),
         **fields,
@@ -93,8 +93,8 @@ def test_a_drawing_that_is_kept_shows_what_a_new_one_would(
 
 def test_other_nodes_are_another_picture() -> None:
     kept, pod = SnapshotBuilder(), a_pod("a")
-    anywhere = replace(world([pod], DeviceIds()), machines=[a_machine("gpu-0")])
-    nowhere = replace(anywhere, machines=[replace(anywhere.machines[0], taints=TAINTS)])
+    anywhere = replace(world([pod], DeviceIds()), nodes=[a_machine("gpu-0")])
+    nowhere = replace(anywhere, nodes=[replace(anywhere.nodes[0], taints=TAINTS)])
 
     assert kept.snapshot(1, anywhere).workloads[0].workers[0].nodes is None
     assert kept.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()

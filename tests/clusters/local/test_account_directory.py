@@ -19,7 +19,7 @@ from runai.hub_service.processes.accounts.account_directory import (
 )
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from runai.hub_service.processes.accounts.lookup_program import home_fault
-from runai.hub_service.processes.accounts.programs import ask
+from runai.hub_service.processes.accounts.programs import query
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from unix_accounts import UIDS, accounts
 
@@ -106,7 +106,7 @@ async def test_known_account_without_an_answer_is_away(
     with pytest.raises(AccountAway, match=sentence) as away:
         await directory.account("ana")
 
-    assert (away.value.gone_since is not None, away.value.code) == (is_gone, "account_away")
+    assert (away.value.missing_since is not None, away.value.code) == (is_gone, "account_away")
     assert directory.known.get("ana").uid == ANA
 
 
@@ -307,10 +307,10 @@ async def test_files_that_cannot_be_written_refuse_with_the_reason(unix, tmp_pat
 
 def test_second_process_that_meets_a_name_keeps_the_first_ones_uid(tmp_path):
     ours, theirs = KnownAccounts(tmp_path), KnownAccounts(tmp_path)
-    first = ours.meet(KnownAccount("ana", 1, 1, "/home/ana"))
+    first = ours.register(KnownAccount("ana", 1, 1, "/home/ana"))
 
-    assert theirs.meet(KnownAccount("ana", 2, 2, "/home/ana")) == first
-    assert theirs.meet(replace(first, home="/home/moved")).home == "/home/moved"
+    assert theirs.register(KnownAccount("ana", 2, 2, "/home/ana")) == first
+    assert theirs.register(replace(first, home="/home/moved")).home == "/home/moved"
     assert (found := ours.get("ana")) is not None
     assert found.home == "/home/moved"
 
@@ -339,7 +339,7 @@ async def test_program_has_of_our_environment_what_its_python_needs_alone(monkey
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
 
-    told = await ask((sys.executable, "-I", "-S", "-c", script), within_s=60)
+    told = await query((sys.executable, "-I", "-S", "-c", script), within_s=60)
 
     assert told is not None
     assert (told["LD_LIBRARY_PATH"], "RUNAI_HUB_TOKEN" in told) == ("/opt/python/lib", False)

@@ -103,7 +103,7 @@ def run_job(account, tmp_path):
 def spawner(account) -> RunaiLocalSpawner:
     user = SimpleNamespace(name=account.pw_name)
     spawner = RunaiLocalSpawner(user=user, system_users=True, open_files=1024)
-    spawner._looked_up = UnixAccount(
+    spawner._start_account = UnixAccount(
         account.pw_name, Path(account.pw_dir), account.pw_uid, account.pw_gid
     )
     return spawner

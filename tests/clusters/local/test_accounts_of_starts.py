@@ -208,7 +208,7 @@ class TestGone:
         return workload
 
     async def test_job_is_suspended_after_ten_minutes_and_never_failed(self, lab, unix, waiting):
-        lab.clock.at += start_accounts.GONE_FOR_S
+        lab.clock.at += start_accounts.GIVE_UP_AFTER_S
 
         record = await lab.until(waiting, "suspended")
         assert record.reason.text.startswith("The account ana is gone since")
@@ -316,7 +316,7 @@ class TestForgotten:
         return await lab.until(f"vision/{name}", "succeeded")
 
     async def test_folder_stays_though_the_service_ends_before_the_removal(self, lab, tmp_path):
-        leaving = DeletedWorkload("vision/exp", 1.5, aged=False, here=True)
+        leaving = DeletedWorkload("vision/exp", 1.5, aged=False, skips_home=True)
 
         assert DeletedWorkload.of(leaving.folder()) == leaving
 

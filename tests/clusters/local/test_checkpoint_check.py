@@ -34,7 +34,7 @@ def stopped(start: Start, place: Path, on_term: str, eventually, **told) -> Star
     start("sh", "-c", program, environment=environment, checkpoint_dir=str(place), **told)
     eventually(lambda: start.printed("ready"))
     start.stop()
-    assert start.ending().told
+    assert start.ending().stop_requested
     return start
 
 

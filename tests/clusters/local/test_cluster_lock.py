@@ -26,7 +26,7 @@ def lock(tmp_path: Path) -> Path:
 
 
 async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, caplog):
-    monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     looks = iter(range(5))
     fd = claim(lock.parent)
@@ -55,7 +55,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
 
 
 async def test_sole_owner_of_a_free_lock_logs_nothing(lock, monkeypatch, caplog):
-    monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
 
     async with sole_owner(lock):
         known = holder(lock)

@@ -88,7 +88,7 @@ async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
 async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, tmp_path):
     clock = Clock()
-    async with local_lab(tmp_path, clock, keeping=RetentionPolicy(for_s=60.0)) as lab:
+    async with local_lab(tmp_path, clock, keeping=RetentionPolicy(max_age_s=60.0)) as lab:
         spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))
@@ -120,10 +120,10 @@ def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):
     store = SqliteStore(tmp_path / "cluster.sqlite")
     disk("read-only")
     with pytest.raises(Unavailable):
-        store.save(gone_projects=["x"])
+        store.save(deleted_projects=["x"])
     disk("")
 
-    store.save(gone_projects=["x"])
+    store.save(deleted_projects=["x"])
 
     store.close()
 
@@ -134,7 +134,7 @@ def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
     store = SqliteStore(disk.folder / "cluster.sqlite")
-    store.save(gone_projects=["x"])
+    store.save(deleted_projects=["x"])
     (disk.folder / "little").write_bytes(b"#" * 20_000)
     try:
         disk.fill()
@@ -143,7 +143,7 @@ def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
             store.save(events=[("vision/exp", HistoryEvent(1.0, "note", "#" * 100_000))])
 
         assert store.unhealthy_reason()
-        store.save(gone_projects=["x"])
+        store.save(deleted_projects=["x"])
         assert store.unhealthy_reason(), "as large a one would still be refused"
 
         disk.make_room()

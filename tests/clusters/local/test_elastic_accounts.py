@@ -63,7 +63,7 @@ async def lab(unix: Accounts, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             yield LocalLab(cluster, clock, tmp_path)
             for record in await cluster.workloads():
                 await cluster.delete(record.id, by="the test")
-            await eventually_async(lambda: not cluster._rows, within=60)
+            await eventually_async(lambda: not cluster._index, within=60)
 
 
 async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(lab, unix):

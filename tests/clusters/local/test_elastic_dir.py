@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local.files.elastic_dir import MOST_BYTES, ElasticDir
+from runai.hub_service.clusters.local.files.elastic_dir import MAX_BYTES, ElasticDir
 from runai.hub_service.clusters.local.files.elastic_relay import wake
 from runai.hub_service.clusters.states.membership import throughput_for_core
 from runai.hub_service.model.records import Process
@@ -92,7 +92,7 @@ NO_STATUSES = {
     "a directory": Path.mkdir,
     "no JSON": lambda path: path.write_text("{"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
-    "endless": lambda path: path.write_text(json.dumps({"worker": "x" * MOST_BYTES})),
+    "endless": lambda path: path.write_text(json.dumps({"worker": "x" * MAX_BYTES})),
 }
 
 

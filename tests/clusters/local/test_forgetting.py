@@ -40,7 +40,7 @@ def killed(*words, **fields):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with LocalCluster.open(place, [], "box", keeping=RetentionPolicy(for_s=60.0)) as cluster:
+    async with LocalCluster.open(place, [], "box", retention=RetentionPolicy(60.0)) as cluster:
         SqliteStore.save = killed
         if how == "deleted":
             await cluster.delete("vision/exp", by="ana")
@@ -106,12 +106,12 @@ FOLLOWS = f"""
 import asyncio, sys
 from pathlib import Path
 from runai.hub_service.processes.user_account import UnixAccount
-from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, DeletedWorkload
+from runai.hub_service.clusters.local.files.job_dir_cleanup import DeletedWorkload, HomeJobDir
 from runai.hub_service.clusters.local.files.job_dir_cleanup import JobDirCleanup
 jobs, own, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
 killed, following = JobDirCleanup(jobs), JobDirCleanup(jobs)
-at_home = AtHome(own, UnixAccount("eve", own.parent, {EVE}, {EVE}))
-with killed.going(DeletedWorkload("vision/exp", 1.0, aged), at_home):
+home_dir = HomeJobDir(own, UnixAccount("eve", own.parent, {EVE}, {EVE}))
+with killed.removal(DeletedWorkload("vision/exp", 1.0, aged), home_dir):
     pass  # what it wants removed it never comes to
 following.settle(lambda _name, _submitted: False)
 

@@ -29,14 +29,14 @@ REMOVES = f"""
 import asyncio, sys
 from pathlib import Path
 from runai.hub_service.processes.user_account import UnixAccount
-from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, DeletedWorkload
+from runai.hub_service.clusters.local.files.job_dir_cleanup import DeletedWorkload, HomeJobDir
 from runai.hub_service.clusters.local.files.job_dir_cleanup import JobDirCleanup
 jobs, place, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
-leavings = JobDirCleanup(jobs)
-at_home = AtHome(place / "exp-1", UnixAccount("eve", place, {EVE}, {EVE}))
-with leavings.going(DeletedWorkload("vision/exp", 1.0, aged), at_home):
+cleanup = JobDirCleanup(jobs)
+home_dir = HomeJobDir(place / "exp-1", UnixAccount("eve", place, {EVE}, {EVE}))
+with cleanup.removal(DeletedWorkload("vision/exp", 1.0, aged), home_dir):
     pass
-asyncio.run(leavings.run())
+asyncio.run(cleanup.run())
 """
 
 
@@ -109,7 +109,7 @@ def test_directory_of_a_deleted_job_is_moved_aside_on_a_full_disk(tmp_path):
         (jobs / "vision/train").mkdir(parents=True)
         disk.fill()
 
-        with cleanup.going(DeletedWorkload("vision/train", 1.0, aged=False), None):
+        with cleanup.removal(DeletedWorkload("vision/train", 1.0, aged=False), None):
             assert not (jobs / "vision/train").exists()
 
         assert len(list((jobs / ".trash").iterdir())) == 1

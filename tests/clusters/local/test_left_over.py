@@ -16,7 +16,7 @@ import pytest
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, sleeping, start
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.processes.left_over import LeftOvers
+from runai.hub_service.clusters.local.processes.left_over import LeftOverProcesses
 from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE
 from runai.hub_service.model.records import Process, WorkloadSpec
 from runai.hub_service.processes import session_end
@@ -67,7 +67,7 @@ def _started(output: Path, variables: Mapping[str, str]) -> subprocess.Popen[byt
 
 async def _ended_by(lab: LocalLab, end: EndSession) -> WorkloadSpec:
     """End a session's server; `end` ends what it has left."""
-    lab.cluster._tending._machine = replace(THIS_MACHINE, end_session=end)
+    lab.cluster._reconciler._process_control = replace(THIS_MACHINE, end_session=end)
     spec = await _granted(lab)
     await lab.cluster.attach(spec.id, await lab.session_process())
     await lab.end_session(spec)
@@ -142,7 +142,7 @@ async def test_device_with_a_process_left_over_gets_nothing_new_until_it_has_gon
         again = await _faults(lab.cluster)
         other.kill()
         other.wait()
-        await lab.cluster._left_over.look()
+        await lab.cluster._left_over.drop_exited()
         later = await _faults(lab.cluster)
 
     uuid = DEVICES[0].uuid
@@ -163,7 +163,7 @@ async def test_next_service_knows_what_was_left_over(tmp_path):
         [now] = await eventually_async(partial(_faulty, lab.cluster))
         other.kill()
         other.wait()
-        await lab.cluster._left_over.look()
+        await lab.cluster._left_over.drop_exited()
         later = await _faults(lab.cluster)
     async with local_lab(tmp_path, Clock()) as lab:
         assert lab.cluster._left_over.fault(uuid) == ""
@@ -177,7 +177,7 @@ async def test_file_that_cannot_be_read_stops_no_service(tmp_path, content):
     file = tmp_path / "left_over.json"
     file.write_text(content)
 
-    assert LeftOvers(file, lambda _devices: None).fault("GPU-1") == ""
+    assert LeftOverProcesses(file, lambda _devices: None).fault("GPU-1") == ""
 
 
 async def test_end_of_a_session_that_fails_is_tried_again(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ async def test_fault_that_the_agent_reports_stays_when_the_process_has_gone(tmp_
         lab.cluster._left_over.add("vision/lab-ana", [uuid], [gone])
         await lab.cluster.note_faults(NODE, {uuid: "XID 79"})
 
-        await lab.cluster._left_over.look()
+        await lab.cluster._left_over.drop_exited()
 
         assert (await _faults(lab.cluster))[uuid] == "XID 79"
 

@@ -96,7 +96,7 @@ def test_end_that_was_told_names_no_process(start, eventually):
 
     start.stop()
 
-    assert ExitStatus(0, told=True, killed=True) == start.ending()
+    assert ExitStatus(0, stop_requested=True, killed=True) == start.ending()
 
 
 def test_program_that_was_ended_over_a_limit_names_no_process(start):

@@ -10,7 +10,7 @@ import pytest
 
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.supervisor.supervisor import HEAD_BYTES, Log
-from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
+from runai.hub_service.model.cluster import MAX_LINE_BYTES
 from runai.hub_service.wire.program_schemas import MissingOutput
 
 
@@ -358,7 +358,7 @@ def test_line_of_megabytes_is_ended_though_it_comes_in_parts(job):
 
     pieces = found.split(b"\n")
     assert sum(map(len, pieces)) == 2_500_000
-    assert max(map(len, pieces)) <= LONGEST_LINE_BYTES
+    assert max(map(len, pieces)) <= MAX_LINE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_ten_megabytes_of_anything_take_little_memory(job, text):
         log = WorkerLog(job, 0)
         told = 0
         while (chunk := log.next_chunk()) is not None:
-            assert len(chunk.lines) <= 2 * LONGEST_LINE_BYTES
+            assert len(chunk.lines) <= 2 * MAX_LINE_BYTES
             told += len(chunk.lines.replace(b"\n", b""))
         if (rest := log.rest()) is not None and text in "x\0":
             told += len(rest.lines) - 1
@@ -420,7 +420,7 @@ def test_ten_megabytes_of_anything_take_little_memory(job, text):
         tracemalloc.stop()
 
     assert told == len((text * (10_000_000 // len(text))).replace("\n", ""))
-    assert peak < 8 * LONGEST_LINE_BYTES
+    assert peak < 8 * MAX_LINE_BYTES
 
 
 def test_after_a_tail_of_nothing_only_what_is_new_is_read(job):

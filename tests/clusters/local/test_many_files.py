@@ -113,7 +113,7 @@ def look():
         pass
 
 def say():
-    print("more" if count.more else "no more", flush=True)
+    print("more" if count.is_exceeded else "no more", flush=True)
 
 make(own, 50)
 look()
@@ -125,8 +125,8 @@ make(own, 50)
 look()
 say()
 make(own, 1)
-file_count.COUNTED_EVERY_S = 0.01     # others may have removed one from the disk
-while not count.more:
+file_count.FULL_COUNT_EVERY_S = 0.01     # others may have removed one from the disk
+while not count.is_exceeded:
     look()
 say()
 """
@@ -162,7 +162,7 @@ who = {"uid": int(uid), "gid": int(gid), "user": user}
 count = file_count.FileCount({**who, "own_directory": own, "most_files": 2})
 while not count.poll():
     pass
-print("more" if count.more else "no more", flush=True)
+print("more" if count.is_exceeded else "no more", flush=True)
 """
 
 

@@ -95,7 +95,7 @@ def test_a_fork_that_fails_is_no_end_of_the_supervisor():
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     why = "cannot start train: Resource temporarily unavailable"
-    assert told == f"{worker_start.Started(0, why, lacks_room=True)!r}\n"
+    assert told == f"{worker_start.StartOutcome(0, why, lacks_room=True)!r}\n"
 
 
 SUPERVISES = """

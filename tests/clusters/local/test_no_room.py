@@ -98,7 +98,7 @@ def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
         start.stop()
         eventually(lambda: has_ended(worker))
 
-    assert ExitStatus(143, told=True) == start.ending()
+    assert ExitStatus(143, stop_requested=True) == start.ending()
 
 
 def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, tmp_path):
@@ -151,7 +151,7 @@ def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eve
 
     start.stop()
 
-    assert ExitStatus(None, told=True) == start.ending()
+    assert ExitStatus(None, stop_requested=True) == start.ending()
 
 
 @pytest.mark.mounts

@@ -327,7 +327,7 @@ print(json.dumps(started))
 """
 
 
-def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.Started:
+def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.StartOutcome:
     """Start a worker of ana as a supervisor does; return the outcome after its end."""
     everything: dict[str, Any] = {
         "command": ["true"],
@@ -343,13 +343,13 @@ def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.Start
         text=True,
         check=True,
     )
-    return worker_start.Started(*json.loads(ran.stdout))
+    return worker_start.StartOutcome(*json.loads(ran.stdout))
 
 
 def spawner(home: Path, **settings: Any) -> RunaiLocalSpawner:
     user, cmd = SimpleNamespace(name="ana"), ["/bin/sh"]
     found = RunaiLocalSpawner(user=user, system_users=True, **{"cmd": cmd, **settings})
-    found._looked_up = UnixAccount("ana", home, ANA, ANA, groups=(ANA,))
+    found._start_account = UnixAccount("ana", home, ANA, ANA, groups=(ANA,))
     return found
 
 

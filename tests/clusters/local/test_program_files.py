@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.processes.program_files import MOST_BYTES, named_files, read_code
+from runai.hub_service.processes.program_files import MAX_BYTES, named_files, read_code
 
 SHA1, SHA256 = "a" * 40, "b" * 64
 
@@ -47,17 +47,17 @@ def test_command_names_programs_and_configurations(command, named):
 
 
 def test_digest_is_that_of_sha256sum_and_links_are_followed(tmp_path):
-    (tmp_path / "real").write_bytes(b"x" * MOST_BYTES)
+    (tmp_path / "real").write_bytes(b"x" * MAX_BYTES)
     (tmp_path / "train.py").symlink_to("real")
 
-    digest = hashlib.sha256(b"x" * MOST_BYTES).hexdigest()
+    digest = hashlib.sha256(b"x" * MAX_BYTES).hexdigest()
     assert read_code(str(tmp_path), ["train.py"])["files"] == {"train.py": digest}
     assert read_code("/", [f"{tmp_path}/train.py"])["files"] == {f"{tmp_path}/train.py": digest}
 
 
 def large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
 
 
 @pytest.mark.parametrize(

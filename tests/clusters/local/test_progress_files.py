@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runai.hub_service.clusters.local.files.progress_files import (
-    MOST_BYTES,
+    MAX_BYTES,
     ProgressFile,
     ProgressFiles,
 )
@@ -61,11 +61,11 @@ def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
     files.poll([of(tmp_path, phase="runs")], NAMES)
-    assert not files.rests("vision/e", "ended")
+    assert not files.is_cached("vision/e", "ended")
     files.poll([of(tmp_path, phase="ended")], NAMES)
     (tmp_path / "progress.json").unlink()
 
-    assert files.rests("vision/e", "ended")
+    assert files.is_cached("vision/e", "ended")
     assert files.poll([], NAMES) == READ
     assert files.poll([of(tmp_path, phase="runs again")], NAMES) == {}
 
@@ -76,7 +76,7 @@ def test_progress_files_forget_workloads_that_are_gone(tmp_path):
     files.poll([of(tmp_path)], NAMES)
 
     assert files.poll([], set()) == {}
-    assert not files.rests("vision/e", 1)
+    assert not files.is_cached("vision/e", 1)
 
 
 def test_look_at_one_job_reads_only_that_job_and_keeps_cached_progress(tmp_path):
@@ -96,7 +96,7 @@ def _link(folder: Path) -> None:
 
 
 def _too_long(folder: Path) -> None:
-    write(folder, {"metrics": {"loss": 0.5}, "parameters": {"a": "x" * MOST_BYTES}})
+    write(folder, {"metrics": {"loss": 0.5}, "parameters": {"a": "x" * MAX_BYTES}})
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_session_and_job_of_a_unix_account_get_the_files_that_it_can_read(
         user=SimpleNamespace(name="pat"), system_users=True, shell_environment=shell
     )
 
-    spawner._looked_up = account
+    spawner._start_account = account
 
     job = account.environment()
     session = spawner.inherited_environment()

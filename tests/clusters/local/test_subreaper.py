@@ -83,7 +83,7 @@ def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventua
     os.waitpid(start.pid, 0)
 
     assert None is start.attempt.ending()
-    assert ExitStatus(-15, told=True) == start.attempt.left_behind()
+    assert ExitStatus(-15, stop_requested=True) == start.attempt.left_behind()
 
 
 def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_path, eventually):
@@ -100,7 +100,7 @@ def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_
     supervisor.kill()
     os.waitpid(start.pid, 0)
 
-    assert ExitStatus(143, told=True) == start.attempt.left_behind()
+    assert ExitStatus(143, stop_requested=True) == start.attempt.left_behind()
 
 
 def test_without_its_witness_the_supervisor_goes_on(start, tmp_path, eventually):

@@ -78,7 +78,7 @@ def test_a_worker_that_obeys_ends_in_its_own_way(start, eventually):
 
     start.stop()
 
-    assert ExitStatus(143, told=True) == start.ending()
+    assert ExitStatus(143, stop_requested=True) == start.ending()
     assert start.output().endswith("saved\n")
 
 
@@ -107,7 +107,7 @@ def test_a_worker_that_ignores_it_is_killed_with_all_it_started(start, eventuall
 
     start.stop()
 
-    assert ExitStatus(-9, told=True, killed=True) == start.ending()
+    assert ExitStatus(-9, stop_requested=True, killed=True) == start.ending()
     assert start.exit_file()["killed"]
     pids = [int(word) for word in start.output().split() if word.isdigit()]
     assert len(pids) == 3

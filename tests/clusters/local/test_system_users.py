@@ -58,7 +58,7 @@ async def test_job_has_the_groups_of_its_account_and_none_of_the_platforms(lab):
 
 def test_session_has_the_groups_of_its_account(unix, tmp_path):
     spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
-    spawner._looked_up = asyncio.run(unix.directory(tmp_path).account("ana"))
+    spawner._start_account = asyncio.run(unix.directory(tmp_path).account("ana"))
     become = spawner.make_preexec_fn("ana")
     read, write = os.pipe()
 

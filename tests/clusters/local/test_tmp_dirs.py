@@ -15,9 +15,14 @@ import pytest
 
 from labs import LocalLab, local_lab, plan, resize, start
 from runai.hub_service.cli.doctor.platform_checks import check_tmp_dirs
-from runai.hub_service.clusters.local.supervisor.supervisor import hold
+from runai.hub_service.clusters.local.supervisor.supervisor import lock_tmp_dir
 from runai.hub_service.processes.folder_lock import locked
-from runai.hub_service.processes.tmp_dirs import MOST_BYTES, USUAL, TmpDirs, is_of_one
+from runai.hub_service.processes.tmp_dirs import (
+    DEFAULT_BASE,
+    MAX_PATH_BYTES,
+    TmpDirs,
+    is_in_tmp_dir,
+)
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from unix_accounts import UIDS, accounts, as_user
 from waiting import eventually, eventually_async
@@ -122,9 +127,9 @@ class TestPath:
     def test_leaves_a_socket_of_ray_its_room_whatever_the_names(self, dirs, name):
         path = dirs.make(name)
 
-        assert len(os.fsencode(path)) <= MOST_BYTES == 107 - len("/") - 72
+        assert len(os.fsencode(path)) <= MAX_PATH_BYTES == 107 - len("/") - 72
         assert len(os.fsencode(f"{path}{BELOW}")) <= 107
-        assert is_of_one(str(path))
+        assert is_in_tmp_dir(str(path))
         dirs.remove(name)
 
     def test_lies_below_the_platforms_own_short_tmpdir(self, short, tmp_path):
@@ -145,7 +150,7 @@ class TestPath:
         given = given.format(long=tmp_path, short=short)
         dirs = TmpDirs(tmp_path, environ={"TMPDIR": given})
 
-        assert dirs.make("a").parent.parent == USUAL
+        assert dirs.make("a").parent.parent == DEFAULT_BASE
         dirs.remove("a")
 
     @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ class TestPath:
         short.chmod(mode)
         dirs = TmpDirs(tmp_path, for_all=for_all, environ={"TMPDIR": str(short)})
 
-        assert dirs.make("a").parent.parent == USUAL
+        assert dirs.make("a").parent.parent == DEFAULT_BASE
         dirs.remove("a")
 
     def test_follows_a_changed_tmpdir_when_nothing_uses_the_old_one(self, short, dirs, tmp_path):
@@ -183,7 +188,7 @@ class TestPath:
         ],
     )
     def test_is_recognised_by_its_form(self, path, is_ours):
-        assert is_of_one(path) is is_ours
+        assert is_in_tmp_dir(path) is is_ours
 
 
 class TestFolder:
@@ -303,7 +308,7 @@ class TestSweep:
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            lock = locked(path) if use == "lock" else hold("")
+            lock = locked(path) if use == "lock" else lock_tmp_dir("")
             try:
                 TmpDirs(tmp_path, environ={}).sweep(["a"] if use == "row" else [])
                 assert (path.exists(), other.exists()) == (True, False)
@@ -455,7 +460,7 @@ class TestJobs:
 
         found = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
         assert (found == given) is is_kept
-        assert is_of_one(found) is not is_kept
+        assert is_in_tmp_dir(found) is not is_kept
 
     @as_root
     async def test_of_system_users_is_their_accounts(self, short):

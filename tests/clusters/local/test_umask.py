@@ -242,6 +242,6 @@ async def test_members_write_to_each_others_files_in_a_project_folder(
 def in_notebook(person: UnixAccount, script: str) -> bool:
     """Run a script as the spawner runs a server; return True if it succeeds."""
     spawner = RunaiLocalSpawner(user=SimpleNamespace(name=person.user), system_users=True)
-    spawner._looked_up = person
+    spawner._start_account = person
     setup = spawner.make_preexec_fn(person.user)
     return subprocess.run(["sh", "-c", script], preexec_fn=setup, check=False).returncode == 0

@@ -101,7 +101,7 @@ def test_sessions_and_jobs_of_a_user_have_the_same_name_and_home(
     )
 
     if system_users:
-        spawner._looked_up = account
+        spawner._start_account = account
 
     session, job = spawner.user_env({}), account.environment()
 

@@ -120,7 +120,7 @@ def test_any_text_of_a_user_comes_back(path):
         row = _row(source=source, env=env)
         store.save([row])
         assert [row] == list(store.rows())
-        store.save(gone=[row.id])
+        store.save(deleted=[row.id])
 
     comes_back()
     store.close()
@@ -143,7 +143,7 @@ def test_a_forgotten_workload_takes_its_history_along(path):
     store.save([row], events=[(row.id, line)])
     assert [line] == list(store.history(row.id))
 
-    store.save(gone=[row.id])
+    store.save(deleted=[row.id])
 
     assert (list(store.rows()), list(store.history(row.id))) == ([], [])
     store.close()
@@ -174,7 +174,7 @@ def test_projects_come_back_oldest_first_with_their_age(path):
     store.save(projects=[changed])
 
     assert [changed, new] == list(store.projects())
-    store.save(gone_projects=["z"])
+    store.save(deleted_projects=["z"])
     assert [new] == list(store.projects())
     store.close()
 
@@ -221,7 +221,7 @@ def test_however_many_are_stored_changed_and_forgotten_at_once(path, many):
     changed = [started(row, [grant], now=2.0, master_port=5).row for row in rows[: many // 2]]
     store.save([row for row in changed if row is not None])
     gone = [row.id for row in rows[-(many // 3 + 1) :]]
-    store.save(gone=gone)
+    store.save(deleted=gone)
     store.close()
 
     store = SqliteStore(path)

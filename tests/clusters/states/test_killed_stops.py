@@ -7,8 +7,8 @@ from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWor
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 
 RECLAIMED = StateReason("reclaimed", "reclaimed")
-KILLED = ExitStatus(-9, told=True, killed=True)
-BY_ITSELF = ExitStatus(143, told=True)
+KILLED = ExitStatus(-9, stop_requested=True, killed=True)
+BY_ITSELF = ExitStatus(143, stop_requested=True)
 
 
 def of(step: Transition) -> StoredWorkload:

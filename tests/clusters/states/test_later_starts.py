@@ -31,8 +31,8 @@ ENDINGS = {
     "signal": (ExitStatus(-11), True),
     "ended by its supervisor": (ExitStatus(-9, text="had more than 4096 processes"), True),
     "lost": (ExitStatus(None, lost=True), True),
-    "stopped": (ExitStatus(143, told=True), True),
-    "stopped before it began": (ExitStatus(None, told=True), False),
+    "stopped": (ExitStatus(143, stop_requested=True), True),
+    "stopped before it began": (ExitStatus(None, stop_requested=True), False),
     "no account": (ExitStatus(None, text="ana has no account"), False),
     "no working directory": (ExitStatus(126, text="cannot start"), False),
 }
@@ -78,7 +78,7 @@ def test_exit_code_0_in_a_stop_says_so(stop, told):
     if stop == "suspend":
         row = of(user_actions.suspended(row, by="ana", now=3))
 
-    step = lifecycle.exited(row, 0, ExitStatus(0, told=bool(stop)), now=4)
+    step = lifecycle.exited(row, 0, ExitStatus(0, stop_requested=bool(stop)), now=4)
 
     record = of(step).record
     assert record.state == "succeeded"

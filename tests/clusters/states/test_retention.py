@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from labs import Clock, local_lab, plan, start
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.clusters.states.retention import Finished, RetentionPolicy
+from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
-RULES = RetentionPolicy(for_s=1000.0, most=4, at_least_s=10.0)
+RULES = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ RULES = RetentionPolicy(for_s=1000.0, most=4, at_least_s=10.0)
     ],
 )
 def test_which_goes_next_and_when(ended, next_):
-    finished = Finished(RULES)
+    finished = FinishedWorkloads(RULES)
     for one in ended.split():
         user, at = one.split(":")
         finished.add(f"{user}/{at}", user, float(at))
@@ -48,7 +48,7 @@ def test_which_goes_next_and_when(ended, next_):
 @given(st.integers(0, 2**32))
 def test_retention_drops_only_jobs_of_the_user_that_floods(seed):
     dice = random.Random(seed)
-    finished = Finished(RetentionPolicy(for_s=1e9, most=30, at_least_s=0.0))
+    finished = FinishedWorkloads(RetentionPolicy(max_age_s=1e9, max_finished=30, min_age_s=0.0))
     users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
     flood = {f"ana/{n}": "ana" for n in range(100)}
     names = [*users, *flood]
@@ -80,7 +80,7 @@ class Lab:
     def opened(self) -> SimulatedCluster:
         devices = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
         return SimulatedCluster(
-            {"box": devices}, clock=lambda: self.now, store=self.store, keeping=self.keeping
+            {"box": devices}, clock=lambda: self.now, store=self.store, retention=self.keeping
         )
 
     async def ends(self, name: str, user: str = "ana") -> str:
@@ -122,7 +122,7 @@ async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay
 
 
 async def test_retention_never_drops_waiting_or_running_workloads():
-    lab = Lab(RetentionPolicy(for_s=10.0, most=0, at_least_s=0.0))
+    lab = Lab(RetentionPolicy(max_age_s=10.0, max_finished=0, min_age_s=0.0))
     await lab.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "runs", "ana", "job", ("true",))
     await lab.cluster.submit([spec])
@@ -190,7 +190,7 @@ SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 )
 async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(tmp_path, script, kept):
     clock = Clock()
-    rules = RetentionPolicy(for_s=60.0)
+    rules = RetentionPolicy(max_age_s=60.0)
     async with local_lab(tmp_path, clock, keeping=rules) as lab:
         spec = lab.job("exp", command=("sh", "-c", script))
         await lab.cluster.submit([spec])

@@ -50,7 +50,7 @@ def half_begun(**options) -> Any:
     return after(lifecycle.running(starting(2, **options), 0, Process(100, 1), now=2))
 
 
-TOLD = ExitStatus(None, told=True)
+TOLD = ExitStatus(None, stop_requested=True)
 
 
 def ended(row: Any, ending=TOLD) -> Any:

@@ -48,7 +48,7 @@ def passes(row: StoredWorkload, now: float) -> Transition | None:
 
 
 def exits(code: int | None, *, told: bool = False, lost: bool = False) -> Step:
-    ending = ExitStatus(code, told=told, lost=lost)
+    ending = ExitStatus(code, stop_requested=told, lost=lost)
     return lambda row, now: lifecycle.exited(row, 0, ending, now=now)
 
 

@@ -42,7 +42,7 @@ def paused(row: StoredWorkload, *codes: int | None, suspend: bool = False) -> St
         else lifecycle.stopped(row, workers, reason, now=3)
     )
     for index, code in enumerate(codes):
-        row = of(lifecycle.exited(row, index, ExitStatus(code, told=True), now=4))
+        row = of(lifecycle.exited(row, index, ExitStatus(code, stop_requested=True), now=4))
     return row
 
 
@@ -119,7 +119,7 @@ def test_each_worker_that_began_is_examined(codes: Sequence[int | None], stops):
 
 @pytest.mark.parametrize(
     "ending",
-    [ExitStatus(0, told=True), ExitStatus(3), ExitStatus(None, lost=True)],
+    [ExitStatus(0, stop_requested=True), ExitStatus(3), ExitStatus(None, lost=True)],
     ids=["finished", "failed", "lost"],
 )
 def test_end_that_is_no_pause_is_not_examined(ending):

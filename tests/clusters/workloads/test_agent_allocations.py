@@ -8,7 +8,7 @@ import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.states.state import StoredWorkload
-from runai.hub_service.clusters.workloads.agent_allocations import Allocations
+from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.model.records import (
     Process,
     WorkerRecord,
@@ -34,7 +34,7 @@ def row(*workers: WorkerRecord) -> StoredWorkload:
 
 
 def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
-    drawn, first, second = Allocations(), row(worker(0)), row(worker(1))
+    drawn, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
     before = drawn.of("lab", DEVICES, [first, second])
     stops = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
@@ -55,7 +55,7 @@ def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     ],
 )
 def test_only_workers_that_run_on_the_node_are_told(again, names):
-    drawn = Allocations()
+    drawn = AgentAllocations()
     drawn.of("lab", DEVICES, [row(worker(0), worker(1))])
     for _ in range(2):
         found = drawn.of("lab", DEVICES, [again] if again else [])
@@ -64,18 +64,18 @@ def test_only_workers_that_run_on_the_node_are_told(again, names):
 
 
 def test_each_node_has_its_own():
-    drawn, one = Allocations(), row(worker(0), worker(1, node="far"))
+    drawn, one = AgentAllocations(), row(worker(0), worker(1, node="far"))
     for _ in range(2):
         assert [a.worker for a in drawn.of("lab", DEVICES, [one])] == ["vision/a-0"]
         assert [a.worker for a in drawn.of("far", DEVICES, [one])] == ["vision/a-1"]
 
 
 def test_all_are_drawn_anew_after_the_clock_was_set_and_for_other_devices():
-    drawn, one = Allocations(), row(worker(0))
+    drawn, one = AgentAllocations(), row(worker(0))
 
     def told(booted, devices=DEVICES):
         (found,) = drawn.of(
-            "lab", devices, [one], booted=booted, told=lambda p: replace(p, created=booted)
+            "lab", devices, [one], booted=booted, convert=lambda p: replace(p, created=booted)
         )
         return found
 

@@ -54,7 +54,7 @@ async def cluster_with(
 
 def with_all_elements(seen: Snapshot, specs: Sequence[WorkloadSpec]) -> Snapshot:
     """Return a snapshot with each element of each array."""
-    rows = [row for spec in specs for row in rows_of(spec, now=0.0, most=spec.array or 1)]
+    rows = [row for spec in specs for row in rows_of(spec, now=0.0, max_elements=spec.array or 1)]
     every = (workload_for_core(row) for row in rows)
     return replace(seen, workloads=tuple(drawn for drawn in every if drawn is not None))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
-from runai.hub_service.scheduler import Index, changes_between, decide
+from runai.hub_service.scheduler import ClusterIndex, changes_between, decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
@@ -61,7 +61,7 @@ async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
     """The scheduler sees no change, and gives the same reason."""
     cluster, _ = await queued()
     before_suspension = await cluster.observe()
-    index = Index(before_suspension)
+    index = ClusterIndex(before_suspension)
     for _ in range(2):
         await cluster.apply(decide(index))
     before = await cluster.workload("vision/exp-7")
@@ -150,7 +150,7 @@ def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(happens
                 kept.append((there, list(there)))
 
         found = await cluster.workloads()
-        assert list(found) == [row.record for row in cluster._rows.values()]
+        assert list(found) == [row.record for row in cluster._index.values()]
         assert all(list(listed) == then for listed, then in kept)
         assert await cluster.workloads() is found
 

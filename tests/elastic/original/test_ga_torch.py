@@ -103,7 +103,7 @@ def test_a_sum_is_the_originals():
 
 
 def test_the_mean_is_announced_once(caplog, monkeypatch):
-    monkeypatch.setattr("runai.utils.notices._SAID", set())
+    monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     for _ in range(2):
         optim.Optimizer(torch.optim.SGD(linear().parameters()), 4)
 

@@ -66,7 +66,7 @@ def wrapped(optimizer):
 
 
 def test_a_schedule_stepped_within_an_update_is_noticed_once(caplog, monkeypatch):
-    monkeypatch.setattr("runai.utils.notices._SAID", set())
+    monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     weights_after(
         lambda p: torch.optim.SGD(p, lr=1),
         [1] * 8,

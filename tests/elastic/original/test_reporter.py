@@ -67,7 +67,7 @@ def gateway(monkeypatch):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Reset the reporter's state; the test runs outside the platform unless it sets that up."""
-    monkeypatch.setattr("runai.utils.notices._SAID", set())
+    monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     monkeypatch.delenv("RUNAI_CHECKPOINT_DIR", raising=False)
     monkeypatch.setattr(push, "failures", 0)
     yield

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from runai.hub_service.api.auth.authentication import Authenticator, SharedTokens
+from runai.hub_service.api.auth.authentication import Authenticator, SharedTokenAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.processes.accounts.account_directory import OTHER_PERSON, READ_FOR_S
@@ -47,7 +47,7 @@ def sent_with(token: str, method: str = "GET", path: str = "/") -> Request:
 async def test_changes_and_secrets_need_a_comparison_of_now(tmp_path, method, path, is_answered):
     with accounts() as there:
         directory = there.directory(tmp_path / "data", clock=lambda: 1000.0)
-        tokens = SharedTokens(HUB_TOKEN, {}, Named(), directory)
+        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, Named(), directory)
         await directory.account("ana")
         await tokens.actor(sent_with("ana"))
         there.answer("ana", there.entry("ana", uid=60_001))
@@ -76,7 +76,7 @@ async def test_a_user_with_another_uid_is_refused_within_a_minute(
     now = [1000.0]
     with accounts() as there:
         directory = there.directory(tmp_path / "data", clock=lambda: now[0], within_s=2)
-        tokens = SharedTokens(HUB_TOKEN, {}, Named(), directory)
+        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, Named(), directory)
         await directory.account("ana")
         if not is_first:
             await tokens.actor(sent_with("ana"))
@@ -95,7 +95,9 @@ async def test_a_user_with_another_uid_is_refused_within_a_minute(
 @pytest.mark.parametrize("name", ["sue", "root@example.org"])
 async def test_a_user_without_an_account_is_admitted(tmp_path: Path, name: str):
     with accounts() as there:
-        tokens = SharedTokens(HUB_TOKEN, {}, Named(), there.directory(tmp_path / "data"))
+        tokens = SharedTokenAuthenticator(
+            HUB_TOKEN, {}, Named(), there.directory(tmp_path / "data")
+        )
 
         assert (await tokens.actor(sent_with(name))).name == name
 
@@ -109,7 +111,7 @@ async def test_the_platforms_own_processes_have_no_account(tmp_path: Path, token
         directory = there.directory(tmp_path / "data")
         await directory.account("ana")
         there.answer("ana", there.entry("ana", uid=60_001))
-        tokens = SharedTokens(HUB_TOKEN, {"ana": NODE_TOKEN}, Named(), directory)
+        tokens = SharedTokenAuthenticator(HUB_TOKEN, {"ana": NODE_TOKEN}, Named(), directory)
 
         assert (await tokens.actor(sent_with(token))).kind == kind
 
@@ -133,7 +135,7 @@ async def test_uid_of_a_workload_is_named_if_it_is_not_its_users_any_more(
         there.answer("ana", there.entry("ana", uid=60_000))
         await directory.account("ana")
         for uid in taken:
-            directory.known.take_uid("ana", uid)
+            directory.known_accounts.take_uid("ana", uid)
         there.answer("ana", {"local": False} if now is None else there.entry("ana", uid=now))
         record: Any = SimpleNamespace(spec=SimpleNamespace(user="ana"), account_uid=submitted)
         platform: Any = SimpleNamespace(accounts=directory)

@@ -16,7 +16,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.model.workload_spec import Site, workload_spec
+from runai.hub_service.model.workload_spec import SubmissionContext, workload_spec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 from runai.hub_service.wire.elastic_messages import Target
@@ -28,7 +28,7 @@ VISION = ProjectSpec("vision", limit=MilliGpu(3000))
 
 def stored(**asked: Any) -> WorkloadSpec:
     request = SubmitRequest(command=["train"], elastic=True, **asked)
-    site = Site({"vision": VISION}, [], 16_000, most_devices=4)
+    site = SubmissionContext({"vision": VISION}, [], 16_000, most_devices=4)
     return workload_spec(request, user="ana", project=VISION, site=site)
 
 
@@ -68,7 +68,12 @@ def test_impossible_guaranteed_workers_are_refused_by_name(asked, named):
         command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **asked}
     )
     with pytest.raises(InvalidRequest, match=named):
-        workload_spec(request, user="ana", project=ProjectSpec("vision"), site=Site({}, [], 16_000))
+        workload_spec(
+            request,
+            user="ana",
+            project=ProjectSpec("vision"),
+            site=SubmissionContext({}, [], 16_000),
+        )
 
 
 def test_only_what_it_needs_at_least_counts_against_the_limit():

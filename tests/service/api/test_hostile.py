@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from runai.hub_service.api.services.event_stream import CHECK_EVERY_S, with_signs_of_life
+from runai.hub_service.api.services.event_stream import CHECK_EVERY_S, with_heartbeats
 from runai.hub_service.model.records import StateReason
 from runai.hub_service.processes.log_lines import JsonLines, LogLines
 from runai.hub_service.wire.errors import Unauthenticated
@@ -298,7 +298,7 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
 
     The stream checks its reader after 20 s, and the hub's answer is cached for 30 s.
     """
-    from runai.hub_service.api.auth.hub_auth import KEEP_S
+    from runai.hub_service.api.auth.hub_auth import CACHE_TTL_S
 
     now = 0.0
 
@@ -320,11 +320,11 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
     )
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.time.monotonic", lambda: now)
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.asyncio.wait", wait)
-    signs = [s async for s in with_signs_of_life(silent(), b":", check, asyncio.Event())]
+    signs = [s async for s in with_heartbeats(silent(), b":", check, asyncio.Event())]
 
     assert now == CHECK_EVERY_S - sooner
     assert len(signs) == silences
-    assert now + KEEP_S <= 60
+    assert now + CACHE_TTL_S <= 60
 
 
 def test_a_log_record_begins_one_line_whatever_is_in_it():

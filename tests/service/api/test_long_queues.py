@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.services.submit import DRAWN
-from runai.hub_service.api.views.overview_views import SHOWN_OWN, SHOWN_WAITING
+from runai.hub_service.api.services.submit import MAX_LISTED_ELEMENTS
+from runai.hub_service.api.views.overview_views import MAX_OWN_WAITING, MAX_WAITING
 from runai.hub_service.client import client
 from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.model.records import WorkloadSpec
@@ -33,35 +33,35 @@ async def queued(simulated: Any, many: int) -> None:
 
 async def test_an_overview_lists_the_first_of_a_long_queue_and_counts_the_rest(simulated):
     mia = await simulated.client("mia")
-    many = SHOWN_WAITING + MORE
+    many = MAX_WAITING + MORE
     await queued(simulated, many)
     await mia.submit(SubmitRequest(name="last", gpus=1, command=["train"]))
 
     seen = await mia.overview()
 
     waits = [w for w in seen.workloads if w.state == "queued"]
-    assert len(waits) == SHOWN_WAITING
+    assert len(waits) == MAX_WAITING
     assert waits[-1].name == "last"
     (project,) = [p for p in seen.projects if p.name == "vision"]
-    assert seen.waiting_left_out == project.waiting - SHOWN_WAITING > 0
+    assert seen.waiting_left_out == project.waiting - MAX_WAITING > 0
     assert any(note.startswith(f"{seen.waiting_left_out} more wait") for note in seen.notes)
     assert len(await mia.workloads()) == many + 1
 
 
 async def test_ones_own_are_listed_beyond_that(simulated):
     ana = await simulated.client("ana")
-    await queued(simulated, SHOWN_WAITING + MORE)
+    await queued(simulated, MAX_WAITING + MORE)
     await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
     seen = await ana.overview()
 
-    assert SHOWN_OWN > SHOWN_WAITING + MORE
-    assert (len(seen.workloads), seen.waiting_left_out) == (SHOWN_WAITING + MORE + 1, 0)
+    assert MAX_OWN_WAITING > MAX_WAITING + MORE
+    assert (len(seen.workloads), seen.waiting_left_out) == (MAX_WAITING + MORE + 1, 0)
 
 
 async def test_outsider_overview_omits_the_project_queue(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
-    await queued(simulated, SHOWN_WAITING + MORE)
+    await queued(simulated, MAX_WAITING + MORE)
     await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
     seen = await out.overview()
@@ -114,12 +114,14 @@ async def test_a_token_that_no_page_has_given_is_refused_by_name(simulated, toke
 @pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
 async def test_the_answer_to_an_array_names_all_and_shows_the_first(simulated, dry_run):
     ana = await simulated.client("ana")
-    many = DRAWN + 1
+    many = MAX_LISTED_ELEMENTS + 1
     wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
 
     told = await ana.submit(wish, dry_run=dry_run)
 
-    assert [w.name for w in told.workloads] == [f"exp-{index}" for index in range(DRAWN)]
+    assert [w.name for w in told.workloads] == [
+        f"exp-{index}" for index in range(MAX_LISTED_ELEMENTS)
+    ]
     assert (told.array, told.count, told.dry_run) == ("vision/exp", many, dry_run)
     assert told.ids() == [f"vision/exp-{index}" for index in range(many)]
     assert all(" waits: " in note for note in told.notes)

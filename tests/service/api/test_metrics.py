@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
-from runai.hub_service.api.metrics.counters import ServiceCounts
+from runai.hub_service.api.metrics.counters import ServiceCounters
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Cycle
 from runai.hub_service.model.device import Device
@@ -213,7 +213,7 @@ def test_stops_and_moves_are_counted_by_their_rule():
         Move(workload="b", worker="b-0", node="n", devices=(), reason=why("consolidated", "R10")),
     )
     registry = CollectorRegistry()
-    ServiceCounts(registry).count(Cycle(plan=Plan(decisions=decisions)))
+    ServiceCounters(registry).count(Cycle(plan=Plan(decisions=decisions)))
 
     counts = {
         (kind, rule): registry.get_sample_value("runai_stops_total", {"kind": kind, "rule": rule})

@@ -24,7 +24,7 @@ from runai.hub_service.api.pages.page_parts import (
     life,
     project_rows,
     quota_of_all,
-    shown_workload,
+    workload_values,
 )
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
@@ -283,7 +283,7 @@ def test_every_page_links_to_the_home_of_its_hub(prefix, home):
 
 def test_utilization_of_a_workload_is_a_percentage_of_its_allocation():
     parts: Any = templates("/").get_template("parts.html").module
-    view = shown_workload(
+    view = workload_values(
         WorkloadView(
             id="vision/a",
             project="vision",

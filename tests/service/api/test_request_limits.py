@@ -20,10 +20,10 @@ from runai.hub_service.api.middleware.request_limits import (
     BUSY_S,
     JITTER,
     MOST_KNOWN,
-    STRANGERS,
+    UNKNOWN_RATE_FACTOR,
     WINDOW_S,
     Allowance,
-    Callers,
+    CallerLimits,
     RequestLimits,
     credential_of,
 )
@@ -45,15 +45,15 @@ def clock(monkeypatch):
     return clock
 
 
-def callers(**allowed: int) -> Callers:
+def callers(**allowed: int) -> CallerLimits:
     """Return the limits, with every user's credential already identified."""
-    here = Callers(Allowance(**allowed))
+    here = CallerLimits(Allowance(**allowed))
     for who in (ANA, MIA, BO):
         here.store(who, f"user {who.decode()}", exempt=False)
     return here
 
 
-def calls(of: Callers, who: bytes, many: int) -> int:
+def calls(of: CallerLimits, who: bytes, many: int) -> int:
     """Make the given number of calls one after the other; return how many were accepted."""
     let_in = 0
     for _ in range(many):
@@ -122,10 +122,10 @@ def test_submissions_of_all_users_share_one_limit():
 
 
 def test_unknown_credentials_share_one_rate(clock):
-    here = Callers(Allowance(calls_per_s=RATE))
-    made_up = [str(n).encode() for n in range(2 * STRANGERS * BURST)]
+    here = CallerLimits(Allowance(calls_per_s=RATE))
+    made_up = [str(n).encode() for n in range(2 * UNKNOWN_RATE_FACTOR * BURST)]
 
-    assert sum(calls(here, one, 1) for one in made_up) == STRANGERS * BURST
+    assert sum(calls(here, one, 1) for one in made_up) == UNKNOWN_RATE_FACTOR * BURST
     here.store(ANA, "user ana", exempt=False)
     assert calls(here, ANA, 2 * BURST) == BURST
 
@@ -148,7 +148,7 @@ def test_the_credentials_that_are_remembered_are_bounded():
     ],
 )
 async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams, begun):
-    here, seen, go = Callers(), Counter[str](), asyncio.Event()
+    here, seen, go = CallerLimits(), Counter[str](), asyncio.Event()
 
     async def app(scope, receive, send):
         seen[scope["path"]] += 1
@@ -192,7 +192,7 @@ def allowed(simulated, monkeypatch, clock):
     """Allow each identified user the given number of calls a second."""
     found = simulated.platform.callers
     monkeypatch.setattr(found, "allowance", Allowance(calls_per_s=RATE))
-    monkeypatch.setattr(request_limits, "HELD_S", 0.01)
+    monkeypatch.setattr(request_limits, "REFUSAL_DELAY_S", 0.01)
     for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
         shown = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
         found.store(shown, f"{kind} {who}", exempt=kind != "user")

@@ -26,7 +26,7 @@ class Hub:
         self.answers = asyncio.Event()
         self.error: Exception | None = None
         self.once = SingleFlight[str](
-            at_once=at_once, keep_s=KEEP_S, clock=self.clock, within_s=within_s
+            at_once=at_once, ttl_s=KEEP_S, clock=self.clock, within_s=within_s
         )
 
     def who(self, name: str) -> asyncio.Task[str]:

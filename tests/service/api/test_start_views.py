@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from builders import job, project, snapshot
-from runai.hub_service.api.views.start_views import REST, Ask, Forecasts
+from runai.hub_service.api.views.start_views import PAUSE_FACTOR, ForecastCall, StartForecasts
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.controller.decision_messages import Foreseen
 from runai.hub_service.controller.loop import Cycle
@@ -50,7 +50,7 @@ def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
     return Cycle(world, decide(world))
 
 
-def of(cycle: Cycle) -> Ask:
+def of(cycle: Cycle) -> ForecastCall:
     """Return a scheduler's forecast of a cycle."""
 
     async def ask() -> Foreseen:
@@ -71,7 +71,7 @@ def of(cycle: Cycle) -> Ask:
 )
 async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
     clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
-    forecasts = Forecasts(clock=lambda: next(clock, 20.0))
+    forecasts = StartForecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
     await eventually_async(lambda: forecasts.of(first, of(first)))
 
@@ -83,7 +83,7 @@ async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
 
 
 async def test_forecast_older_than_a_minute_is_computed_again():
-    forecasts = Forecasts(clock=lambda: 0.0)
+    forecasts = StartForecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
     await eventually_async(lambda: forecasts.of(first, of(first)))
     later = cycle_of(job("waits", 1), now=1061)
@@ -95,8 +95,8 @@ async def test_forecast_older_than_a_minute_is_computed_again():
 
 async def test_next_forecast_starts_after_a_pause_of_several_times_its_duration():
     asked_at = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
-    later = [5.0 + 5.0 * REST - 1]
-    forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))
+    later = [5.0 + 5.0 * PAUSE_FACTOR - 1]
+    forecasts = StartForecasts(clock=lambda: next(asked_at, later[0]))
     alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))
 
     await eventually_async(lambda: forecasts.of(alone, of(alone)))
@@ -112,7 +112,7 @@ async def test_forecast_without_an_answer_keeps_the_known_starts():
     async def none() -> Foreseen:
         raise Unavailable("the worker is new")
 
-    forecasts = Forecasts(clock=lambda: 0.0)
+    forecasts = StartForecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
     known = await eventually_async(lambda: forecasts.of(first, of(first)))
 

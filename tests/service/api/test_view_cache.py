@@ -12,16 +12,21 @@ import pytest
 from markupsafe import Markup
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.pages.page_parts import ShownDevice, ShownPart, gpus_parts
+from runai.hub_service.api.pages.page_parts import BarSegment, DeviceCard, gpus_parts
 from runai.hub_service.api.pages.templates import RowCache, templates
 from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.start_views import start_view
-from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, MeasurementTimes, ViewCache
+from runai.hub_service.api.views.view_cache import (
+    MAX_STALE_VIEWS,
+    MEASURED_FOR_S,
+    MeasurementTimes,
+    ViewCache,
+)
 from runai.hub_service.api.views.workload_queues import Queues
 from runai.hub_service.api.views.workload_views import Viewer
-from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.decision import IdleActionKind
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model.records import (
@@ -57,10 +62,10 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
 
 async def test_cache_drops_views_of_deleted_workloads(simulated):
     ana, drawn = await simulated.client("ana"), ViewCache()
-    for number in range(FEW):
+    for number in range(MAX_STALE_VIEWS):
         await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
-    assert len(queued) > FEW // 2
+    assert len(queued) > MAX_STALE_VIEWS // 2
     view = Viewer(await simulated.platform.world(), ANA).workload(queued[0])
 
     for number in range(9):  # each generation replaces the one before
@@ -69,7 +74,7 @@ async def test_cache_drops_views_of_deleted_workloads(simulated):
         for record in after:
             drawn.view(record, (True, True), None, None, None, dict, lambda: view)
 
-    assert len(drawn) <= 3 * FEW
+    assert len(drawn) <= 3 * MAX_STALE_VIEWS
 
 
 WAITS = WorkloadRecord(
@@ -183,9 +188,11 @@ async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated
     assert all(record.allocated for record in world.workloads)
 
     for second in range(5):
-        done = Do.BADGE if second % 2 else None
+        done = IdleActionKind.BADGE if second % 2 else None
         # With the same idle time, a session may have used one of its "keep" requests meanwhile.
-        idle = IdleNow(60.0 * (second // 2), done, next=Do.STOP, in_s=60.0, keeps_left=second)
+        idle = IdleNow(
+            60.0 * (second // 2), done, next=IdleActionKind.STOP, in_s=60.0, extensions_left=second
+        )
         later = replace(
             world, at=world.at + second, meter=_Grows(second), idle=lambda _id, now=idle: now
         )
@@ -245,8 +252,8 @@ async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated,
 def test_page_renders_unchanged_device_once():
     drawn: Any = templates("/").globals["drawn_device"]
     view = DeviceView(device=0, uuid="", name="A", memory_mib=8, allocated=1, simulated=True)
-    part = ShownPart(0.0, 0.5, 0.0, "build", "<ana>: 0.5 allocated", "vision/<ana>", 0.5, "<ana>")
-    shown = ShownDevice(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
+    part = BarSegment(0.0, 0.5, 0.0, "build", "<ana>: 0.5 allocated", "vision/<ana>", 0.5, "<ana>")
+    shown = DeviceCard(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
 
     first = drawn(view, shown, "here")
 

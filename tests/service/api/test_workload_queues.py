@@ -91,5 +91,5 @@ def test_the_first_of_a_queue_are_the_first_of_the_whole(
         for name, queue in all_.items():
             assert list(map(id, queues.first(name, many))) == list(map(id, queue[:many]))
         assert list(queues.first("nobody", many)) == []
-    alike = {key: len(records) for key, records in found.alike.items()}
+    alike = {key: len(records) for key, records in found.of_user_and_project.items()}
     assert sum(alike.values()) == sum(map(len, whole.of_user.values()))

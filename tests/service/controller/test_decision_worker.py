@@ -131,8 +131,8 @@ async def test_cancelled_decision_is_followed_by_a_whole_snapshot():
 
     class Noting(InlinePipe):
         def send(self, request: Request) -> None:
-            assert isinstance(request.what, Decide)
-            sent.append(type(request.what.seen))
+            assert isinstance(request.payload, Decide)
+            sent.append(type(request.payload.update))
             super().send(request)
 
     async with DecisionWorker(Noting.start) as scheduler:

@@ -53,7 +53,7 @@ class Service:
             self.ledger,
             self.controller.changes,
             self.clock,
-            seen=lambda: self.controller.last.snapshot,
+            last_snapshot=lambda: self.controller.last.snapshot,
         )
 
     def clock(self) -> float:

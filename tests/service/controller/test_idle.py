@@ -19,7 +19,7 @@ import pytest
 from runai.embedded.culler import cull_arbiter
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.enforcement.device_release import Releaser
+from runai.hub_service.agent.enforcement.device_release import DeviceReleaser
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.wire.program_schemas import ProcessReport
@@ -44,7 +44,7 @@ class Node:
 
     client: Any
     at: float
-    releaser: Releaser
+    releaser: DeviceReleaser
     source: SimulatedDevices
     allocations: list[AgentAllocation]
 
@@ -65,7 +65,9 @@ class Node:
 
 @pytest.fixture
 async def node(served, agent):
-    found = Node(agent, served.platform.clock(), Releaser(), SimulatedDevices(5, node="lab"), [])
+    found = Node(
+        agent, served.platform.clock(), DeviceReleaser(), SimulatedDevices(5, node="lab"), []
+    )
     yield found
     found.source.close()
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.controller.idle.decision import (
-    Do,
     IdleAction,
+    IdleActionKind,
     Idleness,
     Measurement,
     due_in,
@@ -29,7 +29,7 @@ class Story:
         self.rules, self.releases = rules, releases
         self.known = Idleness(0.0)
         self.at = 0.0
-        self.done: list[tuple[float, Do]] = []
+        self.done: list[tuple[float, IdleActionKind]] = []
 
     def goes(self, minutes, busy=0.0, *, on_device=True, cpu=0.0):
         end = self.at + minutes * MINUTE
@@ -38,7 +38,7 @@ class Story:
             now = Measurement(self.at, 10, busy, on_device, cpu)
             self.known, action = evaluate(self.rules, self.known, now, releases=self.releases)
             if action is not None:
-                self.done.append((self.at / MINUTE, action.do))
+                self.done.append((self.at / MINUTE, action.kind))
         return self
 
     def keeps(self):
@@ -51,47 +51,52 @@ class Story:
 STORIES = {
     "by default one is shown and told, and nothing is taken": (
         Story(IdleRules()).goes(24 * 60),
-        [(5, Do.BADGE), (20, Do.NOTIFY)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "work on the GPU begins anew": (
         Story(IdleRules()).goes(4).goes(1 / 6, busy=0.01).goes(4.5).goes(1),
-        [(4 + 1 / 6 + 5, Do.BADGE)],
+        [(4 + 1 / 6 + 5, IdleActionKind.BADGE)],
     ),
     "less than a hundredth is no work": (
         Story(IdleRules()).goes(6, busy=0.009),
-        [(5, Do.BADGE)],
+        [(5, IdleActionKind.BADGE)],
     ),
     "a project may release": (
         Story(RELEASING).goes(30),
-        [(5, Do.BADGE), (20, Do.NOTIFY), (30, Do.RELEASE)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (30, IdleActionKind.RELEASE)],
     ),
     "a project may stop": (
         Story(STOPPING, releases=False).goes(60),
-        [(5, Do.BADGE), (20, Do.NOTIFY), (60, Do.STOP)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.STOP)],
     ),
     "a job has nothing to release": (
         Story(RELEASING, releases=False).goes(90),
-        [(5, Do.BADGE), (20, Do.NOTIFY)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "30 more minutes are 30 more minutes": (
         Story(RELEASING).goes(25).keeps().goes(35),
-        [(5, Do.BADGE), (20, Do.NOTIFY), (60, Do.RELEASE)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.RELEASE)],
     ),
     "who is at work on the processor gets the time once more, once": (
         Story(RELEASING).goes(60, cpu=1.0),
-        [(5, Do.BADGE), (20, Do.NOTIFY), (30, Do.EXTEND), (60, Do.RELEASE)],
+        [
+            (5, IdleActionKind.BADGE),
+            (20, IdleActionKind.NOTIFY),
+            (30, IdleActionKind.EXTEND),
+            (60, IdleActionKind.RELEASE),
+        ],
     ),
     "what was never used is released after a quarter of an hour": (
         Story(RELEASING).goes(15, on_device=False),
-        [(5, Do.BADGE), (15, Do.RELEASE)],
+        [(5, IdleActionKind.BADGE), (15, IdleActionKind.RELEASE)],
     ),
     "what was used once is not never used": (
         Story(RELEASING).goes(1).goes(28, on_device=False),
-        [(5, Do.BADGE), (20, Do.NOTIFY)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "what is never used stays where a project releases nothing": (
         Story(IdleRules()).goes(60, on_device=False),
-        [(5, Do.BADGE), (20, Do.NOTIFY)],
+        [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "what nobody measured is not idle": (
         Story(RELEASING).goes(4).goes(600, busy=None).goes(0.5),
@@ -115,8 +120,8 @@ def test_more_time_is_given_twice_and_again_after_work():
 def test_it_is_told_what_comes_and_when():
     story = Story(RELEASING).goes(10)
 
-    assert due_in(RELEASING, story.known) == (Do.RELEASE, 20 * MINUTE)
-    assert due_in(RELEASING, story.keeps().known) == (Do.RELEASE, 50 * MINUTE)
+    assert due_in(RELEASING, story.known) == (IdleActionKind.RELEASE, 20 * MINUTE)
+    assert due_in(RELEASING, story.keeps().known) == (IdleActionKind.RELEASE, 50 * MINUTE)
     assert due_in(IdleRules(), story.known) is None
 
 
@@ -124,7 +129,7 @@ def test_the_numbers_come_with_the_decision():
     known = Idleness(0.0, idle_s=1795, used=True)
 
     assert evaluate(RELEASING, known, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
-        Do.RELEASE, 1805, 1800
+        IdleActionKind.RELEASE, 1805, 1800
     )
 
 
@@ -157,16 +162,16 @@ def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releas
         known, action = evaluate(rules, known, now, releases=releases)
         if action is None:
             continue
-        extensions += action.do is Do.EXTEND
+        extensions += action.kind is IdleActionKind.EXTEND
 
         # No action comes before its time by the wall clock, even if measurements are late, repeated
         # or out of order.
         assert action.limit_s <= now.at - idle_since or action.never_used
         assert extensions <= 1
-        if action.do is Do.RELEASE:
+        if action.kind is IdleActionKind.RELEASE:
             assert releases
             assert rules.release_s is not None
-        if action.do is Do.STOP:
+        if action.kind is IdleActionKind.STOP:
             assert rules.stop_s is not None
 
 

@@ -16,8 +16,8 @@ import pytest
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import (
-    AT_LEAST_EVERY_S,
-    LONGEST_REST_S,
+    MAX_CYCLE_INTERVAL_S,
+    MAX_PAUSE_S,
     SETTLE_S,
     Controller,
     Cycle,
@@ -108,7 +108,7 @@ def test_a_cycle_runs_at_once_and_then_every_ten_seconds(loop, cluster):
             await asyncio.sleep(25)
             return watched.at
 
-    assert loop.run_until_complete(story()) == [0.0, AT_LEAST_EVERY_S, 2 * AT_LEAST_EVERY_S]
+    assert loop.run_until_complete(story()) == [0.0, MAX_CYCLE_INTERVAL_S, 2 * MAX_CYCLE_INTERVAL_S]
 
 
 def test_a_submitted_job_runs_within_a_tenth_of_a_second(loop, cluster):
@@ -239,7 +239,7 @@ def in_time(loop: VirtualTimeLoop, seconds: float) -> Callable[[Snapshot], Plan]
     [
         pytest.param(0.0, SETTLE_S, id="at once"),
         pytest.param(0.05, 0.05, id="as long as it took"),
-        pytest.param(1.0, LONGEST_REST_S, id="not longer"),
+        pytest.param(1.0, MAX_PAUSE_S, id="not longer"),
     ],
 )
 @pytest.mark.parametrize("change", ["deleted", "submitted"])
@@ -274,7 +274,7 @@ def test_deletion_of_running_job_starts_next_job_within_two_cycles(loop, cluster
                 seen = await cluster.wait(seen.id, seen)
             return float(loop.time() - began)
 
-    assert loop.run_until_complete(story()) <= 2 * (0.2 + LONGEST_REST_S)
+    assert loop.run_until_complete(story()) <= 2 * (0.2 + MAX_PAUSE_S)
 
 
 def test_cycle_computes_no_long_explanations(loop, cluster):

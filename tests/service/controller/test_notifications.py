@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 
 from labs import Clock, SimulatedLab, plan, running, start, stop
-from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.decision import IdleActionKind
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import (
     Notification,
     NotificationSettings,
     Notifier,
-    Recent,
+    RecentNotifications,
 )
 from runai.hub_service.controller.notifications.channels import Undelivered, Webhook
-from runai.hub_service.controller.notifications.news import ObservedState, happened
+from runai.hub_service.controller.notifications.news import ObservedState, events_between
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.records import WorkloadState
 from runai.hub_service.scheduler.model.snapshot import Move, Reason
@@ -60,11 +60,11 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
     ],
 )
 def test_state_change_produces_notifications_of_its_kind(before, now, kinds):
-    assert happened(before, now) == kinds
+    assert events_between(before, now) == kinds
 
 
 def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
-    recent = Recent()
+    recent = RecentNotifications()
     recent.add(PAUSED)
 
     assert list(recent.of("ana", PAUSED.at + 3599)) == [PAUSED]
@@ -73,7 +73,7 @@ def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
 
 
 async def test_a_pause_and_the_return_are_told_once_with_the_reason():
-    lab, recent, idle = SimulatedLab(), Recent(), dict[str, IdleNow]()
+    lab, recent, idle = SimulatedLab(), RecentNotifications(), dict[str, IdleNow]()
     notifier = Notifier(lab.simulated, idle.get, recent, [], Broadcast(), clock=Clock())
     async with running(lab.simulated):
         job = lab.job()
@@ -86,7 +86,7 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
         await lab.cluster.apply(plan(start(job.id, 0)))
         await lab.until(job.id, "running")
         await notifier.poll()
-        idle[job.id] = IdleNow(1200, Do.NOTIFY)
+        idle[job.id] = IdleNow(1200, IdleActionKind.NOTIFY)
         await notifier.poll()
         await notifier.poll()
 
@@ -99,7 +99,7 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ended by itself", "killed"])
 async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
-    lab, recent = SimulatedLab(), Recent()
+    lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     async with running(lab.simulated):
         job = lab.job()
@@ -116,7 +116,7 @@ async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
 async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_came(restarts):
-    lab, recent = SimulatedLab(), Recent()
+    lab, recent = SimulatedLab(), RecentNotifications()
 
     def made() -> Notifier:
         return Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=lab.clock)
@@ -145,7 +145,7 @@ async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_
 
 
 async def test_a_move_is_told_with_its_place_and_then_its_duration():
-    lab, recent = SimulatedLab(), Recent()
+    lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     why = "moved to n2 to make room for vision/big"
     async with running(lab.simulated):
@@ -229,7 +229,13 @@ async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, cap
     lab, changes = SimulatedLab(), Broadcast()
     channels = [Webhook(given)]
     notifier = Notifier(
-        lab.simulated, lambda _: None, Recent(), channels, changes, clock=Clock(), again_s=0
+        lab.simulated,
+        lambda _: None,
+        RecentNotifications(),
+        channels,
+        changes,
+        clock=Clock(),
+        again_s=0,
     )
     async with running(lab.simulated), running(notifier):  # type: ignore[arg-type]
         job = lab.job()

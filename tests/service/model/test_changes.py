@@ -34,14 +34,16 @@ def test_each_is_where_it_belongs(happens: list[str], many_new: int) -> None:
 
     found = compared(before, [*after, *new], is_same)
 
-    assert [before[n].name for n in found.gone] == [
+    assert [before[n].name for n in found.removed] == [
         n for n, what in enumerate(happens) if what == "goes"
     ]
     assert [(before[was].name, after[now].version) for was, now in found.changed] == [
         (n, 1) for n, what in enumerate(happens) if what == "changes"
     ]
     assert [*after, *new][found.new :] == new
-    assert found.come([*after, *new]) == [thing for thing in [*after, *new] if thing not in before]
+    assert found.changed_or_added([*after, *new]) == [
+        thing for thing in [*after, *new] if thing not in before
+    ]
 
 
 @given(some.permutations(range(6)), some.permutations(range(6)))
@@ -52,7 +54,7 @@ def test_comparison_reports_moved_items_as_removed_and_added(
 
     found = compared(before, after, is_same)
 
-    left = {thing.name for n, thing in enumerate(before) if n not in found.gone}
+    left = {thing.name for n, thing in enumerate(before) if n not in found.removed}
     changed = {before[was].name: after[now].name for was, now in found.changed}
     assert all(was == now for was, now in changed.items())
     assert left == changed.keys()

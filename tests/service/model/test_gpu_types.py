@@ -10,7 +10,7 @@ from runai.hub_service.model.gpu_types import (
 )
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.model.workload_spec import Site, workload_spec
+from runai.hub_service.model.workload_spec import SubmissionContext, workload_spec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
@@ -116,7 +116,7 @@ def test_number_replaces_a_table():
 @pytest.mark.parametrize(("gpu_type", "gpus"), [("h100", 3), (None, 5), ("a100", 5)])
 def test_session_beyond_the_entry_of_its_type_is_refused(gpu_type, gpus):
     project = put(quota={"h100": 2, "*": 4})
-    site = Site({"vision": project}, [], 16_000, gpu_types=THERE)
+    site = SubmissionContext({"vision": project}, [], 16_000, gpu_types=THERE)
     request = {"command": ["x"], "kind": "session", "gpu_type": gpu_type}
     more, less = (SubmitRequest(**request, gpus=number) for number in (gpus, 2))
 

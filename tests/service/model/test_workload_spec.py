@@ -9,15 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from runai.hub_service.model.device import NodeCapacity
-from runai.hub_service.model.gpu_types import types_meant
+from runai.hub_service.model.gpu_types import resolve_types
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.model.workload_spec import Site, workload_spec
+from runai.hub_service.model.workload_spec import SubmissionContext, workload_spec
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 
 VISION = ProjectSpec("vision")
 A100, SMALL, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
-SITE = Site(
+SITE = SubmissionContext(
     {"vision": VISION}, [], 16_000, most_devices=4, gpu_types=[A100, SMALL, L4], images=True
 )
 
@@ -31,7 +31,7 @@ def spec_of(site=SITE, **fields):
 def test_a_name_is_found_beside_however_many(many):
     taken = {f"vision/job-{number}" for number in range(1, many + 1)}
 
-    spec = spec_of(Site({"vision": VISION}, taken, 1000), gpus=1)
+    spec = spec_of(SubmissionContext({"vision": VISION}, taken, 1000), gpus=1)
 
     assert spec.name == f"job-{many + 1}"
 
@@ -129,7 +129,7 @@ def test_empty_gpu_type_is_refused(asked):
 
 def test_where_no_node_says_what_it_has_that_is_said():
     with pytest.raises(InvalidRequest) as wrong:
-        types_meant("A100", [""])
+        resolve_types("A100", [""])
 
     assert wrong.value.hint == "No node says which type it has."
 
@@ -228,7 +228,7 @@ def test_cpu_that_a_user_names_differs_from_a_default(asked, cpu):
 
 
 def test_machine_without_gpus_refuses_a_request_of_one():
-    site = Site({"vision": VISION}, [], 0, largest=NodeCapacity())
+    site = SubmissionContext({"vision": VISION}, [], 0, largest=NodeCapacity())
 
     for asked, most in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):
         with pytest.raises(InvalidRequest, match=f"the largest has {most}[.]") as wrong:

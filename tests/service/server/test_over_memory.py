@@ -53,7 +53,7 @@ async def an_agent(served):
     reporter = await served.client("agent")
     source = SimulatedDevices(5, node="lab")
     task = asyncio.create_task(
-        Agent("lab", source, reporter, busy_s=0.05, idle_s=0.05, keeper=keeper).run()
+        Agent("lab", source, reporter, busy_s=0.05, idle_s=0.05, enforcer=keeper).run()
     )
     try:
         yield

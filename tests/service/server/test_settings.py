@@ -135,11 +135,11 @@ def test_how_jobs_are_confined_is_set():
     given = Config.from_environment(ON_KUBERNETES | bounds | {"RUNAI_JOBS_API_TOKEN": "1"})
     plain = Config.from_environment(ON_KUBERNETES | dict.fromkeys(bounds, ""))
 
-    assert given.kubernetes is not None
-    assert plain.kubernetes is not None
-    assert given.kubernetes.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
-    assert given.kubernetes.jobs_token
-    assert (plain.kubernetes.jobs_limits, plain.kubernetes.jobs_token) == ({}, False)
+    assert given.kube_config is not None
+    assert plain.kube_config is not None
+    assert given.kube_config.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
+    assert given.kube_config.jobs_token
+    assert (plain.kube_config.jobs_limits, plain.kube_config.jobs_token) == ({}, False)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,18 @@ def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        pytest.param({}, RetentionPolicy(for_s=30 * 86400, most=10_000), id="a month"),
-        pytest.param({"RUNAI_JOBS_TTL": "86400"}, RetentionPolicy(for_s=86400), id="a day"),
+        pytest.param({}, RetentionPolicy(max_age_s=30 * 86400, max_finished=10_000), id="a month"),
+        pytest.param({"RUNAI_JOBS_TTL": "86400"}, RetentionPolicy(max_age_s=86400), id="a day"),
         pytest.param(
-            {"RUNAI_JOBS_TTL": "0"}, RetentionPolicy(for_s=600), id="never less than ten minutes"
+            {"RUNAI_JOBS_TTL": "0"},
+            RetentionPolicy(max_age_s=600),
+            id="never less than ten minutes",
         ),
-        pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(most=100), id="so many"),
+        pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(max_finished=100), id="so many"),
     ],
 )
 def test_for_how_long_finished_workloads_are_kept_is_set(given, kept):
-    assert Config.from_environment(LEAST | given).keeping == kept
+    assert Config.from_environment(LEAST | given).retention == kept
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from runai.ga.torch.accumulation import Accumulation
-from runai.ga.torch.scaling import under_way, unscaling, wait_for_updates
+from runai.ga.torch.scaling import accumulating_optimizers, unscaling, wait_for_updates
 from runai.utils.notices import notice
 
 SCHEDULE_NOTICE = (
@@ -95,7 +95,7 @@ class Accumulating(_Inner):
         accumulation.accumulate(self._parameters())
         accumulation.watch(self._parameters())
         accumulation.updated = False
-        under_way.add(self)
+        accumulating_optimizers.add(self)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - PyTorch's
@@ -160,7 +160,7 @@ class Accumulating(_Inner):
 
     def _begin_update(self) -> None:
         self.runai.clear()
-        under_way.discard(self)
+        accumulating_optimizers.discard(self)
 
     def _unscale(self, scale: torch.Tensor | None) -> None:
         if scale is not None:

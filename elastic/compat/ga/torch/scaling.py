@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
-under_way: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+accumulating_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers with a partially accumulated update."""
 
 
@@ -69,10 +69,12 @@ def wait_for_updates() -> None:
         if not self.is_enabled():
             return
         states = self._per_optimizer_states
-        if new_scale is None and states.keys() & {id(optimizer) for optimizer in under_way}:
+        if new_scale is None and states.keys() & {
+            id(optimizer) for optimizer in accumulating_optimizers
+        }:
             states.clear()  # as after an update: `step` may be called again
             return
-        scaled = [a for o in under_way if (a := vars(o)["_runai"]).scaler is self]
+        scaled = [a for o in accumulating_optimizers if (a := vars(o)["_runai"]).scaler is self]
         scale = self._scale
         before = scale.clone() if scaled and scale is not None else None
         update(self, new_scale)

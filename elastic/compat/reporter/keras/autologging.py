@@ -59,7 +59,7 @@ def autolog(
     `epoch` and `overall_epochs` are the progress. The accuracy is reported if the model was
     compiled with such a metric. A second call replaces the first.
     """
-    wanted = {name for name, value in locals().items() if name != "reporter" and value}
+    enabled = {name for name, value in locals().items() if name != "reporter" and value}
     sink = reporter if reporter is not None else runai.reporter
     disableAutoLog()
     plain = keras.Model.fit
@@ -71,7 +71,7 @@ def autolog(
         given.apply_defaults()
         callbacks = given.arguments.get("callbacks") or []
         reported = {name: given.arguments[name] for name in ("batch_size", "epochs")}
-        callback = _Reporting(sink, wanted, reported)
+        callback = _Reporting(sink, enabled, reported)
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(callback)
         else:
@@ -106,9 +106,9 @@ class Reporter(runai.reporter.Reporter):
 class _Reporting(keras.callbacks.Callback):  # type: ignore[misc] # of a library without types
     """The callback that reports one `fit`."""
 
-    def __init__(self, sink: _Sink, wanted: set[str], given: Mapping[str, Any]) -> None:
+    def __init__(self, sink: _Sink, enabled: set[str], given: Mapping[str, Any]) -> None:
         super().__init__()
-        self._sink, self._wanted, self._given = sink, wanted, given
+        self._sink, self._enabled, self._given = sink, enabled, given
 
     def on_train_begin(self, logs: _Logs = None) -> None:  # noqa: ARG002 - Keras passes it
         self._metric("overall_epochs", self._given["epochs"])
@@ -137,11 +137,11 @@ class _Reporting(keras.callbacks.Callback):  # type: ignore[misc] # of a library
         self._parameter("learning_rate", None if rate is None else float(rate))
 
     def _metric(self, name: str, value: object) -> None:
-        if name in self._wanted and value is not None:
+        if name in self._enabled and value is not None:
             self._sink.reportMetric(name, value)
 
     def _parameter(self, name: str, value: object) -> None:
-        if name in self._wanted and value is not None:
+        if name in self._enabled and value is not None:
             self._sink.reportParameter(name, value)
 
 

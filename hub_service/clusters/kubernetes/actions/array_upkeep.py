@@ -33,7 +33,11 @@ async def reconcile_arrays(
             await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
 
     async def enlarge(array: ArrayJob) -> None:
-        apply(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
+        apply(
+            await api.change(
+                array.job.path, with_elements(array.job, array.min_parallelism, now=now)
+            )
+        )
 
     async def attempt(call: ApiCall) -> None:
         nonlocal failed
@@ -49,9 +53,9 @@ async def reconcile_arrays(
         if job.deleted is not None:
             continue  # all of it goes
         if deleted:
-            leaving = [pod for pod in array.unfinished if pod.index in deleted]
-            calls += [partial(end, pod) for pod in leaving if pod.deleted is None]
-        if array.least > job.parallelism and (job.is_held or not job.is_suspended):
+            terminating = [pod for pod in array.unfinished if pod.index in deleted]
+            calls += [partial(end, pod) for pod in terminating if pod.deleted is None]
+        if array.min_parallelism > job.parallelism and (job.is_queued or not job.is_suspended):
             calls.append(partial(enlarge, array))
     await at_once(partial(attempt, call) for call in calls)
     return failed

@@ -21,10 +21,16 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     show_waiting,
     why,
 )
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+    ReservationReconciler,
+)
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, with_moves
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    Pod,
+    read_pod,
+    remove_finalizer_patch,
+)
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
@@ -60,7 +66,7 @@ class DecisionExecutor:
     def __init__(
         self,
         api: Api,
-        sharing: ReservationKeeper,
+        sharing: ReservationReconciler,
         events: EventQueue,
         limited: Mapping[str, TimeLimited] = MappingProxyType({}),
     ) -> None:
@@ -76,7 +82,7 @@ class DecisionExecutor:
         self.bound: dict[str, tuple[Start, BoundDevices | None]] = {}
         """Starts that were bound, by the pod's UID."""
         self.evicted: set[str] = set()
-        self.told: dict[str, str] = {}
+        self.wait_reasons: dict[str, str] = {}
         """Waiting reasons written to pods, by UID."""
         self.changed_jobs: list[Object] = []
         """Jobs after our changes."""
@@ -86,7 +92,7 @@ class DecisionExecutor:
         """UIDs of Jobs that were suspended and must have no pods now."""
         self.surplus: set[str] = set()
         """UIDs of waiting pods that their arrays' Jobs remove."""
-        self.kept: list[ProtectedPod] = []
+        self.protected: list[ProtectedPod] = []
         """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
         """Pods for which the outcome of our call is unknown, by UID."""
@@ -141,7 +147,7 @@ class DecisionExecutor:
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
             if error.is_by_budget:
-                self.kept.append(ProtectedPod(pod, decision.reason.for_ or "", error.message))
+                self.protected.append(ProtectedPod(pod, decision.reason.for_ or "", error.message))
             if error.status != 404:
                 self._refuse(decision, pod, error)
             return
@@ -162,7 +168,7 @@ class DecisionExecutor:
         If the pod has another version when it is evicted, it may have succeeded: then it stays, and
         is counted again at the next cycle.
         """
-        change = left_out(pod.uid)
+        change = remove_finalizer_patch(pod.uid)
         found = await self._api.patch(pod_path(pod, "status"), change, strategic=True)
         if read_pod(found).is_finished:
             raise ApiError(HTTPStatus.CONFLICT, "Conflict", f"{pod.key} has ended")
@@ -266,7 +272,7 @@ class DecisionExecutor:
             writing = show_waiting(self._api, pod, "stopping", sentence, node)
             if not await self._try_write(writing):
                 return
-            self.told[pod.uid] = sentence
+            self.wait_reasons[pod.uid] = sentence
             self._events.enqueue(pod, "Waiting", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
@@ -293,7 +299,7 @@ class DecisionExecutor:
         if pod.sentence != sentence:
             writing = report_waiting(self._api, pod, code, sentence, node)
             if await self._try_write(writing):
-                self.told[pod.uid] = sentence
+                self.wait_reasons[pod.uid] = sentence
 
     async def _try_write(self, writing: Awaitable[None]) -> bool:
         """Write a reason; return False if the write is to be retried."""
@@ -313,8 +319,8 @@ class DecisionExecutor:
 
 def promised(decision: Reserve) -> str:
     """Return the sentence that names the workloads a reserved place waits for."""
-    leaving = ", ".join(decision.waits_for)
-    return f"its place on {decision.node} is kept until {leaving} left it (R7)"
+    terminating = ", ".join(decision.waits_for)
+    return f"its place on {decision.node} is kept until {terminating} left it (R7)"
 
 
 def _moved(decision: Stop | Move) -> str:
@@ -323,7 +329,7 @@ def _moved(decision: Stop | Move) -> str:
 
 
 def _event_of(decision: Stop | Move) -> tuple[str, str]:
-    """Return the reason and the message of a stop's Event; a move's message tells no rule."""
+    """Return the reason and the message of a stop's Event; a move's message names no rule."""
     if isinstance(decision, Move):
         return "Moved", decision.reason.text
     return "Preempted", why(decision.reason)

@@ -20,14 +20,16 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDev
 from runai.hub_service.scheduler.model.snapshot import Start
 
 
-class DeviceFinding:
+class DeviceChoice:
     """Device choice for the starts of one plan."""
 
-    def __init__(self, guards: Mapping[Slot, DeviceReservation], acting: DecisionExecutor) -> None:
+    def __init__(
+        self, reservations: Mapping[Slot, DeviceReservation], executor: DecisionExecutor
+    ) -> None:
         """Begin with the current reservations, by device."""
-        self._guards = dict(guards)
-        self._names = {guard.name for guard in guards.values()}
-        self._acting = acting
+        self._reservations = dict(reservations)
+        self._names = {guard.name for guard in reservations.values()}
+        self._executor = executor
         self.grants: dict[str, BoundDevices] = {}
         """Device shares to bind workers to, by worker name."""
         self.calls: dict[str, list[ApiCall]] = {}
@@ -35,20 +37,20 @@ class DeviceFinding:
         self.unready: set[str] = set()
         """Workloads that must wait for a device."""
 
-    def find(self, decision: Start, pod: Pod) -> None:
+    def choose(self, decision: Start, pod: Pod) -> None:
         """Choose the devices of one worker that starts."""
         slots = [(decision.node, share.device) for share in decision.devices]
-        if pod.part is None:
-            if any(slot in self._guards for slot in slots):
+        if pod.device_request is None:
+            if any(slot in self._reservations for slot in slots):
                 self.unready.add(decision.workload)
             return
         for position, slot in enumerate(slots):
-            if slot not in self._guards:
+            if slot not in self._reservations:
                 name = self._new_name(decision.node, f"{pod.uid}/{position}")
-                self._guards[slot] = DeviceReservation(name, None)
-                call = partial(self._acting.reserve, decision, name, slot)
+                self._reservations[slot] = DeviceReservation(name, None)
+                call = partial(self._executor.reserve, decision, name, slot)
                 self.calls.setdefault(decision.worker, []).append(call)
-        found = [self._guards[slot] for slot in slots]
+        found = [self._reservations[slot] for slot in slots]
         if not all(guard.device for guard in found):
             self.unready.add(decision.workload)
             return

@@ -87,18 +87,18 @@ class RejectedPods:
     """Pods of this scheduler that kubelets rejected; each is reported once."""
 
     def __init__(
-        self, events: EventQueue, refusals: NodeBackoff, clock: Callable[[], float]
+        self, events: EventQueue, backoff: NodeBackoff, clock: Callable[[], float]
     ) -> None:
         """Begin with no rejection reported."""
         self._events = events
-        self._refusals = refusals
+        self._backoff = backoff
         self._clock = clock
         self._reported: set[str] = set()
 
     def refresh(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
         """Back off from nodes that rejected pods since the last call, and send Events.
 
-        Reservation pods are skipped; the reservation keeper handles them. Return True if any node
+        Reservation pods are skipped; their reconciler handles them. Return True if any node
         is in backoff.
         """
         reported: set[str] = set()
@@ -107,18 +107,18 @@ class RejectedPods:
                 continue
             if not pod.is_finished:
                 if pod.is_up:
-                    self._refusals.record_success(pod.node, pod.bound or 0)
+                    self._backoff.record_success(pod.node, pod.bound or 0)
             elif sentence := rejection_of(pod):
                 reported.add(pod.uid)
                 is_news = self._clock() <= (pod.bound or pod.created) + IS_NEWS_S
                 if is_news and pod.uid not in self._reported:
                     self._report(pod, sentence, jobs)
         self._reported = reported
-        self._refusals.retain(nodes)
-        return bool(self._refusals.in_backoff())
+        self._backoff.retain(nodes)
+        return bool(self._backoff.in_backoff())
 
     def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
-        self._refusals.record_rejection(pod.node)
+        self._backoff.record_rejection(pod.node)
         self._events.enqueue(pod, "TurnedAway", sentence, bad=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:
             self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)

@@ -27,29 +27,31 @@ class PdbBackoff:
     def __init__(self, events: EventQueue, clock: Callable[[], float]) -> None:
         """Begin without backoff; `clock` returns Unix seconds."""
         self._events = events
-        self._refusals = NodeBackoff(clock)
-        self._kept: dict[str, ProtectedPod] = {}
+        self._backoff = NodeBackoff(clock)
+        self._protected: dict[str, ProtectedPod] = {}
 
-    def record_refusals(self, kept: Iterable[ProtectedPod]) -> None:
+    def record_protected(self, protected_pods: Iterable[ProtectedPod]) -> None:
         """Start the backoff of pods after a refused eviction, and send them Events."""
-        for one in kept:
-            self._refusals.record_rejection(one.pod.uid)
-            self._kept[one.pod.uid] = one
-            gains = f" for {one.gains}" if one.gains else ""
-            self._events.enqueue(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
+        for entry in protected_pods:
+            self._backoff.record_rejection(entry.pod.uid)
+            self._protected[entry.pod.uid] = entry
+            gains = f" for {entry.gains}" if entry.gains else ""
+            self._events.enqueue(
+                entry.pod, "Kept", f"was to be stopped{gains}, but stays: {entry.why}"
+            )
 
     def protected_pods(self, pods: Iterable[Pod]) -> set[str]:
         """Return the UIDs of pods in backoff; drop pods that are gone."""
-        if not self._kept:
+        if not self._protected:
             return set()
-        self._refusals.retain({pod.uid for pod in pods if pod.deleted is None})
-        now = self._refusals.in_backoff()
-        self._kept = {uid: one for uid, one in self._kept.items() if uid in now}
+        self._backoff.retain({pod.uid for pod in pods if pod.deleted is None})
+        now = self._backoff.in_backoff()
+        self._protected = {uid: entry for uid, entry in self._protected.items() if uid in now}
         return now
 
     def explanation(self, workload: str) -> str:
         """Return the sentence for a workload with a protected victim; "" if there is none."""
-        for one in self._kept.values():
-            if one.gains == workload:
-                return f"; {one.pod.key} was to be stopped for it, but stays: {one.why}"
+        for entry in self._protected.values():
+            if entry.gains == workload:
+                return f"; {entry.pod.key} was to be stopped for it, but stays: {entry.why}"
         return ""

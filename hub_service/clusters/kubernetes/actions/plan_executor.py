@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
     DecisionExecutor,
     promised,
 )
-from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
+from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceChoice
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     DeviceReservation,
@@ -32,8 +32,8 @@ from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import DeviceBookings
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
+    overcommitted_workers,
     too_few_for_all,
-    too_many,
 )
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.cluster import Refused
@@ -59,39 +59,39 @@ class PlanCalls:
     def __init__(
         self,
         groups: Mapping[str, PodGroup],
-        promises: dict[str, NominatedPlacement],
-        acting: DecisionExecutor,
+        nominations: dict[str, NominatedPlacement],
+        executor: DecisionExecutor,
         *,
         absent: Callable[[str, str], str],
-        room: DeviceBookings,
-        guards: Mapping[Slot, DeviceReservation],
+        bookings: DeviceBookings,
+        reservations: Mapping[Slot, DeviceReservation],
         storage: Storage,
-        machines: Mapping[str, KubeNode],
-        kept_for: Callable[[str], str],
+        nodes: Mapping[str, KubeNode],
+        explain_protection: Callable[[str], str],
         trouble: str,
         now: float,
     ) -> None:
-        """Begin with the workloads that the plan was made for; `promises` is updated in place.
+        """Begin with the workloads that the plan was made for; `nominations` is updated in place.
 
-        `absent` returns why a workload has no such worker, `room` tracks free devices, `guards` are
-        the reservations of shared devices, and `machines` are nodes by name. `kept_for` returns
+        `absent` returns why a workload has no such worker, `bookings` tracks free devices,
+        `reservations` are of shared devices, `nodes` by name. `explain_protection` returns
         which victim of a workload is protected from eviction. `trouble` is why no device can be
         reserved for sharing, or "".
         """
         self._absent = absent
         self._groups = groups
-        self._promises = promises
-        self._acting = acting
+        self._nominations = nominations
+        self._executor = executor
         self._now = now
-        self._room = room
-        self._finding = DeviceFinding(guards, acting)
+        self._bookings = bookings
+        self._device_choice = DeviceChoice(reservations, executor)
         self._unsuspended: set[str] = set()
         self._unchanged: set[str] = set()
         """Workers that already have the devices that the plan gives them."""
         self._storage = storage
-        self._machines = machines
+        self._nodes = nodes
         self._obstacles: dict[Demands, str] = {}
-        self._kept_for = kept_for
+        self._explain_protection = explain_protection
         self._trouble = trouble
         self._without: Mapping[str, str] = {}
         """Workers on nodes that lack extended resources, which the core does not count; and why."""
@@ -100,7 +100,7 @@ class PlanCalls:
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
         """Workers by their names in the plan."""
 
-    def of(self, plan: Plan) -> list[ApiCall]:
+    def build(self, plan: Plan) -> list[ApiCall]:
         """Return the calls in the order in which to run them."""
         calls: list[ApiCall] = []
         pauses = self._pauses(plan)
@@ -112,13 +112,13 @@ class PlanCalls:
             if not isinstance(decision, Wait) and not is_pause:
                 if refusal := self._refusal(decision, starting):
                     refused = Refused(decision.workload, decision.worker, refusal)
-                    self._acting.refused.append(refused)
+                    self._executor.refused.append(refused)
                     continue
                 pod = self.pods[decision.worker]
                 if isinstance(decision, Start) and pod.is_made and not pod.node:
-                    self._finding.find(decision, pod)
+                    self._device_choice.choose(decision, pod)
                     if self._storage.waiting(pod):
-                        self._finding.unready.add(decision.workload)
+                        self._device_choice.unready.add(decision.workload)
             possible.append(decision)
         for decision in possible:
             if isinstance(decision, Wait):
@@ -126,7 +126,7 @@ class PlanCalls:
             elif isinstance(decision, _Halt) and decision.workload in pauses:
                 if pauses[decision.workload] is decision:
                     group = self._groups[decision.workload]
-                    calls.append(partial(self._acting.suspend_job, decision, group, self._now))
+                    calls.append(partial(self._executor.suspend_job, decision, group, self._now))
             else:
                 calls += self._of_worker(decision, self.pods[decision.worker])
         calls += self._of_arrays(possible)
@@ -146,18 +146,18 @@ class PlanCalls:
         if isinstance(decision, Start) and not pod.node:
             return self._start_refusal(decision, pod, starting[decision.workload])
         if isinstance(decision, Reserve):
-            return self._room.lacks(decision.node, (share.device for share in decision.devices))
+            return self._bookings.lacks(decision.node, (share.device for share in decision.devices))
         return ""
 
-    def _start_refusal(self, decision: Start, pod: Pod, coming: int) -> str:
-        """Return why a worker, one of `coming`, cannot start, or ""; if it can, book devices."""
+    def _start_refusal(self, decision: Start, pod: Pod, starting: int) -> str:
+        """Return why a worker, one of `starting`, cannot start, or ""; if it can, book devices."""
         group = self._groups[decision.workload]
-        if sum(bool(p.node) for p in group.pods) + coming < group.minimum:
-            least = f"{decision.workload} needs {group.minimum} workers at once"
-            return f"{least}, the plan starts {coming}"
+        if sum(bool(p.node) for p in group.pods) + starting < group.minimum:
+            requirement = f"{decision.workload} needs {group.minimum} workers at once"
+            return f"{requirement}, the plan starts {starting}"
         if decision.worker in self._without:
             return self._without[decision.worker]
-        return self._room.try_book(pod, decision.node, decision.devices)
+        return self._bookings.try_book(pod, decision.node, decision.devices)
 
     def _too_many(self, plan: Plan) -> Mapping[str, str]:
         """Return the workers for which an extended resource of their node runs out, and why."""
@@ -173,34 +173,34 @@ class PlanCalls:
             group = self._groups[workload]
             return count + sum(bool(pod.node) for pod in group.pods) >= group.minimum
 
-        return too_many(starts, self._machines, is_enough)
+        return overcommitted_workers(starts, self._nodes, is_enough)
 
     def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
         """Return why a worker cannot restart on these devices, or ""; if it can, book them."""
         if pod is None or not self._groups[decision.workload].is_resizable:
             return f"{decision.worker} cannot be resized"
-        promise = self._promises.get(pod.place)
-        if not pod.node or (pod.deleted is not None and promise is None):
+        nomination = self._nominations.get(pod.place)
+        if not pod.node or (pod.deleted is not None and nomination is None):
             return f"{decision.worker} does not run"
         if decision.node != pod.node:
             return f"{decision.worker} runs on {pod.node}, not on {decision.node}"
-        has = self._room.of(pod) if promise is None else set(promise.devices)
+        has = self._bookings.devices_of(pod) if nomination is None else set(nomination.devices)
         if has == {share.device for share in decision.devices}:
             self._unchanged.add(decision.worker)
             return ""
-        return self._room.try_book(pod, decision.node, decision.devices)
+        return self._bookings.try_book(pod, decision.node, decision.devices)
 
     def _resize(self, decision: Resize, pod: Pod) -> list[ApiCall]:
         """Restart a worker on other devices of its node; the latest decision counts."""
-        self._promise(pod, decision)
+        self._nominate(pod, decision)
         group = self._groups[decision.workload]
-        call = partial(self._acting.resize, decision, group, self._now)
+        call = partial(self._executor.resize, decision, group, self._now)
         return [call] if pod.deleted is None else []
 
     def _of_worker(self, decision: Decision, pod: Pod) -> list[ApiCall]:
         match decision:
             case Start() if not pod.is_made:
-                self._promise(pod, decision)
+                self._nominate(pod, decision)
                 return self._unsuspend_job(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
@@ -210,11 +210,11 @@ class PlanCalls:
                 # Elements of an array are paused together (`_of_arrays`).
                 group = self._groups[decision.workload]
                 is_single = group.array is None
-                return [partial(self._acting.stop, decision, pod, group.job)] if is_single else []
+                return [partial(self._executor.stop, decision, pod, group.job)] if is_single else []
             case Reserve() if not pod.node:
                 return self._reserve(decision, pod)
             case Unreserve():
-                self._promises.pop(pod.place, None)
+                self._nominations.pop(pod.place, None)
         return []
 
     def _of_arrays(self, decisions: Iterable[Decision]) -> list[ApiCall]:
@@ -239,51 +239,57 @@ class PlanCalls:
         calls: list[ApiCall] = []
         for uid, array in arrays.items():
             needs, start = starts.get(uid, (0, None))
-            is_promised = any(place.startswith(f"{uid}/") for place in self._promises)
-            if start is not None and (needs > array.job.parallelism or array.job.is_held):
-                calls.append(partial(self._acting.start_elements, start, array, needs, self._now))
+            is_promised = any(place.startswith(f"{uid}/") for place in self._nominations)
+            if start is not None and (needs > array.job.parallelism or array.job.is_queued):
+                calls.append(partial(self._executor.start_elements, start, array, needs, self._now))
             elif start is None and uid in waits and not is_promised:
                 if surplus := array.surplus(self._now):
-                    calls.append(partial(self._acting.drop_surplus, waits[uid], array, surplus))
+                    calls.append(partial(self._executor.drop_surplus, waits[uid], array, surplus))
                 calls += self._report_array_wait(array.job, waits[uid])
             if uid in stops:
-                calls.append(partial(self._acting.pause_elements, array, stops[uid], self._now))
+                calls.append(partial(self._executor.pause_elements, array, stops[uid], self._now))
         return calls
 
     def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
         sentence = why(wait.reason)
-        return [partial(self._acting.report_why_suspended, job, sentence)] if job.is_held else []
+        return (
+            [partial(self._executor.report_why_suspended, job, sentence)] if job.is_queued else []
+        )
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
         """Nominate a node for a worker, and write what its place waits for."""
-        self._promise(pod, decision)
+        self._nominate(pod, decision)
         if pod.is_made:
-            return [partial(self._acting.promise, pod, decision.node, promised(decision))]
+            return [partial(self._executor.promise, pod, decision.node, promised(decision))]
         return self._report_wait(self._groups[decision.workload], promised(decision))
 
     def _start(self, decision: Start, pod: Pod) -> list[ApiCall]:
         """Bind a pod, or keep its nominated node until its devices are ready."""
-        if decision.workload not in self._finding.unready:
-            grant = self._finding.grants.get(decision.worker)
+        if decision.workload not in self._device_choice.unready:
+            grant = self._device_choice.grants.get(decision.worker)
             notes = self._notes(decision, pod, grant)
-            return [partial(self._acting.start, decision, pod, grant, notes)]
-        self._promise(pod, decision)
+            return [partial(self._executor.start, decision, pod, grant, notes)]
+        self._nominate(pod, decision)
         claims = self._storage.waiting(pod)
         what = f"volume {claims[0].name} is" if claims else "devices there are"
         sentence = f"its place on {decision.node} is kept until its {what} ready"
         sentence += "" if claims else self._reservation_trouble(pod)
-        say = partial(self._acting.promise, pod, decision.node, sentence)
+        say = partial(self._executor.promise, pod, decision.node, sentence)
         provided = self._provide(decision, claims)
-        return [*provided, *self._finding.calls.get(decision.worker, ()), say]
+        return [*provided, *self._device_choice.calls.get(decision.worker, ()), say]
 
     def _notes(self, decision: Start, pod: Pod, grant: BoundDevices | None) -> dict[str, str]:
         """Return the annotations of a binding: devices, memory, and whether the Job is resumed."""
         notes = {RESUMED: "1"} if self._groups[decision.workload].is_resumed else {}
-        if grant is None or pod.part is None:
+        if grant is None or pod.device_request is None:
             return notes
-        device_mib = self._room.device_mib(decision.node)
-        return notes | grant.annotations | memory_annotations(pod.part, grant.milli, device_mib)
+        device_mib = self._bookings.device_mib(decision.node)
+        return (
+            notes
+            | grant.annotations
+            | memory_annotations(pod.device_request, grant.milli, device_mib)
+        )
 
     def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[ApiCall]:
         """Return the calls that bind the claims that waited for the node."""
@@ -292,27 +298,27 @@ class PlanCalls:
             owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
             if claim.node or owned:
                 continue  # requested already
-            machine = self._machines.get(decision.node)
-            labels = {} if machine is None else machine.labels
+            node = self._nodes.get(decision.node)
+            labels = {} if node is None else node.labels
             volume = self._storage.choose(claim, decision.node, labels, self._volumes)
             if volume is not None:
                 self._volumes.add(volume.name)
-            calls.append(partial(self._acting.provide, decision, claim, volume))
+            calls.append(partial(self._executor.provide, decision, claim, volume))
         return calls
 
     def _unsuspend_job(self, decision: Start) -> list[ApiCall]:
         """Unsuspend a Job once: all workers of a gang start together."""
         group = self._groups[decision.workload]
-        if group.job is None or not group.job.is_held or decision.workload in self._unsuspended:
+        if group.job is None or not group.job.is_queued or decision.workload in self._unsuspended:
             return []
         self._unsuspended.add(decision.workload)
-        return [partial(self._acting.unsuspend_job, decision, group, self._now)]
+        return [partial(self._executor.unsuspend_job, decision, group, self._now)]
 
     def _wait(self, wait: Wait) -> list[ApiCall]:
         group = self._groups.get(wait.workload)
         if group is None:
             return []
-        sentence = why(wait.reason) + self._kept_for(wait.workload)
+        sentence = why(wait.reason) + self._explain_protection(wait.workload)
         if wait.reason.code == "no_such_node":
             sentence += self._obstacle_counts(group.first.demands) or too_few_for_all(group.pods)
         sentence += self._reservation_trouble(group.first)
@@ -325,20 +331,22 @@ class PlanCalls:
 
     async def _write_reason(self, wait: Wait, pod: Pod, sentence: str) -> None:
         """Write why a pod waits, and its nominated node by the end of the plan."""
-        promise = self._promises.get(pod.place)
-        await self._acting.wait(wait, pod, "" if promise is None else promise.node, sentence)
+        nomination = self._nominations.get(pod.place)
+        await self._executor.wait(
+            wait, pod, "" if nomination is None else nomination.node, sentence
+        )
 
     def _reservation_trouble(self, pod: Pod) -> str:
         """Return why no GPU can be reserved, for a pod that wants a share; else ""."""
-        wants_part = self._trouble and pod.part is not None
+        wants_part = self._trouble and pod.device_request is not None
         return f"; no GPU can be reserved for parts: {self._trouble}" if wants_part else ""
 
     def _obstacle_counts(self, demands: Demands) -> str:
         """Return how many nodes do not satisfy these demands, by obstacle."""
         if demands not in self._obstacles:
             found = Counter(
-                obstacle(demands, machine.name, machine.labels, machine.taints, machine.stock)
-                for machine in self._machines.values()
+                obstacle(demands, node.name, node.labels, node.taints, node.stock)
+                for node in self._nodes.values()
             )
             counts = [
                 f"{n} node{' has' if n == 1 else 's have'} {of}" for of, n in found.items() if of
@@ -349,21 +357,21 @@ class PlanCalls:
     def _refuse(self, group: PodGroup) -> list[ApiCall]:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
-            *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
+            *(partial(self._executor.refuse, pod, group.refusal) for pod in pods),
             *self._report_wait(group, group.refusal),
         ]
 
     def _report_wait(self, group: PodGroup, sentence: str) -> list[ApiCall]:
-        if group.job is None or not group.job.is_held or not group.unmade:
+        if group.job is None or not group.job.is_queued or not group.unmade:
             return []
-        return [partial(self._acting.report_why_suspended, group.job, sentence)]
+        return [partial(self._executor.report_why_suspended, group.job, sentence)]
 
-    def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
-        self._promises[pod.place] = NominatedPlacement(
+    def _nominate(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
+        self._nominations[pod.place] = NominatedPlacement(
             decision.node,
             tuple(share.device for share in decision.devices),
             gpus=min((share.gpus for share in decision.devices), default=WHOLE_GPU),
-            is_part=pod.part is not None,
+            is_shared=pod.device_request is not None,
         )
 
     def _pauses(self, plan: Plan) -> dict[str, _Halt]:
@@ -382,9 +390,9 @@ class PlanCalls:
             up = {
                 pod.called
                 for pod in group.pods
-                if pod.node and (pod.deleted is None or pod.place in self._promises)
+                if pod.node and (pod.deleted is None or pod.place in self._nominations)
             }
             is_all = bool(up) and up <= {decision.worker for decision in decisions}
-            if is_all and group.job is not None and group.job.may_be_held:
+            if is_all and group.job is not None and group.job.may_be_suspended:
                 pauses[workload] = decisions[0]
         return pauses

@@ -31,10 +31,10 @@ class ProjectStatuses:
         plan: Plan,
         records: Mapping[str, ProjectRecord],
         groups: Iterable[PodGroup],
-        machines: Collection[KubeNode],
+        nodes: Collection[KubeNode],
     ) -> None:
         """Write the statuses that changed."""
-        largest_mib = max((machine.gpu_memory_mib for machine in machines), default=0)
+        largest_mib = max((node.gpu_memory_mib for node in nodes), default=0)
         pending: Counter[str] = Counter()
         for group in groups:
             for pod in group.pods:

@@ -14,21 +14,21 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     SCHEDULER,
     Pod,
-    counted_again,
     read_pod,
+    restore_finalizer_patch,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, clear_hold_patch
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.wire.errors import Unavailable
 
 
-async def resolve(api: Api, doing: AssumedState, clock: Callable[[], float]) -> None:
+async def resolve(api: Api, assumed: AssumedState, clock: Callable[[], float]) -> None:
     """Read the pods for which the outcome of our call is unknown.
 
     Raises:
         Unavailable: the API server does not answer; no decision may be made meanwhile.
     """
-    for uid, pod in list(doing.doubtful.items()):
+    for uid, pod in list(assumed.doubtful.items()):
         try:
             found = read_pod(await api.get(pod_path(pod)))
         except ApiError as error:
@@ -39,13 +39,13 @@ async def resolve(api: Api, doing: AssumedState, clock: Callable[[], float]) -> 
                 ) from error
         else:
             if found.uid == uid and found.node:
-                doing.bound[uid] = Bound(found.node, found.bound or clock(), found.grant)
+                assumed.bound[uid] = Bound(found.node, found.bound or clock(), found.grant)
             if found.uid == uid and found.deleted is not None:
-                doing.evicted[uid] = clock()
-        del doing.doubtful[uid]
+                assumed.evicted[uid] = clock()
+        del assumed.doubtful[uid]
 
 
-async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
+async def restore_finalizers(api: Api, pods: Iterable[Pod]) -> bool:
     """Restore the finalizer of pods that stay; return True if some writes failed.
 
     Their Jobs then count them again. Pods that have ended meanwhile are included: they count as
@@ -53,16 +53,18 @@ async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
     """
     left: list[Pod] = []
 
-    async def one(pod: Pod) -> None:
+    async def restore_finalizer(pod: Pod) -> None:
         try:
-            await api.patch(pod_path(pod, "status"), counted_again(pod.uid), strategic=True)
+            await api.patch(
+                pod_path(pod, "status"), restore_finalizer_patch(pod.uid), strategic=True
+            )
         except ApiError as error:
             # Deleted, replaced, or evicted since: the informer will show it.
             if error.status not in (404, 409, 422):
                 left.append(pod)
 
     stay = [pod for pod in pods if pod.counting == "left out" and pod.deleted is None]
-    await at_once(partial(one, pod) for pod in stay)
+    await at_once(partial(restore_finalizer, pod) for pod in stay)
     return bool(left)
 
 
@@ -73,7 +75,7 @@ async def clear_holds(api: Api, jobs: Iterable[Job], apply: Callable[[Object], N
     """
     left: list[Job] = []
 
-    async def one(job: Job) -> None:
+    async def clear_hold(job: Job) -> None:
         try:
             apply(await api.change(job.path, clear_hold_patch(job)))
         except ApiError as error:
@@ -82,5 +84,5 @@ async def clear_holds(api: Api, jobs: Iterable[Job], apply: Callable[[Object], N
                 left.append(job)
 
     resumed = [job for job in jobs if job.is_freed and job.template.scheduler == SCHEDULER]
-    await at_once(partial(one, job) for job in resumed)
+    await at_once(partial(clear_hold, job) for job in resumed)
     return bool(left)

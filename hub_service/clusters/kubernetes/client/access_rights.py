@@ -129,7 +129,7 @@ async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
 
     async def has(right: Right) -> bool:
         resource, _, part = right.resource.partition("/")
-        asked = {
+        attributes = {
             "namespace": namespaces[right.where],
             "verb": right.verb,
             "group": right.group,
@@ -140,7 +140,7 @@ async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         }
         return bool((await api.create(_REVIEWS, body))["status"]["allowed"])
 

@@ -45,19 +45,19 @@ def decoded(content: bytes) -> Any:  # noqa: ANN401  JSON
 
 
 def _shallow(content: bytes) -> bytes:
-    kept, depth, since = [], 0, 0
+    pieces, depth, since = [], 0, 0
     for token in _TOKEN.finditer(content):
         if token[0] in b"[{":
             depth += 1
             if depth == _DEEPEST + 1:
-                kept.append(content[since : token.start()])
+                pieces.append(content[since : token.start()])
         elif token[0] in b"]}":
             if depth == _DEEPEST + 1:
-                kept.append(b"null")
+                pieces.append(b"null")
                 since = token.end()
             depth -= 1
     # Nothing is left of a value that never closes; parsing the rest then raises ValueError.
-    return b"".join(kept) + (content[since:] if depth <= _DEEPEST else b"")
+    return b"".join(pieces) + (content[since:] if depth <= _DEEPEST else b"")
 
 
 Object = Mapping[str, Any]
@@ -113,7 +113,7 @@ class Api:
         self._client = client
         client.user_agent = "jupyter-runai"
         _read_proxy_once(client)
-        self._on_their_way: set[asyncio.Task[aiohttp.ClientResponse]] = set()
+        self._in_flight: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -129,7 +129,7 @@ class Api:
             await config.load_kube_config(kubeconfig, client_configuration=settings)
         return cls(ApiClient(settings))
 
-    def another(self) -> Self:
+    def clone(self) -> Self:
         """Return a separate connection pool to the same server, for the running event loop."""
         return type(self)(ApiClient(self._client.configuration))
 
@@ -148,9 +148,9 @@ class Api:
         Then the rest is cancelled, so that a silent server delays nothing. Reads are waited for,
         too: cancelling one while its connection is opened would leak the connection.
         """
-        if self._on_their_way:
-            await asyncio.wait(list(self._on_their_way), timeout=ARRIVES_WITHIN_S)
-        for sending in (left := list(self._on_their_way)):
+        if self._in_flight:
+            await asyncio.wait(list(self._in_flight), timeout=ARRIVES_WITHIN_S)
+        for sending in (left := list(self._in_flight)):
             sending.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._client.close()
@@ -206,7 +206,7 @@ class Api:
             async for piece in answer.content.iter_chunked(PIECE_BYTES):
                 yield piece
 
-    async def channels(self, path: str, asked: Sequence[tuple[str, str]]) -> "Channels":
+    async def channels(self, path: str, query: Sequence[tuple[str, str]]) -> "Channels":
         """Open a WebSocket of numbered channels, such as the streams of `exec` in a pod.
 
         Raises:
@@ -214,7 +214,7 @@ class Api:
         """
         headers: dict[str, str] = {}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
-        address = f"{self._client.configuration.host}{path}?{urlencode(asked)}"
+        address = f"{self._client.configuration.host}{path}?{urlencode(query)}"
         session: aiohttp.ClientSession = self._client.rest_client.pool_manager
         try:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
@@ -300,8 +300,8 @@ class Api:
                 _request_timeout=patience,
             )
         )
-        self._on_their_way.add(sending)
-        sending.add_done_callback(self._on_their_way.discard)
+        self._in_flight.add(sending)
+        sending.add_done_callback(self._in_flight.discard)
         try:
             answer: aiohttp.ClientResponse = await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -405,7 +405,7 @@ def _unanswered(path: str, broken: Exception) -> ApiError:
 
 
 @contextlib.contextmanager
-def asking() -> Iterator[None]:
+def translate_api_errors() -> Iterator[None]:
     """Translate API server errors into cluster errors."""
     try:
         yield

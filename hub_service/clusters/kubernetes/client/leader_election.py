@@ -22,7 +22,7 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Obje
 LOG = logging.getLogger("runai.kubernetes")
 
 
-class Leadership:
+class LeaderElection:
     """One candidate for one Lease."""
 
     def __init__(
@@ -102,15 +102,15 @@ class Leadership:
         renewed = self._clock()
         while True:
             await asyncio.sleep(self._every_s)
-            asked = self._clock()
-            left = renewed + self._give_up_s - asked
+            attempted_at = self._clock()
+            left = renewed + self._give_up_s - attempted_at
             try:
                 async with asyncio.timeout(max(0.0, left)):
                     is_renewed = await self._try(api)
             except TimeoutError:
                 return
             if is_renewed:
-                renewed = asked
+                renewed = attempted_at
             elif self._holder() != self._identity:
                 return
 
@@ -198,7 +198,7 @@ class _RenewalThread:
     async def _until_stopped(
         self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]
     ) -> None:
-        async with api.another() as own:
+        async with api.clone() as own:
             renewing = asyncio.create_task(renew(own))
             stopping = asyncio.create_task(self._stopped.wait())
             await asyncio.wait({renewing, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -14,20 +14,20 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 LOG = logging.getLogger("runai.service")
 
 LEADS = "runai/leads"
-SHOWN_WITHIN_S = 4.0
+LABEL_TIMEOUT_S = 4.0
 """Less than a Lease has left when its leader gives up."""
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class OwnPod:
+class LeaderLabel:
     """The pod that this process runs in; no pod if `name` is ""."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
-        """Leave the label unchanged until `shows` is called."""
+        """Leave the label unchanged until `update` is called."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods/{name}" if name else ""
 
-    async def shows(self, *, leads: bool) -> None:
+    async def update(self, *, leads: bool) -> None:
         """Set or remove the leader label, by which the Service routes requests here.
 
         Raises:
@@ -39,7 +39,7 @@ class OwnPod:
             return
         label = {LEADS: "true" if leads else None}
         try:
-            async with asyncio.timeout(SHOWN_WITHIN_S):
+            async with asyncio.timeout(LABEL_TIMEOUT_S):
                 await self._api.patch(self._path, {"metadata": {"labels": label}})
         except (ApiError, TimeoutError) as error:
             if leads:
@@ -49,7 +49,7 @@ class OwnPod:
 
 
 @contextlib.asynccontextmanager
-async def answering(host: str, port: int) -> AsyncGenerator[None]:
+async def serve_liveness_probe(host: str, port: int) -> AsyncGenerator[None]:
     """Answer every probe with 200 while this process's event loop runs; port 0 disables it."""
     if not port:
         yield

@@ -14,10 +14,10 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 
 LOG = logging.getLogger("runai.kubernetes")
 
-TOLD_AT_ONCE = 4
-TOLD_MEANWHILE = 1
+PARALLEL_SENDERS = 4
+SENDERS_DURING_PLAN = 1
 """Events sent in parallel, normally and during plan execution: binds and evictions go first."""
-MOST_UNTOLD = 10_000
+MAX_QUEUED = 10_000
 
 
 class _QueuedEvent(NamedTuple):
@@ -40,19 +40,19 @@ class EventQueue:
     def __init__(self, api: Api) -> None:
         """Begin with an empty queue; `run` sends."""
         self._api = api
-        self._queue: asyncio.PriorityQueue[_QueuedEvent] = asyncio.PriorityQueue(MOST_UNTOLD)
+        self._queue: asyncio.PriorityQueue[_QueuedEvent] = asyncio.PriorityQueue(MAX_QUEUED)
         self._numbers = count()
-        self._free = asyncio.Event()
-        self._free.set()
+        self._not_throttled = asyncio.Event()
+        self._not_throttled.set()
 
     @contextmanager
-    def stepping_back(self) -> Iterator[None]:
+    def throttled(self) -> Iterator[None]:
         """Reduce sending to one Event at a time inside the `with`: urgent calls go first."""
-        self._free.clear()
+        self._not_throttled.clear()
         try:
             yield
         finally:
-            self._free.set()
+            self._not_throttled.set()
 
     def enqueue(
         self, of: Pod | Job, word: str, sentence: str, *, leaves: bool = False, bad: bool = False
@@ -70,15 +70,15 @@ class EventQueue:
     async def run(self) -> NoReturn:
         """Send Events until cancelled."""
         async with asyncio.TaskGroup() as senders:
-            for number in range(TOLD_AT_ONCE):
-                senders.create_task(self._send(steps_back=number >= TOLD_MEANWHILE))
+            for number in range(PARALLEL_SENDERS):
+                senders.create_task(self._send(is_throttled=number >= SENDERS_DURING_PLAN))
         raise AssertionError("the queue runs until cancelled")
 
-    async def _send(self, *, steps_back: bool) -> NoReturn:
+    async def _send(self, *, is_throttled: bool) -> NoReturn:
         while True:
             _rank, _number, of, word, sentence, bad = await self._queue.get()
-            if steps_back:
-                await self._free.wait()
+            if is_throttled:
+                await self._not_throttled.wait()
             try:
                 await create_event(self._api, of, word, sentence, bad=bad)
             except ApiError as error:

@@ -17,9 +17,9 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     PODS,
     Slot,
     device_note,
-    guards,
+    device_reservations,
     manifest,
-    unguarded,
+    unreserved_devices,
 )
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS, Pod, read_pod
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
@@ -41,9 +41,9 @@ class _ReconcileInput:
     """Input of one reconciliation: pods, their devices, and pods that wait for devices."""
 
     pods: Sequence[Pod]
-    slots: Mapping[str, tuple[int, ...]]
+    device_numbers: Mapping[str, tuple[int, ...]]
     nodes: Collection[str]
-    promises: dict[str, NominatedPlacement]
+    nominations: dict[str, NominatedPlacement]
     waiting: Mapping[str, Pod]
     reservations: Sequence[Pod] = field(init=False)
 
@@ -51,19 +51,19 @@ class _ReconcileInput:
         self.reservations = [pod for pod in self.pods if pod.is_reservation]
 
 
-class ReservationKeeper:
+class ReservationReconciler:
     """The reservation pods of one cluster."""
 
     def __init__(
         self,
         api: Api,
-        doing: AssumedState,
-        slots: DeviceIds,
-        refusals: NodeBackoff,
+        assumed: AssumedState,
+        device_ids: DeviceIds,
+        backoff: NodeBackoff,
         events: EventQueue,
         *,
         apply: Callable[[Object], None],
-        is_there: Callable[[], bool],
+        has_namespace: Callable[[], bool],
         clock: Callable[[], float],
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
@@ -71,28 +71,28 @@ class ReservationKeeper:
         """Begin with the API server's state; `apply` receives each changed pod.
 
         Pods are notified by `events` in the background, so a failure there delays nothing.
-        `is_there` returns True if the namespace of reservation pods exists.
+        `has_namespace` returns True if the namespace of reservation pods exists.
         """
         self._api = api
-        self._doing = doing
-        self._slots = slots
+        self._assumed = assumed
+        self._device_ids = device_ids
         self._apply = apply
-        self._is_there = is_there
+        self._has_namespace = has_namespace
         self._clock = clock
         self._manifest = partial(manifest, image=image, labels=labels)
-        self._made: dict[str, Slot] = {}
+        self._pending: dict[str, Slot] = {}
         """Devices of reservations that may not be bound yet, by name."""
-        self._unknown: set[str] = set()
+        self._unreported_nodes: set[str] = set()
         """Nodes with reservations of devices that are not reported yet."""
         self._first_seen: dict[str, float] = {}
         """Time at which reservation pods were first seen, by UID."""
-        self._agents: dict[str, NodeReport] = {}
+        self._reports: dict[str, NodeReport] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
-        self._refusals = refusals
+        self._backoff = backoff
         self._events = events
         self._warned: set[tuple[str, str, str]] = set()
         """Warnings sent: pod UID, reason and device UUID."""
-        self._given_up: set[str] = set()
+        self._abandoned: set[str] = set()
         """UIDs of reservations that failed and are being deleted."""
         self.failed = False
         """True if a call must be retried."""
@@ -105,18 +105,18 @@ class ReservationKeeper:
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
-    def store_report(self, node: str, seen: NodeReport) -> bool:
+    def store_report(self, node: str, report: NodeReport) -> bool:
         """Store an agent's report about its node; return True if it is new.
 
         A report older than the stored one is ignored, unless our clock was set back since.
         """
-        before = self._agents.get(node)
-        if before is not None and seen.at < before.at <= self._clock():
+        before = self._reports.get(node)
+        if before is not None and report.at < before.at <= self._clock():
             return False
-        self._agents[node] = seen
-        if before is None or (before.pods, before.devices) != (seen.pods, seen.devices):
+        self._reports[node] = report
+        if before is None or (before.pods, before.devices) != (report.pods, report.devices):
             return True
-        return self._awaits(node)
+        return self._awaits_report(node)
 
     def devices_of(self, pod: Pod) -> tuple[str, ...]:
         """Return the UUIDs of a pod's devices, as far as known."""
@@ -124,14 +124,14 @@ class ReservationKeeper:
             return (pod.device,) if pod.device else ()
         if pod.grant is not None:
             return pod.grant.devices
-        seen = self._agents.get(pod.node)
-        return () if seen is None else seen.pods.get(pod.key, ())
+        report = self._reports.get(pod.node)
+        return () if report is None else report.pods.get(pod.key, ())
 
     def devices_on(self, node: str) -> Sequence[Device]:
         """Return the devices of a node as its agent reports them, with their faults."""
-        seen, faults = self._agents.get(node), self._faults.get(node, {})
-        counted = () if seen is None else seen.devices
-        return [replace(device, fault=faults.get(device.uuid, "")) for device in counted]
+        report, faults = self._reports.get(node), self._faults.get(node, {})
+        devices = () if report is None else report.devices
+        return [replace(device, fault=faults.get(device.uuid, "")) for device in devices]
 
     def nodes_in_backoff(self, pods: Iterable[Pod]) -> set[str]:
         """Return the nodes that must get no new pods on their devices.
@@ -139,7 +139,9 @@ class ReservationKeeper:
         If a reservation is lost, the kubelet takes its shared device for free and could give it to
         the next pod.
         """
-        return self._refusals.in_backoff() | {pod.node for pod, _name, _device in unguarded(pods)}
+        return self._backoff.in_backoff() | {
+            pod.node for pod, _name, _device in unreserved_devices(pods)
+        }
 
     def store_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Store the faults of a node's devices, by UUID; return True if they are new."""
@@ -148,11 +150,11 @@ class ReservationKeeper:
         return before != self._faults[node]
 
     def broken(
-        self, pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]
+        self, pods: Iterable[Pod], device_numbers: Mapping[str, tuple[int, ...]]
     ) -> dict[str, set[int]]:
         """Return the broken devices, which get no further pods that share, by node."""
         found: dict[str, set[int]] = {}
-        for (node, number), guard in guards(pods, slots).items():
+        for (node, number), guard in device_reservations(pods, device_numbers).items():
             if guard.device in self._faults.get(node, {}):
                 found.setdefault(node, set()).add(number)
         return found
@@ -164,7 +166,7 @@ class ReservationKeeper:
             ApiError: it cannot be created now.
         """
         node = slot[0]
-        self._made[name] = slot
+        self._pending[name] = slot
         try:
             found = await self._api.create(PODS, self._manifest(name, node))
         except ApiError as error:
@@ -180,30 +182,32 @@ class ReservationKeeper:
             return
         if not pod.node:
             await self._api.create(pod_path(pod, "binding"), binding(pod, node))
-            self._doing.bound[pod.uid] = Bound(node, self._clock())
-        self._slots.assign(name, node, (slot[1],))
+            self._assumed.bound[pod.uid] = Bound(node, self._clock())
+        self._device_ids.assign(name, node, (slot[1],))
 
-    async def settle(
+    async def reconcile(
         self,
         pods: Sequence[Pod],
-        slots: Mapping[str, tuple[int, ...]],
+        device_numbers: Mapping[str, tuple[int, ...]],
         nodes: Collection[str],
-        promises: dict[str, NominatedPlacement],
+        nominations: dict[str, NominatedPlacement],
         waiting: Mapping[str, Pod],
     ) -> None:
-        """Reconcile the reservation pods with the shared devices; may drop entries of `promises`.
+        """Reconcile the reservation pods with the shared devices; may drop `nominations`.
 
         `waiting` are the pods with nominated devices, by place. Failed calls are retried later.
         """
         self.failed = False
-        world = _ReconcileInput(pods, slots, nodes, promises, waiting)
-        self._forget(world)
-        wanted = self._wanted(world)
-        for pod in world.reservations:
+        reconcile_input = _ReconcileInput(pods, device_numbers, nodes, nominations, waiting)
+        self._prune(reconcile_input)
+        needed = self._needed_reservations(reconcile_input)
+        for pod in reconcile_input.reservations:
             if pod.deleted is None:
-                await self._attempt(self._reconcile(pod, world, is_wanted=pod.name in wanted))
-        for pod, name, device in unguarded(pods):
-            await self._attempt(self._restore(pod, name, device, world))
+                await self._attempt(
+                    self._reconcile(pod, reconcile_input, is_needed=pod.name in needed)
+                )
+        for pod, name, device in unreserved_devices(pods):
+            await self._attempt(self._restore(pod, name, device, reconcile_input))
         for pod in pods:
             if pod.grant is not None and pod.uses_node:
                 self._warn_of_faults(pod, pod.grant.devices)
@@ -217,16 +221,18 @@ class ReservationKeeper:
             # Gone, or changed meanwhile: the informer will show it. All other errors are retried.
             self.failed |= error.status not in (404, 409)
 
-    async def _reconcile(self, pod: Pod, world: _ReconcileInput, *, is_wanted: bool) -> None:
+    async def _reconcile(
+        self, pod: Pod, reconcile_input: _ReconcileInput, *, is_needed: bool
+    ) -> None:
         if pod.is_finished:
-            await self._abandon(pod, pod.why or "it ended", world)
-        elif not is_wanted:
+            await self._abandon(pod, pod.why or "it ended", reconcile_input)
+        elif not is_needed:
             await self._delete(pod)
         elif (devices := self._devices_of(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
-            await self._abandon(pod, text, world)
+            await self._abandon(pod, text, reconcile_input)
         elif pod.device:
-            self._refusals.record_success(pod.node, pod.bound or 0)
+            self._backoff.record_success(pod.node, pod.bound or 0)
         elif not pod.node:
             return
         elif devices:
@@ -235,38 +241,54 @@ class ReservationKeeper:
             self._apply(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
-            await self._abandon(pod, f"nobody said which device it has within {seconds}", world)
+            await self._abandon(
+                pod, f"nobody said which device it has within {seconds}", reconcile_input
+            )
 
-    async def _abandon(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
+    async def _abandon(self, pod: Pod, why: str, reconcile_input: _ReconcileInput) -> None:
         """Delete a failed reservation, and back off from its node."""
-        if pod.uid not in self._given_up:  # the first deletion may fail
-            self._given_up.add(pod.uid)
-            self._refusals.record_rejection(pod.node)
-        number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
+        if pod.uid not in self._abandoned:  # the first deletion may fail
+            self._abandoned.add(pod.uid)
+            self._backoff.record_rejection(pod.node)
+        number = (
+            reconcile_input.device_numbers[pod.uid][0]
+            if pod.uid in reconcile_input.device_numbers
+            else self._pending_device(pod.name)
+        )
         text = f"{pod.node} gave no device to share ({pod.name}): {why}"
-        for place, promise in list(world.promises.items()):
-            if promise.is_part and promise.node == pod.node and number in promise.devices:
-                del world.promises[place]
-                if (waiter := world.waiting.get(place)) is not None and waiter.is_made:
+        for place, nomination in list(reconcile_input.nominations.items()):
+            if (
+                nomination.is_shared
+                and nomination.node == pod.node
+                and number in nomination.devices
+            ):
+                del reconcile_input.nominations[place]
+                if (waiter := reconcile_input.waiting.get(place)) is not None and waiter.is_made:
                     self._events.enqueue(waiter, "NoDevice", text, bad=True)
         await self._delete(pod)
 
-    async def _restore(self, pod: Pod, name: str, device: str, world: _ReconcileInput) -> None:
+    async def _restore(
+        self, pod: Pod, name: str, device: str, reconcile_input: _ReconcileInput
+    ) -> None:
         """Recreate a lost reservation, or report that its device cannot be reserved."""
-        kept = next((r for r in world.reservations if r.name == name), None)
-        taker = self._taker(pod, device, world)
-        if taker is not None:
-            text = f"its GPU {device} was given to {taker.key}, since reservation {name} was lost"
+        reservation = next((r for r in reconcile_input.reservations if r.name == name), None)
+        new_owner = self._new_owner(pod, device, reconcile_input)
+        if new_owner is not None:
+            text = (
+                f"its GPU {device} was given to {new_owner.key}, since reservation {name} was lost"
+            )
             self._warn(pod, "DeviceLost", device, text, leaves=True)
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
-            self._doing.evicted[pod.uid] = self._clock()
-        elif kept is None or not kept.node:
-            if pod.node in world.nodes and pod.node not in self._refusals.in_backoff():
+            self._assumed.evicted[pod.uid] = self._clock()
+        elif reservation is None or not reservation.node:
+            if pod.node in reconcile_input.nodes and pod.node not in self._backoff.in_backoff():
                 assert pod.grant is not None
-                number = world.slots[pod.uid][pod.grant.reservations.index(name)]
+                number = reconcile_input.device_numbers[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
-        elif kept.device and kept.deleted is None:
-            text = f"its GPU {device} is not reserved any more: {name} was given {kept.device}"
+        elif reservation.device and reservation.deleted is None:
+            text = (
+                f"its GPU {device} is not reserved any more: {name} was given {reservation.device}"
+            )
             self._warn(pod, "DeviceUnreserved", device, text)
 
     def _warn_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
@@ -284,7 +306,7 @@ class ReservationKeeper:
 
     def _save_refusal(self, name: str, error: ApiError) -> None:
         """Store why the API server refuses new reservation pods, if a retry cannot help."""
-        if not self._is_there():
+        if not self._has_namespace():
             # The Role was deleted with the namespace, so the answer is only "forbidden".
             why = f"namespace {RESERVATIONS} is not there, helm upgrade makes it again"
             self._refused = self._clock(), why
@@ -294,25 +316,25 @@ class ReservationKeeper:
 
     async def _delete(self, pod: Pod) -> None:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
-        self._doing.evicted[pod.uid] = self._clock()
+        self._assumed.evicted[pod.uid] = self._clock()
 
-    def _wanted(self, world: _ReconcileInput) -> set[str]:
+    def _needed_reservations(self, reconcile_input: _ReconcileInput) -> set[str]:
         """Return the names of reservations that pods share or are about to share."""
         promised = {
-            (promise.node, number)
-            for promise in world.promises.values()
-            if promise.is_part
-            for number in promise.devices
+            (nomination.node, number)
+            for nomination in reconcile_input.nominations.values()
+            if nomination.is_shared
+            for number in nomination.devices
         }
-        kept = guards(world.pods, world.slots)
+        by_slot = device_reservations(reconcile_input.pods, reconcile_input.device_numbers)
         shared = {
             name
-            for pod in world.pods
+            for pod in reconcile_input.pods
             if pod.grant is not None and pod.uses_node
             for name in pod.grant.reservations
         }
-        awaited = {guard.name for slot, guard in kept.items() if slot in promised}
-        made = {name for name, slot in self._made.items() if slot in promised}
+        awaited = {guard.name for slot, guard in by_slot.items() if slot in promised}
+        made = {name for name, slot in self._pending.items() if slot in promised}
         return shared | awaited | made
 
     def _devices_of(self, pod: Pod) -> tuple[str, ...]:
@@ -322,17 +344,17 @@ class ReservationKeeper:
         """
         if pod.device:
             return (pod.device,)
-        seen = self._agents.get(pod.node)
-        if seen is None or seen.at <= self._first_seen[pod.uid]:
+        report = self._reports.get(pod.node)
+        if report is None or report.at <= self._first_seen[pod.uid]:
             return ()
-        return seen.pods.get(pod.key, ())
+        return report.pods.get(pod.key, ())
 
-    def _taker(self, pod: Pod, device: str, world: _ReconcileInput) -> Pod | None:
+    def _new_owner(self, pod: Pod, device: str, reconcile_input: _ReconcileInput) -> Pod | None:
         """Return the pod that was given a shared device as its own, or None."""
         return next(
             (
                 other
-                for other in world.pods
+                for other in reconcile_input.pods
                 if other.node == pod.node
                 and other.gpus
                 and not other.is_reservation
@@ -342,30 +364,38 @@ class ReservationKeeper:
             None,
         )
 
-    def _awaits(self, node: str) -> bool:
-        return node in self._unknown or any(slot[0] == node for slot in self._made.values())
+    def _awaits_report(self, node: str) -> bool:
+        return node in self._unreported_nodes or any(
+            slot[0] == node for slot in self._pending.values()
+        )
 
-    def _made_for(self, name: str) -> int:
-        return self._made.get(name, ("", -1))[1]
+    def _pending_device(self, name: str) -> int:
+        return self._pending.get(name, ("", -1))[1]
 
-    def _forget(self, world: _ReconcileInput) -> None:
+    def _prune(self, reconcile_input: _ReconcileInput) -> None:
         now = self._clock()
-        uids = {pod.uid for pod in world.pods}
+        uids = {pod.uid for pod in reconcile_input.pods}
         self._first_seen = {
-            pod.uid: self._first_seen.get(pod.uid, now) for pod in world.reservations
+            pod.uid: self._first_seen.get(pod.uid, now) for pod in reconcile_input.reservations
         }
-        self._unknown = {pod.node for pod in world.reservations if pod.uses_node and not pod.device}
-        known = {pod.name for pod in world.reservations if pod.device}
-        promised = {(p.node, n) for p in world.promises.values() for n in p.devices}
-        self._made = {
+        self._unreported_nodes = {
+            pod.node for pod in reconcile_input.reservations if pod.uses_node and not pod.device
+        }
+        known = {pod.name for pod in reconcile_input.reservations if pod.device}
+        promised = {(p.node, n) for p in reconcile_input.nominations.values() for n in p.devices}
+        self._pending = {
             name: slot
-            for name, slot in self._made.items()
+            for name, slot in self._pending.items()
             if name not in known and slot in promised
         }
         self._warned = {warned for warned in self._warned if warned[0] in uids}
-        self._given_up &= uids
-        self._faults = {node: f for node, f in self._faults.items() if node in world.nodes}
-        self._agents = {node: seen for node, seen in self._agents.items() if node in world.nodes}
+        self._abandoned &= uids
+        self._faults = {
+            node: f for node, f in self._faults.items() if node in reconcile_input.nodes
+        }
+        self._reports = {
+            node: report for node, report in self._reports.items() if node in reconcile_input.nodes
+        }
 
 
 def _is_one_device(devices: Sequence[str]) -> bool:

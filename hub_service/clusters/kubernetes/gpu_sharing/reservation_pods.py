@@ -44,10 +44,10 @@ def reservation_name(node: str, group: str) -> str:
     return f"gpu-res-{sha256(f'{node}/{group}'.encode()).hexdigest()[:16]}"
 
 
-def guards(
-    pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]
+def device_reservations(
+    pods: Iterable[Pod], device_numbers: Mapping[str, tuple[int, ...]]
 ) -> dict[Slot, DeviceReservation]:
-    """Return the reservation of each shared device; `slots` are device numbers of pods, by UID.
+    """Return the reservation of each shared device; `device_numbers` are by UID of a pod.
 
     A device is shareable if its reservation pod has it and is not being deleted, and no pod got
     another device under the same reservation name.
@@ -56,29 +56,33 @@ def guards(
     sharers: dict[str, set[str]] = {}
     found: dict[Slot, DeviceReservation] = {}
     for pod in known:
-        if pod.grant is not None and pod.uses_node and pod.uid in slots:
-            of_each = zip(pod.grant.reservations, pod.grant.devices, slots[pod.uid], strict=True)
+        if pod.grant is not None and pod.uses_node and pod.uid in device_numbers:
+            of_each = zip(
+                pod.grant.reservations, pod.grant.devices, device_numbers[pod.uid], strict=True
+            )
             for name, device, number in of_each:
                 sharers.setdefault(name, set()).add(device)
                 found[pod.node, number] = DeviceReservation(name, None)
     claimed: set[str] = set()
-    kept = (pod for pod in known if pod.is_reservation and pod.uses_node and pod.uid in slots)
-    for pod in sorted(kept, key=lambda pod: (pod.created, pod.name)):
+    active_pods = (
+        pod for pod in known if pod.is_reservation and pod.uses_node and pod.uid in device_numbers
+    )
+    for pod in sorted(active_pods, key=lambda pod: (pod.created, pod.name)):
         is_sure = (
             pod.deleted is None
             and sharers.get(pod.name, {pod.device}) == {pod.device}
             and pod.device not in claimed
         )
         claimed.add(pod.device)
-        number = slots[pod.uid][0]
+        number = device_numbers[pod.uid][0]
         found[pod.node, number] = DeviceReservation(pod.name, pod, pod.device if is_sure else "")
     return found
 
 
-def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
+def unreserved_devices(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
     """Return shared devices without a reservation pod: sharing pod, reservation, device."""
     known = list(pods)
-    kept = {
+    reserved = {
         pod.name: pod.device
         for pod in known
         if pod.is_reservation and pod.uses_node and pod.deleted is None
@@ -88,7 +92,7 @@ def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
         for pod in known
         if pod.grant is not None and pod.uses_node and pod.deleted is None
         for name, device in zip(pod.grant.reservations, pod.grant.devices, strict=True)
-        if kept.get(name) != device
+        if reserved.get(name) != device
     ]
 
 

@@ -54,7 +54,7 @@ class Informer(Generic[T]):
         self._without = without
         self._query = {name: value for name, value in query.items() if value}
         self._known: dict[str, T] = {}
-        self._seen = ""
+        self._resource_version = ""
         """The resourceVersion of the last change; "" before the first list."""
         self._ahead: dict[str, int] = {}
         """Versions seen in answers but not yet in the watch, by key.
@@ -94,12 +94,12 @@ class Informer(Generic[T]):
         if self._known.pop(key, None) is not None:
             self._on_change()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Clear the cache and list anew at the next `run`.
 
         Call it only while `run` is not active.
         """
-        self._known, self._seen = {}, ""
+        self._known, self._resource_version = {}, ""
         self._ahead.clear()
         self._dropped.clear()
         self._listed.set()
@@ -108,19 +108,19 @@ class Informer(Generic[T]):
         """List and watch until cancelled; reconnect whenever the API server is away."""
         pause = SHORTEST_PAUSE_S
         while True:
-            before = self._seen
+            before = self._resource_version
             try:
-                if not self._seen:
+                if not self._resource_version:
                     await self._list()
                 await self._watch()
             except ApiError as error:
                 if error.status == 410:
-                    self._seen = ""
+                    self._resource_version = ""
                 elif error.status == 403 and self._without and not self.lists:
                     self._log_missing_right(error)
                 elif not error.is_unanswered:
                     LOG.warning("%s: %s", self._path, error.message)
-            if before != self._seen:
+            if before != self._resource_version:
                 pause = SHORTEST_PAUSE_S  # the watch made progress
             # All informers of all clients lose the server at once: random pauses spread their
             # return.
@@ -152,7 +152,7 @@ class Informer(Generic[T]):
         self.lists += 1
         self._ahead.clear()
         self._dropped.clear()
-        self._seen = page["metadata"]["resourceVersion"]
+        self._resource_version = page["metadata"]["resourceVersion"]
         is_new = found != self._known or not self._listed.is_set()
         self._known = found
         if is_new:
@@ -161,7 +161,11 @@ class Informer(Generic[T]):
 
     async def _watch(self) -> None:
         seconds = int(WATCH_SECONDS * SystemRandom().uniform(1, 2))
-        query = {"resourceVersion": self._seen, "allowWatchBookmarks": "true", **self._query}
+        query = {
+            "resourceVersion": self._resource_version,
+            "allowWatchBookmarks": "true",
+            **self._query,
+        }
         changes = self._api.watch(self._path, seconds=seconds, **query)
         async with contextlib.aclosing(changes):
             async for change in changes:
@@ -177,7 +181,7 @@ class Informer(Generic[T]):
             )
         if change["type"] != "BOOKMARK":
             self._apply_event(change["type"], subject)
-        self._seen = subject["metadata"]["resourceVersion"]
+        self._resource_version = subject["metadata"]["resourceVersion"]
 
     def _apply_event(self, kind: str, subject: Object) -> None:
         key = key_of(subject)

@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object
 from runai.hub_service.clusters.kubernetes.informers.informer import Informer
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PYTORCH_JOB,
     KubeNode,
     Pod,
     project_label,
-    read_machine,
+    read_node,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import PYTORCH_JOBS, PYTORCH_KIND
@@ -68,10 +68,10 @@ class ChangeSignals:
         asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self.unseen.set)
 
 
-class Informers:
+class ClusterInformers:
     """The informers of one cluster, one per kind."""
 
-    def __init__(self, api: Api, changes: ChangeSignals, pool: Pool) -> None:
+    def __init__(self, api: Api, changes: ChangeSignals, pool: NodePool) -> None:
         """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal
@@ -93,8 +93,8 @@ class Informers:
             is_detail=_is_detail,
             on_detail=changes.announce,
         )
-        self.machines: Informer[KubeNode] = Informer(
-            api, "/api/v1/nodes", read_machine, notice, labelSelector=pool.selector
+        self.nodes: Informer[KubeNode] = Informer(
+            api, "/api/v1/nodes", read_node, notice, labelSelector=pool.selector
         )
         self.jobs = JobInformers(api, notice, pool)
         self.namespaces: Informer[str] = Informer(api, "/api/v1/namespaces", _project_of, notice)
@@ -114,7 +114,7 @@ class Informers:
         )
         self._all: tuple[Informer[Any] | JobInformers, ...] = (
             self.pods,
-            self.machines,
+            self.nodes,
             self.jobs,
             self.namespaces,
             self.projects,
@@ -125,15 +125,15 @@ class Informers:
 
     async def run(self) -> NoReturn:
         """Run all informers until cancelled; call once."""
-        async with asyncio.TaskGroup() as following:
-            for mirror in self._all:
-                following.create_task(mirror.run())
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._all:
+                tasks.create_task(informer.run())
         raise AssertionError("informers run until cancelled")
 
     async def listed(self) -> None:
         """Return when every informer has read its first list."""
-        for mirror in self._all:
-            await mirror.listed()
+        for informer in self._all:
+            await informer.listed()
 
     def apply_elastic_state(self, found: Object) -> None:
         """Apply a Job after writing its elastic state, and wake its workers.
@@ -152,7 +152,7 @@ class Informers:
 class JobInformers:
     """Informers of all Jobs and PyTorchJobs of a pool."""
 
-    def __init__(self, api: Api, on_change: Callable[[], None], pool: Pool) -> None:
+    def __init__(self, api: Api, on_change: Callable[[], None], pool: NodePool) -> None:
         """Begin empty."""
         self._on_change = on_change
         self._jobs: Informer[Job] = Informer(api, "/apis/batch/v1/jobs", pool.read_job, on_change)
@@ -189,20 +189,20 @@ class JobInformers:
 
     def apply(self, found: Object, *, quietly: bool = False) -> None:
         """Apply a Job from an answer before its watch reports it."""
-        mirror = self._pytorch if found["kind"] == PYTORCH_JOB else self._jobs
-        mirror.apply(found, quietly=quietly)
+        informer = self._pytorch if found["kind"] == PYTORCH_JOB else self._jobs
+        informer.apply(found, quietly=quietly)
 
     def drop(self, job: Job) -> None:
         """Remove a deleted Job before its watch reports the deletion."""
-        mirror = self._pytorch if job.kind == PYTORCH_JOB else self._jobs
-        mirror.drop(f"{job.namespace}/{job.name}", job.uid)
+        informer = self._pytorch if job.kind == PYTORCH_JOB else self._jobs
+        informer.drop(f"{job.namespace}/{job.name}", job.uid)
 
     async def run(self) -> NoReturn:
         """Run the informers until cancelled."""
-        async with asyncio.TaskGroup() as following:
-            following.create_task(self._jobs.run())
-            following.create_task(self._kinds.run())
-            following.create_task(self._follow_pytorch())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._jobs.run())
+            tasks.create_task(self._kinds.run())
+            tasks.create_task(self._watch_pytorch_jobs())
         raise AssertionError("informers run until cancelled")
 
     @property
@@ -214,15 +214,15 @@ class JobInformers:
         self._kinds_changed.set()
         self._on_change()
 
-    async def _follow_pytorch(self) -> NoReturn:
+    async def _watch_pytorch_jobs(self) -> NoReturn:
         """Watch PyTorchJobs while their kind is installed, across reinstallations."""
         while True:
             await self._wait_until(installed=True)
             async with asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(self._pytorch.run())
+                watch = tasks.create_task(self._pytorch.run())
                 await self._wait_until(installed=False)
-                following.cancel()
-            self._pytorch.forget()
+                watch.cancel()
+            self._pytorch.reset()
 
     async def _wait_until(self, *, installed: bool) -> None:
         while self._is_installed is not installed:
@@ -233,8 +233,10 @@ class JobInformers:
 def _is_served(kind: Object) -> bool:
     """Return True if a kind is served: Established, and not being deleted."""
     conditions = kind.get("status", {}).get("conditions") or ()
-    said = {c["type"]: c["status"] for c in conditions}
-    return said.get("Established") == "True" and "deletionTimestamp" not in kind["metadata"]
+    status_by_type = {c["type"]: c["status"] for c in conditions}
+    return (
+        status_by_type.get("Established") == "True" and "deletionTimestamp" not in kind["metadata"]
+    )
 
 
 def _is_detail(before: Pod, now: Pod) -> bool:

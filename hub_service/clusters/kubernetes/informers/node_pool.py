@@ -1,4 +1,4 @@
-"""One pool of a large cluster, selected by a label: its nodes, projects and pods.
+"""One node pool of a large cluster, selected by a label: its nodes, projects and pods.
 
 The scheduler of a pool watches the nodes and projects that carry the pool's label, and schedules
 the pods that carry it. All other pods belong to another scheduler, even if they name this one. So
@@ -21,7 +21,7 @@ _KEY = rf"(?:{_DOMAIN}/)?{_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class NodePool:
     """Label selector of a pool; without a key it selects everything.
 
     A key without a value selects objects that lack the label.
@@ -31,7 +31,7 @@ class Pool:
     value: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Pool":
+    def parse(cls, text: str) -> "NodePool":
         """Parse `KEY=VALUE`, `!KEY` for objects without that label, or "" for everything.
 
         Raises:
@@ -105,5 +105,5 @@ class Pool:
         return [pod for pod in pods if pod.scheduler == SCHEDULER or pod.node in nodes]
 
 
-EVERYTHING = Pool()
+EVERYTHING = NodePool()
 """The whole cluster: one scheduler, no pools."""

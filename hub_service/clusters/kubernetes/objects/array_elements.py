@@ -71,14 +71,14 @@ class ArrayJob:
         It is 0 for an element with a pod. None follows one whose pod is asked for and has not come:
         a quota of the namespace may forbid it.
         """
-        if self.job.deleted is not None or self.job.is_suspended != self.job.is_held:
+        if self.job.deleted is not None or self.job.is_suspended != self.job.is_queued:
             return
-        asked = 0 if self.job.is_held or is_awaited else self.job.parallelism
+        requested = 0 if self.job.is_queued or is_awaited else self.job.parallelism
         deleted = self.job.deleted_elements
         waiting = [] if self.job.is_suspended else self.unbound
         made = [(p, 0) for p in waiting if not p.is_gated and p.index not in deleted]
         missing = (m for m in self.missing() if m[0] not in deleted and not self._fails(m[0]))
-        unmade = takewhile(lambda one: one[1] > asked, missing)
+        unmade = takewhile(lambda one: one[1] > requested, missing)
         found = [*made, *((self.job.worker(i), needs) for i, needs in islice(unmade, most))]
         yield from sorted(found, key=lambda one: one[0].index or 0)[:most]
 
@@ -97,7 +97,7 @@ class ArrayJob:
         return [] if any(pod.index in job.deleted_elements for pod in waiting) else waiting
 
     @property
-    def least(self) -> int:
+    def min_parallelism(self) -> int:
         """Return the parallelism without which the array would not end.
 
         Failed elements are tried again by the Job controller alone. Deleted elements without a pod
@@ -139,22 +139,22 @@ def array_jobs(
 def element_moves(job: Job) -> Mapping[int, str]:
     """Return why elements of an array moved whose last stop was a move; {} if unreadable."""
     try:
-        kept: dict[str, str] = json.loads(job.moved or "{}")
-        return {int(index): str(why) for index, why in kept.items()}
+        stored: dict[str, str] = json.loads(job.moved or "{}")
+        return {int(index): str(why) for index, why in stored.items()}
     except (AttributeError, RecursionError, TypeError, ValueError):
         return {}  # foreign content
 
 
 def with_moves(job: Job, stops: Mapping[int, str]) -> Steps:
     """Return the steps that store elements' stops, each with the reason of its move or ""."""
-    before, gone = element_moves(job), job.done | job.deleted_elements
+    before, ended = element_moves(job), job.done | job.deleted_elements
     # In the order of the moves: the annotation keeps the latest ones.
     later = {**{i: why for i, why in before.items() if i not in stops}, **stops}
-    kept = {str(i): why for i, why in later.items() if why and i not in gone}
+    moves = {str(i): why for i, why in later.items() if why and i not in ended}
     path = path_of(MOVED)
-    if not kept:
+    if not moves:
         return [{"op": "remove", "path": path}] if job.moved else []
-    text = json.dumps(dict(list(kept.items())[-MOST_MOVES:]), separators=(",", ":"))
+    text = json.dumps(dict(list(moves.items())[-MOST_MOVES:]), separators=(",", ":"))
     return [{"op": "add", "path": path, "value": text}]
 
 

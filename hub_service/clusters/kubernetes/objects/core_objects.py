@@ -31,11 +31,11 @@ from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
     read_taints,
     unkept,
 )
-from runai.hub_service.scheduler.model.fields import MOST_GPUS
-from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.fields import MAX_GPUS
+from runai.hub_service.scheduler.model.quantity import MAX_DEVICES, WHOLE_GPU, MilliGpu
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-LEAVING = "runai/leaving"
+FINALIZER_REMOVED = "runai/leaving"
 """Annotation: we removed the finalizer because the pod is about to be evicted."""
 
 Counting = Literal["", "counted", "left out"]
@@ -50,18 +50,24 @@ def read_counting(metadata: Object) -> Counting:
     if FINALIZER in metadata.get("finalizers", ()):
         return "counted"
     annotations: Mapping[str, str] = metadata.get("annotations", {})
-    return "left out" if LEAVING in annotations else ""
+    return "left out" if FINALIZER_REMOVED in annotations else ""
 
 
-def left_out(uid: str) -> dict[str, Any]:
+def remove_finalizer_patch(uid: str) -> dict[str, Any]:
     """Return the strategic merge patch that excludes a pod's end from its Job's count."""
     taken = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
-    return {"metadata": {"uid": uid, "annotations": {LEAVING: "1"}, **taken}}
+    return {"metadata": {"uid": uid, "annotations": {FINALIZER_REMOVED: "1"}, **taken}}
 
 
-def counted_again(uid: str) -> dict[str, Any]:
-    """Return the patch that reverts `left_out`: the pod stays after all."""
-    return {"metadata": {"uid": uid, "annotations": {LEAVING: None}, "finalizers": [FINALIZER]}}
+def restore_finalizer_patch(uid: str) -> dict[str, Any]:
+    """Return the patch that reverts `remove_finalizer_patch`: the pod stays after all."""
+    return {
+        "metadata": {
+            "uid": uid,
+            "annotations": {FINALIZER_REMOVED: None},
+            "finalizers": [FINALIZER],
+        }
+    }
 
 
 SCHEDULER = "runai-scheduler"
@@ -76,7 +82,7 @@ ARRAY_LABEL = "runai/array"
 ELASTIC_LABEL = "elastic"
 """Label of the original Run:AI."""
 INDEX = "batch.kubernetes.io/job-completion-index"
-HELD = "runai/held"
+QUEUE_REASON = "runai/held"
 """Annotation: the scheduler keeps the Job suspended; the value is why it waits."""
 KILLED = "runai/killed"
 """Annotation of a Job: when a kubelet last killed a pod of it at the end of its grace period."""
@@ -187,7 +193,7 @@ class Pod:
     """Place of the worker: its next pod has the same. "" means the pod's own UID."""
     is_made: bool = True
     """False for a worker without a pod: its Job must still create one."""
-    part: DeviceRequest | None = None
+    device_request: DeviceRequest | None = None
     """Requested share of a device, instead of `gpus`."""
     grant: BoundDevices | None = None
     """Device shares it was bound to, if it asked for a share."""
@@ -237,12 +243,12 @@ class Pod:
 
     def milli_gpus(self, device_mib: int = 0) -> MilliGpu:
         """Return its whole request in milli-GPU, for devices of that size."""
-        if self.part is not None:
-            return self.part.milli_of(device_mib)
+        if self.device_request is not None:
+            return self.device_request.milli_of(device_mib)
         return MilliGpu(self.gpus * WHOLE_GPU)
 
     @property
-    def may_be_promised(self) -> bool:
+    def may_be_nominated(self) -> bool:
         """Return True if devices may be reserved for it.
 
         It waits, or will restart on other devices.
@@ -252,7 +258,7 @@ class Pod:
     @property
     def may_be_resized(self) -> bool:
         """Return True if its successor may get more or fewer whole devices."""
-        return self.part is not None and self.part.most > 0
+        return self.device_request is not None and self.device_request.most > 0
 
     @property
     def uses_node(self) -> bool:
@@ -294,8 +300,8 @@ def read_pod(found: Object) -> Pod:
     is_bound = scheduled.get("status") == "True"
     kind = _kind(labels, spec, owner)
     deleted = metadata.get("deletionTimestamp")
-    gpus = min(max(0, requested(spec, GPU_RESOURCE, whole)), MOST_GPUS)
-    part, wrong = read_part(annotations, gpus)
+    gpus = min(max(0, requested(spec, GPU_RESOURCE, whole)), MAX_GPUS)
+    device_request, wrong = read_part(annotations, gpus)
     node = spec.get("nodeName", "")
     is_elastic = labels.get(ELASTIC_LABEL) == "true"
     claims = _claims(metadata["name"], spec)
@@ -324,7 +330,7 @@ def read_pod(found: Object) -> Pod:
         bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
         sentence="" if is_bound else scheduled.get("message", ""),
         unsupported=_unsupported(spec, wrong or _half_a_gang(labels, owner), kind, owner),
-        remark=_NOT_RESIZED if is_elastic and not _is_resized(labels, part) else "",
+        remark=_NOT_RESIZED if is_elastic and not _is_resized(labels, device_request) else "",
         is_up=status.get("phase") == "Running",
         exit_code=_exit_code(status),
         is_killed=_is_killed(metadata, spec, status),
@@ -332,9 +338,9 @@ def read_pod(found: Object) -> Pod:
         server=annotations.get(SERVER, ""),
         index=figure(annotations.get(INDEX) or labels.get(REPLICA_INDEX, "")),
         role=labels.get(ROLE, ""),
-        part=part,
-        grant=read_grant(annotations) if node and part is not None else None,
-        is_blind="" if part is None else blindness(spec),
+        device_request=device_request,
+        grant=read_grant(annotations) if node and device_request is not None else None,
+        is_blind="" if device_request is None else blindness(spec),
         device=annotations.get(RESERVED_DEVICE, ""),
         device_mib=figure(annotations.get(RESERVED_MIB, "")) or 0,
         why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
@@ -348,7 +354,7 @@ def read_pod(found: Object) -> Pod:
     )
 
 
-def read_machine(found: Object) -> KubeNode:
+def read_node(found: Object) -> KubeNode:
     """Parse a node."""
     metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
     labels, has = metadata.get("labels", {}), status.get("allocatable", {})
@@ -371,7 +377,7 @@ def read_machine(found: Object) -> KubeNode:
 
 def _devices(amounts: Object) -> int:
     # Each device gets a number, and any client that may write node status may set any count.
-    return min(max(0, whole(amounts.get(GPU_RESOURCE, "0"))), MOST_DEVICES)
+    return min(max(0, whole(amounts.get(GPU_RESOURCE, "0"))), MAX_DEVICES)
 
 
 def project_label(labels: Mapping[str, str]) -> str:
@@ -379,8 +385,8 @@ def project_label(labels: Mapping[str, str]) -> str:
     return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
 
 
-def _is_resized(labels: Mapping[str, str], part: DeviceRequest | None) -> bool:
-    return WORKLOAD_LABEL in labels or (part is not None and part.most > 0)
+def _is_resized(labels: Mapping[str, str], device_request: DeviceRequest | None) -> bool:
+    return WORKLOAD_LABEL in labels or (device_request is not None and device_request.most > 0)
 
 
 def _claims(pod: str, spec: Object) -> tuple[str, ...]:
@@ -402,18 +408,18 @@ def _owner(metadata: Object) -> Owner | None:
 
 def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKind:
     """Return the kind from label or PriorityClass; else train for a Job's pod, or build."""
-    for said in (labels.get(KIND_LABEL), spec.get("priorityClassName")):
-        match said:
+    for declared in (labels.get(KIND_LABEL), spec.get("priorityClassName")):
+        match declared:
             case "train" | "build" | "inference":
-                return said
+                return declared
     return "train" if owner is not None and owner.is_job else "build"
 
 
 def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
     """Return the priority from the annotation, the PriorityClass, or the kind's default."""
-    said = figure(annotations.get(PRIORITY, ""))
-    if said is not None:
-        return said
+    declared = figure(annotations.get(PRIORITY, ""))
+    if declared is not None:
+        return declared
     # The API server writes 0 to a pod that names no class.
     own: int | None = spec.get("priority")
     if own is None or (own == 0 and not spec.get("priorityClassName")):

@@ -65,9 +65,9 @@ class DeviceRequest:
     @property
     def annotations(self) -> dict[str, str]:
         """Return the annotations that express the request."""
-        asks = {FRACTION: gpu_text(self.milli)} if self.milli else {MEMORY: str(self.mib)}
-        asks |= {MOST: str(self.most)} if self.most else {}
-        return asks | ({DEVICES: str(self.devices)} if self.devices > 1 else {})
+        notes = {FRACTION: gpu_text(self.milli)} if self.milli else {MEMORY: str(self.mib)}
+        notes |= {MOST: str(self.most)} if self.most else {}
+        return notes | ({DEVICES: str(self.devices)} if self.devices > 1 else {})
 
     def milli_of(self, device_mib: int) -> MilliGpu:
         """Return the pod's total request in milli-GPU, on devices of `device_mib` MiB.
@@ -121,8 +121,8 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[DeviceRequest 
     fraction, memory = annotations.get(FRACTION), annotations.get(MEMORY)
     wrong = ""
     if fraction is None and memory is None:
-        if said := next((name for name in (DEVICES, MOST) if name in annotations), ""):
-            wrong = f"{said} is said without {FRACTION} or {MEMORY}"
+        if option := next((name for name in (DEVICES, MOST) if name in annotations), ""):
+            wrong = f"{option} is said without {FRACTION} or {MEMORY}"
         return None, wrong
     if fraction is not None and memory is not None:
         wrong = f"{FRACTION} and {MEMORY} are both given: keep one of them"
@@ -164,13 +164,13 @@ def _milli(text: str) -> int:
 
 
 def memory_annotations(
-    part: DeviceRequest, milli: Iterable[int], device_mib: int
+    device_request: DeviceRequest, milli: Iterable[int], device_mib: int
 ) -> dict[str, str]:
     """Return the binding's annotations about memory in MiB per device; {} if a limit is unknown.
 
     Programs stay within it by `runai_limits`, which image or environment provide.
     """
-    limits = [part.mib or memory_of_fraction(share, device_mib) for share in milli]
+    limits = [device_request.mib or memory_of_fraction(share, device_mib) for share in milli]
     if not all(limits):
         return {}
     known = [device_mib] * len(limits) if device_mib else []
@@ -180,7 +180,7 @@ def memory_annotations(
 
 def memory_variables() -> list[dict[str, Any]]:
     """Return the variables that show a container its limits of device memory."""
-    return [shown(name, _note_of(name)) for name in OF_MEMORY]
+    return [annotation_variable(name, _note_of(name)) for name in OF_MEMORY]
 
 
 def _note_of(variable: str) -> str:
@@ -210,10 +210,10 @@ def read_grant(annotations: Mapping[str, str]) -> BoundDevices | None:
 
 def device_variable() -> dict[str, object]:
     """Return the variable that shows a container its pod's devices."""
-    return shown(VARIABLE, VISIBLE)
+    return annotation_variable(VARIABLE, VISIBLE)
 
 
-def shown(variable: str, annotation: str) -> dict[str, Any]:
+def annotation_variable(variable: str, annotation: str) -> dict[str, Any]:
     """Return a variable that shows a container an annotation of its pod."""
     path = f"metadata.annotations['{annotation}']"
     return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -22,10 +22,10 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GPU_RESOURCE,
     GPU_TYPE_LABEL,
     GUARANTEED,
-    HELD,
     INDEX,
     MAX_RUNTIME,
     PRIORITY,
+    QUEUE_REASON,
     SAVES,
     SCHEDULER,
     WORKLOAD_LABEL,
@@ -35,9 +35,9 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
     SHARING,
     DeviceRequest,
+    annotation_variable,
     device_variable,
     memory_variables,
-    shown,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
 from runai.hub_service.clusters.workloads.worker_environment import (
@@ -74,7 +74,7 @@ class Confinement:
             InvalidRequest: the job requests more than the admin's limits allow.
         """
         count = max(1, (spec.gpus_max or spec.gpus) // WHOLE_GPU)
-        allowed, asked = (notebook.get(kind) or {} for kind in ("limits", "requests"))
+        allowed, notebook_requests = (notebook.get(kind) or {} for kind in ("limits", "requests"))
         limits = {name: times(str(allowed[name]), count) for name in _BOUNDED if name in allowed}
         own = _own_requests(spec)
         if "cpu" in own and "cpu" in limits:
@@ -91,7 +91,9 @@ class Confinement:
                 )
         limits |= {name: amount for name, amount in self.limits.items() if amount}
         requests = dict.fromkeys(limits, "0")
-        requests |= {name: str(asked[name]) for name in _BOUNDED if name in asked} | own
+        requests |= {
+            name: str(notebook_requests[name]) for name in _BOUNDED if name in notebook_requests
+        } | own
         for name in limits.keys() & requests.keys():
             requests[name] = smaller(requests[name], limits[name])
         return {"limits": limits, "requests": requests}
@@ -209,7 +211,7 @@ def surroundings(notebook: Object) -> PodTemplateSource:
 
 def manifest(
     spec: WorkloadSpec,
-    around: PodTemplateSource,
+    template_source: PodTemplateSource,
     *,
     name: str = "",
     api_url: str = "",
@@ -224,18 +226,18 @@ def manifest(
         InvalidRequest: the workload is not possible on Kubernetes.
     """
     name = name or job_name(spec)
-    _check(spec, around, api_url)
-    kept = json.dumps(asdict(spec), separators=(",", ":"))
-    if len(kept.encode()) > MOST_SPEC_BYTES:
+    _check(spec, template_source, api_url)
+    spec_json = json.dumps(asdict(spec), separators=(",", ":"))
+    if len(spec_json.encode()) > MOST_SPEC_BYTES:
         raise InvalidRequest(
-            f"{spec.id} is too long: {len(kept.encode())} bytes of program and environment.",
+            f"{spec.id} is too long: {len(spec_json.encode())} bytes of program and environment.",
             hint=f"At most {MOST_SPEC_BYTES}: put the program into a file of your home directory.",
         )
     labels = {"runai/project": spec.project, WORKLOAD_LABEL: spec.name}
     labels |= {ARRAY_LABEL: spec.name} if spec.is_array else {}
     is_elastic = spec.elastic and spec.workers > 1
     more, rules = job_fields(_CONTAINER) if is_elastic else ({}, ())
-    checkpoints = _checkpoints(spec, around)
+    checkpoints = _checkpoints(spec, template_source)
     template = {
         "metadata": {
             "labels": {
@@ -252,7 +254,7 @@ def manifest(
                 **({"runai/source": spec.source} if spec.source else {}),
             },
         },
-        "spec": _pod(spec, around, name, api_url, checkpoints, bounds),
+        "spec": _pod(spec, template_source, name, api_url, checkpoints, bounds),
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     rules = [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
@@ -276,8 +278,8 @@ def manifest(
             "name": name,
             "labels": labels,
             "annotations": {
-                SPEC: kept,
-                HELD: "submitted",
+                SPEC: spec_json,
+                QUEUE_REASON: "submitted",
                 **notes,
                 **({} if spec.max_runtime is None else {MAX_RUNTIME: str(spec.max_runtime)}),
                 **({CHECKPOINTS: checkpoints} if checkpoints else {}),
@@ -303,11 +305,11 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
     None: it was not submitted through us, or is invalid.
     """
     try:
-        kept = json.loads(annotations[SPEC])
+        stored = json.loads(annotations[SPEC])
         known = {field.name for field in fields(WorkloadSpec)}
-        kept = {name: value for name, value in kept.items() if name in known}
+        stored = {name: value for name, value in stored.items() if name in known}
         # Any client that may create Jobs can write anything here.
-        spec: WorkloadSpec = _SPEC.validate_python({**kept, "command": tuple(kept["command"])})
+        spec: WorkloadSpec = _SPEC.validate_python({**stored, "command": tuple(stored["command"])})
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
     else:
@@ -316,7 +318,7 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
         return spec if is_possible else None
 
 
-def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
+def _check(spec: WorkloadSpec, template_source: PodTemplateSource, api_url: str) -> None:
     if spec.kind == "session" or spec.command is None:
         raise InvalidRequest(
             "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
@@ -334,7 +336,7 @@ def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
             hint="Ask an admin to set RUNAI_API_URL for it, or leave --elastic out.",
             code="not_elastic",
         )
-    if not (spec.image or around.image):
+    if not (spec.image or template_source.image):
         raise InvalidRequest(
             f"It is not known which image {spec.id} is to run in.",
             hint="Name one (--image), or start your notebook server first: its own is used.",
@@ -357,15 +359,15 @@ def _part(spec: WorkloadSpec) -> DeviceRequest | None:
     return DeviceRequest(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
-def _checkpoints(spec: WorkloadSpec, around: PodTemplateSource) -> str:
+def _checkpoints(spec: WorkloadSpec, template_source: PodTemplateSource) -> str:
     """Return the checkpoint directory, on the first claim that the notebook may write; or ""."""
-    volumes = (around.pod or {}).get("volumes", ())
+    volumes = (template_source.pod or {}).get("volumes", ())
     claims = {
         volume["name"]
         for volume in volumes
         if "persistentVolumeClaim" in volume and not volume["persistentVolumeClaim"].get("readOnly")
     }
-    for mount in (around.container or {}).get("volumeMounts", ()):
+    for mount in (template_source.container or {}).get("volumeMounts", ()):
         if mount["name"] in claims and not mount.get("readOnly"):
             return f"{mount['mountPath'].rstrip('/')}/.runai/{_element(spec)}/checkpoints"
     return ""
@@ -378,14 +380,14 @@ def _element(spec: WorkloadSpec) -> str:
 
 def _pod(
     spec: WorkloadSpec,
-    around: PodTemplateSource,
+    template_source: PodTemplateSource,
     job: str,
     api_url: str,
     checkpoints: str,
     bounds: Confinement,
 ) -> dict[str, Any]:
     gpus = 0 if _part(spec) is not None else spec.gpus // WHOLE_GPU
-    resources = bounds.resources(spec, around.resources)
+    resources = bounds.resources(spec, template_source.resources)
     if gpus:
         resources["limits"][GPU_RESOURCE] = str(gpus)
     is_elastic = spec.elastic and spec.workers > 1
@@ -395,8 +397,8 @@ def _pod(
     extra = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
     container: dict[str, Any] = {
         "name": _CONTAINER,
-        **(around.container or {}),
-        "image": spec.image or around.image,
+        **(template_source.container or {}),
+        "image": spec.image or template_source.image,
         "command": under_relay(command) if is_elastic else command,
         "env": _environment(spec, job, api_url, cpu, extra),
         "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
@@ -405,7 +407,7 @@ def _pod(
         container["workingDir"] = spec.workdir
     pod: dict[str, Any] = {
         "enableServiceLinks": False,
-        **(around.pod or {}),
+        **(template_source.pod or {}),
         "automountServiceAccountToken": bounds.has_token,
         "schedulerName": SCHEDULER,
         "restartPolicy": "Never",
@@ -492,7 +494,7 @@ def _environment(
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in by_index),
         *([] if part is None else [device_variable(), *memory_variables()]),
-        shown("RUNAI_RESUMED", RESUMED),
+        annotation_variable("RUNAI_RESUMED", RESUMED),
         {"name": "RUNAI_WORKER", "value": worker},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
         *({"name": n, "value": _own(v)} for n, v in fixed.items()),

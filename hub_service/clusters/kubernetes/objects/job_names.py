@@ -9,7 +9,12 @@ their Jobs, never by these names.
 import hashlib
 from collections.abc import Callable
 
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
+from runai.hub_service.clusters.kubernetes.client.api import (
+    Api,
+    ApiError,
+    Object,
+    translate_api_errors,
+)
 from runai.hub_service.clusters.states.user_actions import name_taken
 from runai.hub_service.model.records import WorkloadSpec
 
@@ -30,22 +35,22 @@ def other_name(spec: WorkloadSpec) -> str:
     return f"{readable}x{hashlib.sha256(spec.id.encode()).hexdigest()[:12]}"
 
 
-async def made_under_a_free_name(
+async def create_under_free_name(
     api: Api,
     jobs: str,
     spec: WorkloadSpec,
     body: Callable[[str], Object],
-    whose: Callable[[Object], str],
+    workload_of: Callable[[Object], str],
 ) -> Object:
     """Create a workload's Job in the collection `jobs`, and return it.
 
-    `body` returns the manifest for a name; `whose` returns the workload of an existing Job.
+    `body` returns the manifest for a name; `workload_of` returns the workload of an existing Job.
 
     Raises:
         Conflict: the workload already has a Job.
     """
     for name in (job_name(spec), other_name(spec)):
-        with asking():
+        with translate_api_errors():
             try:
                 return await api.create(jobs, body(name))
             except ApiError as error:
@@ -53,6 +58,6 @@ async def made_under_a_free_name(
                     raise
             # A list request: we have no right to `get` Jobs.
             there = await api.get(jobs, fieldSelector=f"metadata.name={name}")
-        if spec.id in map(whose, there["items"]):
+        if spec.id in map(workload_of, there["items"]):
             break
     raise name_taken(spec.id)

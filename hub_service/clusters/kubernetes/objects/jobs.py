@@ -15,11 +15,11 @@ from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import when
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GUARANTEED,
-    HELD,
     KILLED,
     MAX_RUNTIME,
     PRIORITY,
     PYTORCH_JOB,
+    QUEUE_REASON,
     SAVES,
     Pod,
     figure,
@@ -44,18 +44,18 @@ ELASTIC = "runai/elastic"
 def read_elastic(annotations: Mapping[str, str]) -> ElasticState:
     """Parse the stored state; unreadable content gives the state of a new job."""
     try:
-        kept: dict[str, Any] = json.loads(annotations.get(ELASTIC, "{}"))
-        target = kept.get("target")
+        stored: dict[str, Any] = json.loads(annotations.get(ELASTIC, "{}"))
+        target = stored.get("target")
         return ElasticState(
             target=None if target is None else Target.from_json(target),
-            losses={str(name): int(times) for name, times in kept.get("losses", {}).items()},
-            throughput={int(n): float(v) for n, v in kept.get("throughput", {}).items()},
-            global_batch=int(kept.get("global_batch", 0)),
-            steps=int(kept.get("steps", 0)),
-            sized=None if kept.get("sized") is None else float(kept["sized"]),
-            resizes=int(kept.get("resizes", 0)),
-            finishers=tuple(map(str, kept.get("finishers", ()))),
-            saves=kept.get("saves") is True,
+            losses={str(name): int(times) for name, times in stored.get("losses", {}).items()},
+            throughput={int(n): float(v) for n, v in stored.get("throughput", {}).items()},
+            global_batch=int(stored.get("global_batch", 0)),
+            steps=int(stored.get("steps", 0)),
+            sized=None if stored.get("sized") is None else float(stored["sized"]),
+            resizes=int(stored.get("resizes", 0)),
+            finishers=tuple(map(str, stored.get("finishers", ()))),
+            saves=stored.get("saves") is True,
         )
     except (
         *(AttributeError, MessageError, TypeError, ValueError),
@@ -121,14 +121,14 @@ class Job:
     """Request of each worker, as a pod that is not created yet."""
     templates: tuple[Pod, ...] = ()
     """Request of each worker, if they differ."""
-    least: int = 0
+    min_workers: int = 0
     """Minimum of workers; 0: not given, all are needed."""
     kind: str = "Job"
-    is_held: bool = False
+    is_queued: bool = False
     """True if the scheduler suspended it: it waits in the queue."""
     is_freed: bool = False
-    """True if a user resumed it while held: the annotation is out of date."""
-    may_be_held: bool = True
+    """True if a user resumed it while it was queued: the annotation is out of date."""
+    may_be_suspended: bool = True
     """True if no other controller decides about `suspend`."""
     outcome: str = ""
     """`Complete`, `Failed`, or "" while it is neither final nor about to be."""
@@ -227,7 +227,7 @@ class Job:
     @property
     def may_be_guaranteed(self) -> bool:
         """Return True if it may have guaranteed workers: it is elastic."""
-        return self.is_elastic or self.least > 0 or self.template.may_be_resized
+        return self.is_elastic or self.min_workers > 0 or self.template.may_be_resized
 
     @property
     def minimum(self) -> int:
@@ -236,17 +236,17 @@ class Job:
             return 1
         if self.spec is not None and self.is_elastic:
             return self.spec.min_workers
-        if self.least:
-            return min(self.least, self.completions)
+        if self.min_workers:
+            return min(self.min_workers, self.completions)
         return max(
             1, min(self.parallelism, self.completions - self.succeeded - len(self.failed_indexes))
         )
 
     def worker(self, index: int) -> Pod:
         """Return one worker as a pod that is not created yet."""
-        drawn = self.templates[index] if self.templates else self.template
-        name = drawn.name if self.templates else f"{self.name}-{index}"
-        return replace(drawn, uid=f"{self.uid}/{index}", name=name, index=index, is_made=False)
+        template = self.templates[index] if self.templates else self.template
+        name = template.name if self.templates else f"{self.name}-{index}"
+        return replace(template, uid=f"{self.uid}/{index}", name=name, index=index, is_made=False)
 
 
 def read_job(found: Object) -> Job:
@@ -268,9 +268,9 @@ def read_job(found: Object) -> Job:
         is_suspended=is_suspended,
         succeeded=int(status.get("succeeded", 0)),
         template=pod_from_template(found, found["spec"]["template"]),
-        is_held=is_suspended and HELD in annotations,
-        is_freed=not is_suspended and HELD in annotations,
-        may_be_held=_can_be_suspended(metadata, spec),
+        is_queued=is_suspended and QUEUE_REASON in annotations,
+        is_freed=not is_suspended and QUEUE_REASON in annotations,
+        may_be_suspended=_can_be_suspended(metadata, spec),
         outcome=outcome.get("type", ""),
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
@@ -297,7 +297,7 @@ def read_job(found: Object) -> Job:
     )
 
 
-def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
+def with_templates(job: Job, change: Callable[[Pod], Pod]) -> Job:
     """Return a Job with `change` applied to the requests of its workers."""
     templates = tuple(change(pod) for pod in job.templates)
     return replace(job, template=change(job.template), templates=templates)
@@ -316,15 +316,20 @@ def suspend_patch(
 
     `moved` is the reason of a move, and `ran` its running time until now, if it has a limit.
     """
-    notes = _ran_notes(job, ran) | {HELD: why, PRIORITY: str(priority)}
+    notes = _ran_notes(job, ran) | {QUEUE_REASON: why, PRIORITY: str(priority)}
     notes[PAUSES] = _text((*job.pauses, now))
     return _stopping(job, notes, moved)
 
 
 def _stopping(job: Job, notes: Mapping[str, str], moved: str = "") -> Steps:
     notes = {**notes, MOVED: moved} if moved else notes
-    gone: Steps = [{"op": "remove", "path": path_of(MOVED)}] if job.moved and not moved else []
-    return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=True)]
+    removal: Steps = [{"op": "remove", "path": path_of(MOVED)}] if job.moved and not moved else []
+    return [
+        *_unchanged(job),
+        *_noted(job, notes),
+        *removal,
+        *_suspend_steps(job, is_suspended=True),
+    ]
 
 
 def _ran_notes(job: Job, ran: Mapping[int, Ran] | None) -> dict[str, str]:
@@ -337,7 +342,7 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
     The Job waits in the queue as a held one: if the service dies now, it restarts with the devices
     that are free.
     """
-    notes = _ran_notes(job, ran) | {HELD: why, PRIORITY: str(priority)}
+    notes = _ran_notes(job, ran) | {QUEUE_REASON: why, PRIORITY: str(priority)}
     if job.elastic is not None:
         notes[ELASTIC] = elastic_text(replace(job.elastic, resizes=job.elastic.resizes + 1))
     return _stopping(job, notes)
@@ -346,8 +351,8 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
 def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    freed = {"op": "remove", "path": path_of(HELD)}
-    return [*_unchanged(job), *_noted(job, notes), freed, *_suspend(job, is_wanted=False)]
+    freed = {"op": "remove", "path": path_of(QUEUE_REASON)}
+    return [*_unchanged(job), *_noted(job, notes), freed, *_suspend_steps(job, is_suspended=False)]
 
 
 def clear_hold_patch(job: Job) -> Steps:
@@ -355,39 +360,39 @@ def clear_hold_patch(job: Job) -> Steps:
 
     Otherwise a later suspension by the user would look like waiting in the queue.
     """
-    return [*_unchanged(job), {"op": "remove", "path": path_of(HELD)}]
+    return [*_unchanged(job), {"op": "remove", "path": path_of(QUEUE_REASON)}]
 
 
 def wait_reason_patch(job: Job, why: str) -> Steps:
     """Return the patch that writes why a held Job waits."""
-    return [*_unchanged(job), *_noted(job, {HELD: why})]
+    return [*_unchanged(job), *_noted(job, {QUEUE_REASON: why})]
 
 
 def suspended(job: Job, by: str, ran: Mapping[int, Ran] | None = None) -> dict[str, Any]:
     """Return the patch that takes a Job out of the queue, in any state."""
-    notes = {HELD: None, MOVED: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
+    notes = {QUEUE_REASON: None, MOVED: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
     metadata = {"uid": job.uid, "annotations": notes}
-    return {"metadata": metadata, "spec": _suspending(job, is_wanted=True)}
+    return {"metadata": metadata, "spec": _suspend_fields(job, is_suspended=True)}
 
 
 def resumed(job: Job) -> dict[str, Any]:
     """Return the patch that puts a suspended Job back into the queue."""
-    is_held = (job.is_whole or job.is_array) and job.may_be_held
-    notes = {HELD: "resumed" if is_held else None, SUSPENDED_BY: None}
-    change = _suspending(job, is_wanted=is_held)
+    is_queued = (job.is_whole or job.is_array) and job.may_be_suspended
+    notes = {QUEUE_REASON: "resumed" if is_queued else None, SUSPENDED_BY: None}
+    change = _suspend_fields(job, is_suspended=is_queued)
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
 
 
-def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
+def with_workers(job: Job, *, max_workers: int, min_workers: int) -> dict[str, Any]:
     """Return the patch of an elastic Job's worker bounds; Kubernetes adds or deletes pods."""
-    notes = {MIN_WORKERS: str(least)}
-    numbers = {"completions": most, "parallelism": most}
+    notes = {MIN_WORKERS: str(min_workers)}
+    numbers = {"completions": max_workers, "parallelism": max_workers}
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
 
 
 def with_elements(job: Job, parallelism: int, *, now: float) -> Steps:
     """Return the patch by which an array's Job makes, or keeps, at most so many pods."""
-    steps = unsuspend_patch(job, now=now) if job.is_held else _unchanged(job)
+    steps = unsuspend_patch(job, now=now) if job.is_queued else _unchanged(job)
     path = "/spec/parallelism"
     before = {"op": "test", "path": path, "value": job.parallelism}
     return [*steps, before, {"op": "replace", "path": path, "value": parallelism}]
@@ -418,20 +423,20 @@ def with_pauses(
 
 def paused_text(job: Job, changed: Mapping[int, tuple[float, ...]]) -> str:
     """Serialize which elements of an array ran before; ended ones are dropped."""
-    gone = job.done | job.deleted_elements
-    kept = {
+    ended = job.done | job.deleted_elements
+    pauses = {
         str(index): [round(at, 3) for at in times[-MOST_TIMES_OF_ELEMENT:]]
         for index, times in sorted({**job.paused, **changed}.items())
-        if index not in gone
+        if index not in ended
     }
-    return json.dumps(kept, separators=(",", ":"))
+    return json.dumps(pauses, separators=(",", ":"))
 
 
 def _unchanged(job: Job) -> Steps:
     """Return JSON Patch tests that fail if the Job was suspended, resumed or replaced meanwhile."""
     tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
-    if job.is_held:
-        tests.append({"op": "test", "path": path_of(HELD), "value": job.template.sentence})
+    if job.is_queued:
+        tests.append({"op": "test", "path": path_of(QUEUE_REASON), "value": job.template.sentence})
     elif not job.has_suspend:
         return tests
     tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
@@ -444,15 +449,15 @@ def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
     return [*first, *added]
 
 
-def _suspend(job: Job, *, is_wanted: bool) -> Steps:
+def _suspend_steps(job: Job, *, is_suspended: bool) -> Steps:
     policy = {"op": "add", "path": "/spec/runPolicy", "value": {}}
     first = [] if job.has_policy else [policy]
-    return [*first, {"op": "add", "path": _suspend_path(job), "value": is_wanted}]
+    return [*first, {"op": "add", "path": _suspend_path(job), "value": is_suspended}]
 
 
-def _suspending(job: Job, *, is_wanted: bool) -> dict[str, Any]:
-    wanted = {"suspend": is_wanted}
-    return {"runPolicy": wanted} if job.kind == PYTORCH_JOB else wanted
+def _suspend_fields(job: Job, *, is_suspended: bool) -> dict[str, Any]:
+    change = {"suspend": is_suspended}
+    return {"runPolicy": change} if job.kind == PYTORCH_JOB else change
 
 
 def _suspend_path(job: Job) -> str:
@@ -502,7 +507,7 @@ def pod_from_template(
         "ownerReferences": [owner],
     }
     read = read_pod({"metadata": described, "spec": template["spec"]})
-    return replace(read, sentence=metadata.get("annotations", {}).get(HELD, ""))
+    return replace(read, sentence=metadata.get("annotations", {}).get(QUEUE_REASON, ""))
 
 
 def _can_be_suspended(metadata: Object, spec: Object) -> bool:
@@ -531,8 +536,8 @@ def _outcome(status: Object) -> Object:
 
 def _paused_elements(annotations: Mapping[str, str]) -> Mapping[int, tuple[float, ...]]:
     try:
-        kept = json.loads(annotations.get(PAUSED_ELEMENTS, "{}"))
-        found = {int(index): tuple(map(float, times)) for index, times in kept.items()}
+        stored = json.loads(annotations.get(PAUSED_ELEMENTS, "{}"))
+        found = {int(index): tuple(map(float, times)) for index, times in stored.items()}
         return {
             index: tuple(at for at in times if 0 <= at < LAST)
             for index, times in found.items()
@@ -545,8 +550,8 @@ def _paused_elements(annotations: Mapping[str, str]) -> Mapping[int, tuple[float
 def ran_noted(annotations: Mapping[str, str]) -> Mapping[int, Ran]:
     """Return the noted running times, by index; {} if they are unreadable."""
     try:
-        kept = json.loads(annotations.get(RAN, "{}"))
-        found = {int(i): Ran(float(seconds), float(at)) for i, (seconds, at) in kept.items()}
+        stored = json.loads(annotations.get(RAN, "{}"))
+        found = {int(i): Ran(float(seconds), float(at)) for i, (seconds, at) in stored.items()}
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
         return {}  # foreign content
     return {i: ran for i, ran in found.items() if 0 <= ran.seconds < LAST and 0 <= ran.until < LAST}
@@ -554,12 +559,12 @@ def ran_noted(annotations: Mapping[str, str]) -> Mapping[int, Ran]:
 
 def ran_text(job: Job, changed: Mapping[int, Ran]) -> str:
     """Serialize running times; elements that have ended need none."""
-    kept = {
+    entries = {
         str(i): [round(ran.seconds, 3), round(ran.until, 3)]
         for i, ran in sorted({**job.ran, **changed}.items())
         if not (job.is_array and i in job.done | job.deleted_elements)
     }
-    return json.dumps(kept, separators=(",", ":"))
+    return json.dumps(entries, separators=(",", ":"))
 
 
 def timed_out_noted(annotations: Mapping[str, str]) -> frozenset[int]:

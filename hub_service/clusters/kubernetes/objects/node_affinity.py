@@ -11,9 +11,9 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import requested, whole
 
-_COUNTED = frozenset({"cpu", "memory", "pods", "nvidia.com/gpu"})
+_CORE_RESOURCES = frozenset({"cpu", "memory", "pods", "nvidia.com/gpu"})
 """Resources that the core counts itself, and `pods`, which no container requests."""
-_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
+_BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def read_demands(spec: Object) -> Demands:
 
 def read_stock(has: Mapping[str, str]) -> Mapping[str, int]:
     """Return a node's extended resources besides GPUs, CPU and memory."""
-    return {name: whole(amount) for name, amount in has.items() if name not in _COUNTED}
+    return {name: whole(amount) for name, amount in has.items() if name not in _CORE_RESOURCES}
 
 
 def unkept(spec: Object) -> str:
@@ -149,7 +149,7 @@ def unkept(spec: Object) -> str:
     return ""
 
 
-def wanted(demands: Demands, label: str) -> tuple[str, ...]:
+def accepted_values(demands: Demands, label: str) -> tuple[str, ...]:
     """Return the values that a pod accepts for a node label, in its order; () if any."""
     for key, value in demands.selector:
         if key == label:
@@ -168,7 +168,7 @@ def read_taints(spec: Object) -> tuple[Taint, ...]:
     return tuple(
         Taint(found["key"], found.get("value", ""), found["effect"])
         for found in spec.get("taints", ())
-        if found["effect"] in _KEEPS_AWAY
+        if found["effect"] in _BLOCKING_EFFECTS
     )
 
 
@@ -243,9 +243,9 @@ def _containers(spec: Object) -> Iterable[Object]:
 
 def _extended_requests(spec: Object) -> tuple[tuple[str, int], ...]:
     """Return a pod's requests of extended resources besides GPUs, CPU and memory."""
-    asks = [container.get("resources", {}) for container in _containers(spec)]
-    amounts = [of.get(word, {}) for of in asks for word in ("requests", "limits")]
-    names = {name for of in amounts for name in of} - _COUNTED
+    resources = [container.get("resources", {}) for container in _containers(spec)]
+    amounts = [of.get(word, {}) for of in resources for word in ("requests", "limits")]
+    names = {name for of in amounts for name in of} - _CORE_RESOURCES
     found = ((name, requested(spec, name, whole)) for name in sorted(names))
     return tuple((name, amount) for name, amount in found if amount)
 

@@ -80,7 +80,7 @@ class PodGroup:
     @property
     def is_resizable(self) -> bool:
         """Return True for a single process that may restart on another number of devices."""
-        may_be = self.job is not None and self.job.may_be_held and self.job.parallelism <= 1
+        may_be = self.job is not None and self.job.may_be_suspended and self.job.parallelism <= 1
         return may_be and self.first.may_be_resized
 
     @property
@@ -102,7 +102,7 @@ class PodGroup:
         return first.unsupported or (first.is_blind if first.is_made and not first.node else "")
 
 
-class Grouping:
+class PodGrouping:
     """Builder of groups that reuses the object of an unchanged one.
 
     Few of thousands of workloads change between two cycles: the rest cost one comparison each.
@@ -156,14 +156,14 @@ class Grouping:
             found += [(draft.age, draft.first_key, draft.pods[0].place, draft) for draft in drafts]
         self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
         result: dict[str, PodGroup] = {}
-        kept: dict[str, tuple[_Draft, PodGroup]] = {}
+        cached: dict[str, tuple[_Draft, PodGroup]] = {}
         for _age, _key, uid, draft in sorted(found, key=itemgetter(0, 1)):
             project = project_of(draft.pods[0], namespaces, default_project)
             label = f"{project}/{draft.name}"
             while label in result:
                 label += "~"  # a pod with a Job's name
             job = draft.job
-            is_clearing = job is not None and job.is_held and job.uid in clearing
+            is_clearing = job is not None and job.is_queued and job.uid in clearing
             has_ended = self._has_ended(draft, jobs)
             known, group = self._groups.get(uid, (None, None))
             if (
@@ -174,8 +174,8 @@ class Grouping:
             ):
                 group = _group(draft, project, label, is_clearing=is_clearing)
                 group = replace(group, has_ended=has_ended)
-            result[label], kept[uid] = group, (draft, group)
-        self._groups = kept
+            result[label], cached[uid] = group, (draft, group)
+        self._groups = cached
         return list(result.values())
 
     def _has_ended(self, draft: "_Draft", jobs: Mapping[str, Job]) -> bool:
@@ -271,8 +271,8 @@ def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> Pod
 def _elements(array: ArrayJob, waiting: int, *, is_awaited: bool) -> Iterator[_Draft]:
     """Build the elements of an array that hold a node, and the next ones that wait."""
     job = array.job
-    held = [(pod, 0) for pod in array.unfinished if pod.node]
-    for pod, needs in [*held, *array.next_elements(waiting, is_awaited=is_awaited)]:
+    bound = [(pod, 0) for pod in array.unfinished if pod.node]
+    for pod, needs in [*bound, *array.next_elements(waiting, is_awaited=is_awaited)]:
         seated = replace(pod, seat=f"{job.uid}/{pod.index}")
         key = f"{job.namespace}/{job.name}-{pod.index:09d}"
         name = f"{name_of(job)}-{pod.index}"
@@ -285,7 +285,7 @@ def _is_queued(job: Job, is_awaited: bool) -> bool:  # noqa: FBT001
         return False
     # After its parallelism was raised while held, a Job is not one workload any more: its pods will
     # be single, but it has none until it is unsuspended.
-    return job.is_held or (job.is_whole and is_awaited and not job.is_suspended)
+    return job.is_queued or (job.is_whole and is_awaited and not job.is_suspended)
 
 
 def _draft(
@@ -305,27 +305,27 @@ def _draft(
     # While pods still stop, their successors wait with the Job.
     if whole.runs_at_once:
         ordered = list({pod.index: pod for pod in reversed(ordered)}.values())[::-1]
-    shown = sorted(
+    included = sorted(
         ordered[: max(whole.parallelism, _bound_count(ordered))], key=lambda pod: pod.key
     )
-    if whole.is_held or is_awaited:
-        shown += _unmade(shown, whole)
-    first_key = shown[0].key if shown else ""
-    return _Draft(name_of(whole), whole.created, tuple(shown), whole.minimum, whole, first_key)
+    if whole.is_queued or is_awaited:
+        included += _unmade(included, whole)
+    first_key = included[0].key if included else ""
+    return _Draft(name_of(whole), whole.created, tuple(included), whole.minimum, whole, first_key)
 
 
 def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
     """Return the workers for which a Job has no pods yet."""
     known: set[int | None] = set()
     # An elastic job may get more workers than it needs.
-    wanted = job.completions if job.is_elastic or job.least else 0
+    desired = job.completions if job.is_elastic or job.min_workers else 0
     if job.runs_at_once:
         known = {pod.index for pod in there} | job.done
     free = (index for index in range(job.completions) if index not in known)
     return [
         job.worker(index)
         # A foreign Job may ask for two billion pods; it is refused.
-        for index in islice(free, max(0, min(wanted or job.minimum, MOST_WORKERS) - len(there)))
+        for index in islice(free, max(0, min(desired or job.minimum, MOST_WORKERS) - len(there)))
     ]
 
 

@@ -14,7 +14,7 @@ from runai.hub_service.clusters.workloads.snapshot_builder import project_for_co
 from runai.hub_service.model.gpu_types import total
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, TimeRules
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.scheduler.model.snapshot import MOST_LEVELS, Project, ProjectShare
+from runai.hub_service.scheduler.model.snapshot import MAX_LEVELS, Project, ProjectShare
 
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 
@@ -121,8 +121,8 @@ def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
             wrong[name] = f"there is no project {parent}, its parent"
         elif name in (path := _ancestors(name, parents)):
             wrong[name] = f"it is its own ancestor: {' < '.join([name, *path])}"
-        elif len(path) >= MOST_LEVELS:
-            wrong[name] = f"it is below {len(path)} other projects: at most {MOST_LEVELS} levels"
+        elif len(path) >= MAX_LEVELS:
+            wrong[name] = f"it is below {len(path)} other projects: at most {MAX_LEVELS} levels"
     return wrong
 
 

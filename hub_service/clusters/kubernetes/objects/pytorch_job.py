@@ -13,9 +13,9 @@ from itertools import islice
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import when
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
-    HELD,
     PRIORITIES,
     PYTORCH_JOB,
+    QUEUE_REASON,
     ROLE,
     Pod,
 )
@@ -53,10 +53,10 @@ def read_pytorch_job(found: Object) -> Job:
     """Parse a PyTorchJob."""
     metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
     annotations, policy = metadata.get("annotations", {}), spec.get("runPolicy", {})
-    least = _least(spec)
-    drawn = (pod for role in _ROLES for pod in _workers(found, role, is_fixed=not least))
+    min_workers = _min_workers(spec)
+    pods = (pod for role in _ROLES for pod in _workers(found, role, is_fixed=not min_workers))
     # A PyTorchJob with more workers is refused, so these templates suffice.
-    templates = tuple(islice(drawn, MOST_WORKERS))
+    templates = tuple(islice(pods, MOST_WORKERS))
     roles = (spec["pytorchReplicaSpecs"].get(role) for role in _ROLES)
     number = sum(role.get("replicas", 1) for role in roles if role is not None)
     conditions = {c["type"]: c for c in status.get("conditions") or () if c["status"] == "True"}
@@ -77,11 +77,11 @@ def read_pytorch_job(found: Object) -> Job:
         # A master may ask for no GPU: the worker with the largest request represents all.
         template=max(templates, key=_gpus),
         templates=templates,
-        least=least,
+        min_workers=min_workers,
         kind=PYTORCH_JOB,
-        is_held=is_suspended and HELD in annotations,
-        is_freed=not is_suspended and HELD in annotations,
-        may_be_held=_can_be_suspended(metadata, policy),
+        is_queued=is_suspended and QUEUE_REASON in annotations,
+        is_freed=not is_suspended and QUEUE_REASON in annotations,
+        may_be_suspended=_can_be_suspended(metadata, policy),
         outcome=_OUTCOMES.get(outcome.get("type", ""), ""),
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
@@ -130,30 +130,34 @@ def _adopted(pod: Pod, job: Job) -> Pod:
     )
 
 
-def _least(spec: Object) -> int:
+def _min_workers(spec: Object) -> int:
     """Return the minimum of workers; 0: all of them are needed.
 
     With a master the operator gives each pod a fixed world size. Without restarts it takes a
     stopped worker for the failure of the whole job (training-operator 1.8).
     """
-    least: int = (spec.get("elasticPolicy") or {}).get("minReplicas") or 0
+    min_replicas: int = (spec.get("elasticPolicy") or {}).get("minReplicas") or 0
     workers = spec["pytorchReplicaSpecs"].get("Worker", {})
     is_flexible = "Master" not in spec["pytorchReplicaSpecs"]
     may_restart = workers.get("restartPolicy", "Never") != "Never"
-    return least if is_flexible and may_restart and least < workers.get("replicas", 1) else 0
+    return (
+        min_replicas
+        if is_flexible and may_restart and min_replicas < workers.get("replicas", 1)
+        else 0
+    )
 
 
 def _workers(found: Object, role: str, *, is_fixed: bool) -> Iterable[Pod]:
     """Yield the workers of one role as pods that are not created yet."""
-    wanted = found["spec"]["pytorchReplicaSpecs"].get(role)
-    if wanted is None:
+    replica_spec = found["spec"]["pytorchReplicaSpecs"].get(role)
+    if replica_spec is None:
         return
     metadata = found["metadata"]
     labels = {**metadata.get("labels", {}), ROLE: role.lower()}
-    drawn = pod_from_template(found, wanted["template"], PYTORCH_JOB, labels)
-    remark = _NOT_ELASTIC if is_fixed and drawn.is_elastic else ""
-    for number in range(wanted.get("replicas", 1)):
-        yield replace(drawn, remark=remark, name=f"{metadata['name']}-{role.lower()}-{number}")
+    template = pod_from_template(found, replica_spec["template"], PYTORCH_JOB, labels)
+    remark = _NOT_ELASTIC if is_fixed and template.is_elastic else ""
+    for number in range(replica_spec.get("replicas", 1)):
+        yield replace(template, remark=remark, name=f"{metadata['name']}-{role.lower()}-{number}")
 
 
 def _gpus(pod: Pod) -> MilliGpu:

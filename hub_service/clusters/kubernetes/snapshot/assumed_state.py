@@ -32,7 +32,7 @@ class AssumedState:
 
     bound: dict[str, Bound] = field(default_factory=dict)
     evicted: dict[str, float] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    wait_reasons: dict[str, str] = field(default_factory=dict)
     doubtful: dict[str, Pod] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
     """Time at which Jobs were unsuspended that must still create pods, by UID."""
@@ -52,16 +52,16 @@ class AssumedState:
         }
         return self.awaited
 
-    def scaled(self, job: Job, leaving: Iterable[str], now: float) -> None:
-        """Record a scaled Job: new pods are expected, and the pods `leaving` (UIDs) end."""
-        self.evicted.update(dict.fromkeys(leaving, now))
+    def scaled(self, job: Job, terminating: Iterable[str], now: float) -> None:
+        """Record a scaled Job: new pods are expected, and the pods `terminating` (UIDs) end."""
+        self.evicted.update(dict.fromkeys(terminating, now))
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
     def confirm(self, found: Iterable[PodGroup]) -> None:
         """Stop expecting pods of Jobs that have created all of them."""
         for group in found:
-            if group.job is not None and not group.job.is_held and not group.unmade:
+            if group.job is not None and not group.job.is_queued and not group.unmade:
                 self.awaited.pop(group.job.uid, None)
 
     def applied_to(self, pods: Sequence[Pod]) -> list[Pod]:
@@ -71,8 +71,10 @@ class AssumedState:
         self.evicted = {
             u: at for u, at in self.evicted.items() if u in here and here[u].deleted is None
         }
-        self.told = {u: text for u, text in self.told.items() if u in here and not here[u].node}
-        if not (self.bound or self.evicted or self.told or self.surplus):
+        self.wait_reasons = {
+            u: text for u, text in self.wait_reasons.items() if u in here and not here[u].node
+        }
+        if not (self.bound or self.evicted or self.wait_reasons or self.surplus):
             return list(pods)
         return [self._applied(pod) for pod in pods]
 
@@ -81,6 +83,6 @@ class AssumedState:
             pod = replace(pod, node=bound.node, bound=bound.at, grant=bound.grant)
         if (evicted := self.evicted.get(pod.uid, self.surplus.get(pod.uid))) is not None:
             pod = replace(pod, deleted=evicted + LEAVES_WITHIN_S)
-        if (told := self.told.get(pod.uid)) is not None:
-            pod = replace(pod, sentence=told)
+        if (sentence := self.wait_reasons.get(pod.uid)) is not None:
+            pod = replace(pod, sentence=sentence)
         return pod

@@ -32,32 +32,34 @@ class DeviceBookings:
         """
         self._nodes = nodes
         self._memory_mib = memory_mib
-        self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
+        self._bookings: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Booking by place: milli-GPU, and MiB if the pod asks for memory."""
 
     def book(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
         """Book devices, or shares of them, for a pod."""
         for share in devices:
-            mib = 0 if pod.part is None else pod.part.mib
-            self._held[node, share.device][pod.place] = (share.gpus, mib)
+            mib = 0 if pod.device_request is None else pod.device_request.mib
+            self._bookings[node, share.device][pod.place] = (share.gpus, mib)
 
     def device_mib(self, node: str) -> int:
         """Return the memory of each device of a node in MiB; 0: unknown."""
         return self._memory_mib.get(node, 0)
 
-    def of(self, pod: Pod) -> set[int]:
+    def devices_of(self, pod: Pod) -> set[int]:
         """Return the devices of its node that a worker has booked."""
-        here = self._held.items()
+        here = self._bookings.items()
         return {number for (node, number), by in here if node == pod.node and pod.place in by}
 
     def try_book(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
         """Book devices for a pod; return "" or why they are not free."""
         if lacks := self.lacks(node, (share.device for share in devices)):
             return lacks
-        mib = 0 if pod.part is None else pod.part.mib
+        mib = 0 if pod.device_request is None else pod.device_request.mib
         for share in devices:
-            others = [h for p, h in self._held[node, share.device].items() if p != pod.place]
-            if not self._fit([*others, (share.gpus, mib)], self._memory_mib.get(node, 0)):
+            other_shares = [
+                h for p, h in self._bookings[node, share.device].items() if p != pod.place
+            ]
+            if not self._fit([*other_shares, (share.gpus, mib)], self._memory_mib.get(node, 0)):
                 return f"device {share.device} of {node} has no room for it"
         self.book(pod, node, devices)
         return ""
@@ -82,48 +84,48 @@ WITHOUT_GPU = 1000
 """Elements of an array without GPUs that may start in one cycle."""
 
 
-def slots(request: Pod, machines: Collection[KubeNode]) -> int:
+def max_fitting_pods(request: Pod, nodes: Collection[KubeNode]) -> int:
     """Return an upper bound of the pods with this request that the nodes' devices could hold.
 
     One more requests more than all devices, so that fair shares are those of any larger number:
     rests of nodes and devices count too, and memory as its part of the largest device.
     """
-    part, devices = request.part, sum(machine.most_gpus for machine in machines)
-    if part is None:
+    device_request, devices = request.device_request, sum(node.most_gpus for node in nodes)
+    if device_request is None:
         return devices // request.gpus if request.gpus else WITHOUT_GPU
-    found = {part.milli_of(machine.gpu_memory_mib) for machine in machines}
-    least = min(found - {0}, default=0)
-    return WHOLE_GPU * devices // least if least else 0
+    found = {device_request.milli_of(node.gpu_memory_mib) for node in nodes}
+    smallest = min(found - {0}, default=0)
+    return WHOLE_GPU * devices // smallest if smallest else 0
 
 
-def room_for(
+def device_bookings(
     plan: Plan,
-    machines: Iterable[KubeNode],
+    nodes: Iterable[KubeNode],
     pods: Iterable[Pod],
-    held: Mapping[str, tuple[int, ...]],
+    device_numbers: Mapping[str, tuple[int, ...]],
     groups: Iterable[PodGroup],
-    promises: Mapping[str, NominatedPlacement],
+    nominations: Mapping[str, NominatedPlacement],
 ) -> DeviceBookings:
     """Return the device bookings on the plan's nodes.
 
     A stopping pod keeps its devices until it is gone. A pod that restarts on other devices books
     both sets, so that no other pod gets the new ones.
     """
-    asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
-    known = [machine for machine in machines if machine.name in asked]
+    named_nodes = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
+    known = [node for node in nodes if node.name in named_nodes]
     # The lost ones of its devices have any numbers, so all have a place, unless none is offered.
     most = {m.name: m.gpus and m.most_gpus for m in known}
     there = [pod for pod in pods if pod.node in most and pod.uses_node]
     for pod in there:
-        most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-    room = DeviceBookings(most, {machine.name: machine.gpu_memory_mib for machine in known})
+        most[pod.node] = max(most[pod.node], 1 + max(device_numbers.get(pod.uid, ()), default=-1))
+    room = DeviceBookings(most, {node.name: node.gpu_memory_mib for node in known})
     seated = {pod.uid: pod for group in groups for pod in group.pods if pod.node in most}
     for pod in there:
         if not pod.is_reservation:
-            shares = shares_of(pod, held.get(pod.uid, ()))
+            shares = shares_of(pod, device_numbers.get(pod.uid, ()))
             room.book(seated.get(pod.uid, pod), pod.node, shares)
     for pod in seated.values():
-        if pod.may_be_resized and (promise := promises.get(pod.place)) is not None:
-            shares = tuple(DeviceShare(device, promise.gpus) for device in promise.devices)
-            room.book(pod, promise.node, shares)
+        if pod.may_be_resized and (nomination := nominations.get(pod.place)) is not None:
+            shares = tuple(DeviceShare(device, nomination.gpus) for device in nomination.devices)
+            room.book(pod, nomination.node, shares)
     return room

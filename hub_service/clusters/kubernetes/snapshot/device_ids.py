@@ -29,13 +29,13 @@ class DeviceIds:
 
     def __init__(self) -> None:
         """Begin without numbers."""
-        self._held: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._assigned: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._last_result: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
         """Pods and result of the last call of `numbers`; reset when numbers are assigned."""
 
     def assign(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
         """Store the numbers assigned to a pod (by UID) or reservation (by name)."""
-        self._held[unit] = (node, devices)
+        self._assigned[unit] = (node, devices)
         self._last_result = ((), {})
 
     def numbers(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
@@ -62,45 +62,45 @@ class DeviceIds:
                     units[name] = _Unit(pod.node, count, since)
                 else:
                     unit.since = min(unit.since, since)
-        kept = self._stored_numbers(units) or self._assign_numbers(units)
-        self._held = {name: (unit.node, kept[name]) for name, unit in units.items()}
+        numbers = self._stored_numbers(units) or self._assign_numbers(units)
+        self._assigned = {name: (unit.node, numbers[name]) for name, unit in units.items()}
         return {
-            uid: kept[of[0]] if len(of) == 1 else tuple(n for name in of for n in kept[name])
+            uid: numbers[of[0]] if len(of) == 1 else tuple(n for name in of for n in numbers[name])
             for uid, of in of_pod.items()
         }
 
     def _stored_numbers(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
         """Return the stored numbers of all units; None if any of them no longer fits."""
-        kept, taken = {}, set[tuple[str, int]]()
+        numbers, used = {}, set[tuple[str, int]]()
         count = 0
         for name, unit in units.items():
-            node, devices = self._held.get(name, ("", ()))
+            node, devices = self._assigned.get(name, ("", ()))
             if node != unit.node or len(devices) != unit.count:
                 return None
-            kept[name] = devices
+            numbers[name] = devices
             count += unit.count
             for device in devices:
-                taken.add((node, device))
-        return kept if len(taken) == count else None
+                used.add((node, device))
+        return numbers if len(used) == count else None
 
     def _assign_numbers(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]]:
         """Return numbers for all units; older units keep theirs, new ones get the lowest."""
-        taken: dict[str, set[int]] = {}
-        kept: dict[str, tuple[int, ...]] = {}
+        used: dict[str, set[int]] = {}
+        numbers: dict[str, tuple[int, ...]] = {}
         newcomers = []
         for name, unit in sorted(units.items(), key=lambda item: (item[1].since, item[0])):
-            node, devices = self._held.get(name, ("", ()))
-            free = taken.setdefault(unit.node, set()).isdisjoint(devices)
+            node, devices = self._assigned.get(name, ("", ()))
+            free = used.setdefault(unit.node, set()).isdisjoint(devices)
             if node == unit.node and len(devices) == unit.count and free:
-                kept[name] = devices
-                taken[unit.node].update(devices)
+                numbers[name] = devices
+                used[unit.node].update(devices)
             else:
                 newcomers.append(name)
         for name in newcomers:
             unit = units[name]
-            kept[name] = _lowest(unit.count, taken[unit.node])
-            taken[unit.node].update(kept[name])
-        return kept
+            numbers[name] = _lowest(unit.count, used[unit.node])
+            used[unit.node].update(numbers[name])
+        return numbers
 
 
 def _units(pod: Pod) -> tuple[tuple[str, ...], int]:
@@ -122,7 +122,7 @@ def shares_of(pod: Pod, devices: Iterable[int]) -> tuple[DeviceShare, ...]:
     )
 
 
-def _lowest(count: int, taken: set[int]) -> tuple[int, ...]:
+def _lowest(count: int, used: set[int]) -> tuple[int, ...]:
     """Return the lowest free numbers, beyond the node's count if it has lost devices."""
-    free = (number for number in itertools.count() if number not in taken)
+    free = (number for number in itertools.count() if number not in used)
     return tuple(itertools.islice(free, count))

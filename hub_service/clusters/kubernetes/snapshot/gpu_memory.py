@@ -18,7 +18,7 @@ class NodeDeviceMemory:
 
     def __init__(self) -> None:
         """Begin without reports."""
-        self._counted: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._sized_nodes: dict[str, tuple[KubeNode, KubeNode]] = {}
         """Nodes without the label, and their copies with the reported size."""
 
@@ -30,33 +30,35 @@ class NodeDeviceMemory:
         whole = [device for device in devices if not device.uuid.startswith("MIG-")]
         known = [device.memory_mib for device in whole or devices if device.memory_mib > 0]
         size = min(known, default=0)
-        if not size or size == self._counted.get(node):
+        if not size or size == self._reported.get(node):
             return False
-        self._counted[node] = size
+        self._reported[node] = size
         return True
 
-    def of(self, machines: Iterable[KubeNode], pods: Iterable[Pod]) -> list[KubeNode]:
+    def apply_to(self, nodes: Iterable[KubeNode], pods: Iterable[Pod]) -> list[KubeNode]:
         """Return nodes with their device size, as the same objects while nothing changes.
 
-        `machines` are all nodes: reports of any other node are dropped.
+        `nodes` are all nodes: reports of any other node are dropped.
         """
-        here = list(machines)
+        all_nodes = list(nodes)
         before, self._sized_nodes = self._sized_nodes, {}
-        self._counted = {m.name: self._counted[m.name] for m in here if m.name in self._counted}
+        self._reported = {
+            m.name: self._reported[m.name] for m in all_nodes if m.name in self._reported
+        }
         noted: dict[str, int] = {}
-        if any(m.gpus and not (m.gpu_memory_mib or m.name in self._counted) for m in here):
+        if any(m.gpus and not (m.gpu_memory_mib or m.name in self._reported) for m in all_nodes):
             for pod in pods:
                 if pod.device_mib and pod.is_reservation:
                     noted[pod.node] = min(pod.device_mib, noted.get(pod.node, pod.device_mib))
-        sizes = noted | self._counted
-        return [self._sized(m, sizes.get(m.name, 0), before.get(m.name)) for m in here]
+        sizes = noted | self._reported
+        return [self._with_memory(m, sizes.get(m.name, 0), before.get(m.name)) for m in all_nodes]
 
-    def _sized(
-        self, machine: KubeNode, size: int, known: tuple[KubeNode, KubeNode] | None
+    def _with_memory(
+        self, node: KubeNode, size: int, cached: tuple[KubeNode, KubeNode] | None
     ) -> KubeNode:
-        if machine.gpu_memory_mib or not size:
-            return machine
-        if known is None or known[0] is not machine or known[1].gpu_memory_mib != size:
-            known = machine, replace(machine, gpu_memory_mib=size)
-        self._sized_nodes[machine.name] = known
-        return known[1]
+        if node.gpu_memory_mib or not size:
+            return node
+        if cached is None or cached[0] is not node or cached[1].gpu_memory_mib != size:
+            cached = node, replace(node, gpu_memory_mib=size)
+        self._sized_nodes[node.name] = cached
+        return cached[1]

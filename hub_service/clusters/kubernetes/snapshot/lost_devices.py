@@ -58,36 +58,36 @@ class LostDevices:
         """Drop nodes that are gone."""
         self._nodes = {name: loss for name, loss in self._nodes.items() if name in nodes}
 
-    def on(
+    def devices_of(
         self,
-        machine: KubeNode,
-        held: AbstractSet[int],
+        node: KubeNode,
+        in_use: AbstractSet[int],
         faulty: Collection[int],
         now: float,
         *,
         reserved: AbstractSet[int] = frozenset(),
         rejects: bool,
     ) -> NodeDevices:
-        """Return a node's devices; `held` are in use, `faulty` are known to be broken.
+        """Return a node's devices; `in_use` are in use, `faulty` are known to be broken.
 
         `reserved` wait for their claims. A node that `rejects` pods has shown that the guess was
         wrong, and has no usable device.
         """
-        held = held | reserved
-        loss, offered = self._nodes.setdefault(machine.name, _Loss()), machine.gpus
+        in_use = in_use | reserved
+        loss, offered = self._nodes.setdefault(node.name, _Loss()), node.gpus
         # Some minutes after its device plugin has gone, a kubelet reports a capacity of 0.
-        loss.total = machine.most_gpus or loss.total or len(held)
-        count = max(loss.total, 1 + max(held, default=-1))
-        lacking = max(0, len(held) - offered)
+        loss.total = node.most_gpus or loss.total or len(in_use)
+        count = max(loss.total, 1 + max(in_use, default=-1))
+        lacking = max(0, len(in_use) - offered)
 
         def rank(number: int) -> tuple[bool, bool, bool, int]:
-            return number not in held, number not in faulty, number in reserved, number
+            return number not in in_use, number not in faulty, number in reserved, number
 
         before = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
         known = before[: max(lacking, loss.total - offered)]
-        more = sorted(held - set(known), key=rank)
-        loss.in_use = frozenset([*known, *more[: max(0, lacking - len(held & set(known)))]])
-        free = [n for n in range(count) if n not in held and n not in loss.in_use]
+        more = sorted(in_use - set(known), key=rank)
+        loss.in_use = frozenset([*known, *more[: max(0, lacking - len(in_use & set(known)))]])
+        free = [n for n in range(count) if n not in in_use and n not in loss.in_use]
         rest = count - offered - len(loss.in_use)
         lost = loss.in_use.union(free[len(free) - rest :] if rest > 0 else ())
         if rejects:
@@ -99,7 +99,7 @@ class LostDevices:
         elif loss.since is None:
             loss.since = now
         returning = {n for n in may_return if now < loss.lost_since[n] + RETURNS_WITHIN_S}
-        return NodeDevices(count, lost, returning, _sentence(machine.name, offered, loss, now))
+        return NodeDevices(count, lost, returning, _sentence(node.name, offered, loss, now))
 
 
 def _sentence(node: str, offered: int, loss: _Loss, now: float) -> str:

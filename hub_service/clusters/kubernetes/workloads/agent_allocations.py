@@ -22,18 +22,20 @@ class AllocationBuilder:
         """Begin with no allocation built."""
         self._cache = Memo[Allocation]()
 
-    def allocations_by_node(self, known: ClusterState) -> Mapping[str, Sequence[Allocation]]:
+    def allocations_by_node(
+        self, cluster_state: ClusterState
+    ) -> Mapping[str, Sequence[Allocation]]:
         """Return the workers that hold devices, by node."""
         self._cache.begin()
         found: dict[str, list[Allocation]] = {}
-        for pod in known.pods:
+        for pod in cluster_state.pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.uses_node:
                 continue
-            if not (devices := known.devices.get(pod.uid)):
+            if not (devices := cluster_state.devices.get(pod.uid)):
                 continue
-            job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            job = cluster_state.jobs.get(pod.owner.uid) if pod.owner is not None else None
             whole = job if job is not None and (job.is_whole or job.is_array) else None
-            project = project_of(pod, known.namespaces, known.default_project)
+            project = project_of(pod, cluster_state.namespaces, cluster_state.default_project)
             allocation = self._cache.get(
                 pod.uid,
                 (pod, whole, project, devices),

@@ -47,40 +47,40 @@ class ArrayRecords:
         """Start a new round."""
         self._cache.begin()
 
-    def of(self, array: ArrayJob, known: ClusterState) -> Iterator[WorkloadRecord]:
+    def of(self, array: ArrayJob, cluster_state: ClusterState) -> Iterator[WorkloadRecord]:
         """Yield the records of an array; a deleted element has one until its pod is gone."""
         job = array.job
         assert job.spec is not None
         begun = set()
-        places = (place.partition("/") for place in known.promises)
+        places = (place.partition("/") for place in cluster_state.nominations)
         promised = {int(index) for uid, _, index in places if uid == job.uid}
         moves = element_moves(job)
         for index in sorted({*array.pods, *job.done, *job.paused, *promised}):
             pods = array.pods.get(index, ())
             is_deleted = _is_deleted(job, index)
-            is_shown = index in promised or array.has_begun(index)
-            if not (any(pod.uses_node for pod in pods) if is_deleted else is_shown):
+            is_visible = index in promised or array.has_begun(index)
+            if not (any(pod.uses_node for pod in pods) if is_deleted else is_visible):
                 continue
             begun.add(index)
             seat, name = f"{job.uid}/{index}", arrays.element_id(job.spec.id, index)
             inputs = (
                 pods,
-                [known.devices.get(pod.uid) for pod in pods],
-                known.promises.get(seat),
-                known.waits.get(name),
-                known.stops.get(name),
+                [cluster_state.devices.get(pod.uid) for pod in pods],
+                cluster_state.nominations.get(seat),
+                cluster_state.waits.get(name),
+                cluster_state.stops.get(name),
                 (index in job.completed, index in job.failed_indexes, is_deleted),
-                (job.is_suspended, job.is_held, job.outcome),
+                (job.is_suspended, job.is_queued, job.outcome),
                 job.paused.get(index),
                 moves.get(index, ""),
-                (known.numbers(seat), index in job.timed_out),
+                (cluster_state.numbers(seat), index in job.timed_out),
             )
-            build = partial(_of_element, array, index, name, known, moves.get(index, ""))
+            build = partial(_of_element, array, index, name, cluster_state, moves.get(index, ""))
             yield self._cache.get(seat, inputs, build)
-        gone = begun | job.deleted_elements
-        left = arrays.without(((0, job.completions),), gone)
+        excluded = begun | job.deleted_elements
+        left = arrays.without(((0, job.completions),), excluded)
         if left and job.deleted is None:
-            yield _of_the_rest(job, left, known)
+            yield _of_the_rest(job, left, cluster_state)
 
 
 def element_of(rest: WorkloadRecord, index: int) -> WorkloadRecord:
@@ -90,10 +90,10 @@ def element_of(rest: WorkloadRecord, index: int) -> WorkloadRecord:
     return replace(rest, spec=spec, workers=(worker,), left=(), position=None)
 
 
-def _of_the_rest(job: Job, left: Ranges, known: ClusterState) -> WorkloadRecord:
+def _of_the_rest(job: Job, left: Ranges, cluster_state: ClusterState) -> WorkloadRecord:
     assert job.spec is not None
     state = _state_without_pods(job, WorkloadState.QUEUED)
-    wait = known.waits.get(job.spec.id) if state is WorkloadState.QUEUED else None
+    wait = cluster_state.waits.get(job.spec.id) if state is WorkloadState.QUEUED else None
     return WorkloadRecord(
         job.spec,
         state,
@@ -107,16 +107,16 @@ def _of_the_rest(job: Job, left: Ranges, known: ClusterState) -> WorkloadRecord:
 
 
 def _of_element(
-    array: ArrayJob, index: int, name: WorkloadId, known: ClusterState, moved: str
+    array: ArrayJob, index: int, name: WorkloadId, cluster_state: ClusterState, moved: str
 ) -> WorkloadRecord:
     job, pods = array.job, array.pods.get(index, ())
     assert job.spec is not None
     spec = arrays.element(job.spec, index)
     pauses = job.paused.get(index, ())
     ended = [pod for pod in pods if pod.is_finished]
-    worker = _worker(array, index, known)
+    worker = _worker(array, index, cluster_state)
     state = _state(array, index, worker)
-    wait, stop = known.waits.get(name), known.stops.get(name)
+    wait, stop = cluster_state.waits.get(name), cluster_state.stops.get(name)
     reason = _suspension(job, state)
     if _is_deleted(job, index):
         reason = StateReason("deleted", "deleted by its user")
@@ -149,10 +149,10 @@ def _of_element(
         moved=moved,
         uid=job.uid,
     )
-    return with_time_limit(record, known.numbers(f"{job.uid}/{index}"))
+    return with_time_limit(record, cluster_state.numbers(f"{job.uid}/{index}"))
 
 
-def _worker(array: ArrayJob, index: int, known: ClusterState) -> WorkerRecord:
+def _worker(array: ArrayJob, index: int, cluster_state: ClusterState) -> WorkerRecord:
     job, pod = array.job, array.of(index)
     assert job.spec is not None
     name = f"{arrays.element_id(job.spec.id, index)}-0"
@@ -164,14 +164,14 @@ def _worker(array: ArrayJob, index: int, known: ClusterState) -> WorkerRecord:
             return WorkerRecord(name, 0, "finished", attempt=attempt, exit_code=code)
         pod = job.worker(index)
     seated = replace(pod, seat=f"{job.uid}/{index}")
-    return record_of_worker(seated, name, 0, known, attempt=attempt)
+    return record_of_worker(seated, name, 0, cluster_state, attempt=attempt)
 
 
 def _state(array: ArrayJob, index: int, worker: WorkerRecord) -> WorkloadState:
     job = array.job
     if (state := _STATES.get(worker.state)) is not None:
-        is_leaving = job.is_suspended or _is_deleted(job, index)
-        return WorkloadState.STOPPING if is_leaving else state
+        is_terminating = job.is_suspended or _is_deleted(job, index)
+        return WorkloadState.STOPPING if is_terminating else state
     if index in job.completed or (worker.state == "finished" and worker.exit_code == 0):
         return WorkloadState.SUCCEEDED
     if index in job.failed_indexes:
@@ -185,7 +185,7 @@ def _state(array: ArrayJob, index: int, worker: WorkerRecord) -> WorkloadState:
 def _state_without_pods(job: Job, waits: WorkloadState) -> WorkloadState:
     if job.is_finished:
         return WorkloadState.FAILED
-    return WorkloadState.SUSPENDED if job.is_suspended and not job.is_held else waits
+    return WorkloadState.SUSPENDED if job.is_suspended and not job.is_queued else waits
 
 
 def _is_deleted(job: Job, index: int) -> bool:

@@ -15,7 +15,7 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Obje
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, Job, elastic_text
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Shape
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import ElasticShape
 from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     ClusterState,
     record_of_job,
@@ -51,20 +51,20 @@ class ElasticJob:
     """Addresses of the workers' pods, by worker name."""
 
 
-def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, ElasticJob]:
+def elastic_jobs(cluster_state: ClusterState) -> Mapping[WorkloadId, ElasticJob]:
     """Return the unfinished elastic jobs."""
     pods: dict[str, list[Pod]] = {
-        uid: [] for uid, job in known.jobs.items() if job.is_elastic and not job.is_finished
+        uid: [] for uid, job in cluster_state.jobs.items() if job.is_elastic and not job.is_finished
     }
-    for pod in known.pods if pods else ():
+    for pod in cluster_state.pods if pods else ():
         if pod.owner is not None and pod.owner.uid in pods:
             pods[pod.owner.uid].append(pod)
-    drawn = {}
+    jobs = {}
     for uid, of_job in pods.items():
-        record = record_of_job(known.jobs[uid], of_job, known)
+        record = record_of_job(cluster_state.jobs[uid], of_job, cluster_state)
         addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.uses_node}
-        drawn[record.id] = ElasticJob(known.jobs[uid], record, addresses)
-    return drawn
+        jobs[record.id] = ElasticJob(cluster_state.jobs[uid], record, addresses)
+    return jobs
 
 
 class ElasticJobs:
@@ -76,9 +76,9 @@ class ElasticJobs:
         self._apply = apply
         self.rules = rules
         self._known: dict[str, ElasticState] = {}
-        self._over: dict[str, set[str]] = {}
+        self._finished_workers: dict[str, set[str]] = {}
         """Workers that ended with 0, by the UIDs of their Jobs."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Lock held from reading a state until its consequences are written. Without it, scheduling
         cycles, scale requests and ending workers would overwrite each other's changes.
         """
@@ -92,20 +92,22 @@ class ElasticJobs:
         """
         return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
-    def shape(self, drawn: ElasticJob, now: float) -> Shape:
+    def shape(self, elastic_job: ElasticJob, now: float) -> ElasticShape:
         """Return the properties of an elastic job for the core."""
-        state = drawn.record.elastic
+        state = elastic_job.record.elastic
         assert state is not None
-        keeps = bool(state.finishers) or membership.must_not_grow(drawn.record, now, self.rules)
-        up = [worker for worker in drawn.record.workers if _is_up(worker)]
-        most = membership.most_gpus(drawn.record)
+        must_not_grow = bool(state.finishers) or membership.must_not_grow(
+            elastic_job.record, now, self.rules
+        )
+        up = [worker for worker in elastic_job.record.workers if _is_up(worker)]
+        most = membership.max_gpus_of(elastic_job.record)
         since = [int(worker.started) for worker in up if worker.started is not None]
-        return Shape(
-            surplus=not keeps,
-            stays_away={
+        return ElasticShape(
+            surplus=not must_not_grow,
+            excluded_workers={
                 worker
                 for worker, times in state.losses.items()
-                if times > membership.MOST_LOSSES_OF_A_WORKER
+                if times > membership.MAX_WORKER_LOSSES
             },
             throughput=throughput_for_core(state.throughput, most, pays_from=self.rules.pays_from),
             # A worker that reports its phase saves a checkpoint when it is stopped.
@@ -113,109 +115,119 @@ class ElasticJobs:
             saves=state.saves,
         )
 
-    async def settled(
-        self, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
+    async def reconcile(
+        self, read_jobs: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
     ) -> Mapping[WorkloadId, ElasticJob]:
         """Reconcile the targets with the workers; return the jobs afterwards."""
         self.failed = False
-        async with self._turn:
-            jobs = draw()
-            for drawn in jobs.values():
-                await self._update_target(drawn, now, ())
-            seen = {drawn.job.uid for drawn in jobs.values()}
-            self._known = {uid: state for uid, state in self._known.items() if uid in seen}
-            self._over = {uid: names for uid, names in self._over.items() if uid in seen}
-            return draw() if jobs else jobs
+        async with self._lock:
+            jobs = read_jobs()
+            for elastic_job in jobs.values():
+                await self._update_target(elastic_job, now, ())
+            uids = {elastic_job.job.uid for elastic_job in jobs.values()}
+            self._known = {uid: state for uid, state in self._known.items() if uid in uids}
+            self._finished_workers = {
+                uid: names for uid, names in self._finished_workers.items() if uid in uids
+            }
+            return read_jobs() if jobs else jobs
 
     async def prepare(
-        self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
+        self, plan: Plan, read_jobs: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
     ) -> None:
         """Notify workers before a plan stops them, and record the resize of their jobs."""
         if changing := [d for d in plan.decisions if isinstance(d, Start | Stop | Move)]:
-            async with self._turn:
-                await self._prepare(changing, draw, now)
+            async with self._lock:
+                await self._prepare(changing, read_jobs, now)
 
     async def shrink(
-        self, draw: Callable[[], ElasticJob | None], leaving: Collection[str], now: float
+        self, read_job: Callable[[], ElasticJob | None], terminating: Collection[str], now: float
     ) -> None:
-        """Notify a job's workers that `leaving` will stop, before they are stopped."""
-        async with self._turn:
-            if (drawn := draw()) is None:
+        """Notify a job's workers that `terminating` will stop, before they are stopped."""
+        async with self._lock:
+            if (elastic_job := read_job()) is None:
                 return
-            assert drawn.record.elastic is not None
-            state = self._known[drawn.job.uid] = replace(drawn.record.elastic, sized=now)
-            if leaving:
-                drawn = replace(drawn, record=replace(drawn.record, elastic=state))
-                await self._update_target(drawn, now, leaving)
+            assert elastic_job.record.elastic is not None
+            state = self._known[elastic_job.job.uid] = replace(
+                elastic_job.record.elastic, sized=now
+            )
+            if terminating:
+                elastic_job = replace(
+                    elastic_job, record=replace(elastic_job.record, elastic=state)
+                )
+                await self._update_target(elastic_job, now, terminating)
 
-    def apply_status(self, drawn: ElasticJob, worker: str, status: WorkerStatus) -> bool:
+    def apply_status(self, elastic_job: ElasticJob, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
-        before = drawn.record.elastic
-        step = membership.apply_statuses(StoredWorkload(drawn.record), {worker: status})
+        before = elastic_job.record.elastic
+        step = membership.apply_statuses(StoredWorkload(elastic_job.record), {worker: status})
         assert step.row is not None
         state = step.row.record.elastic
         assert state is not None
-        self._known[drawn.job.uid] = state
+        self._known[elastic_job.job.uid] = state
         return state != before
 
     async def ended(
-        self, draw: Callable[[], ElasticJob | None], worker: str, exit_code: int
+        self, read_job: Callable[[], ElasticJob | None], worker: str, exit_code: int
     ) -> int | None:
         """Return the exit code for an ended worker's pod; None: its job is gone.
 
         Only the last of the workers that finish together ends with 0: this completes the Job, and
         Kubernetes stops the remaining pods. A loss that the other workers survive is no failure.
         """
-        async with self._turn:
-            drawn = draw()
-            return None if drawn is None else await self._ended(drawn, worker, exit_code)
+        async with self._lock:
+            elastic_job = read_job()
+            return (
+                None if elastic_job is None else await self._ended(elastic_job, worker, exit_code)
+            )
 
     # -- inside ------------------------------------------------------------------------------------
 
     async def _prepare(
         self,
         changing: Sequence[Start | Stop | Move],
-        draw: Callable[[], Mapping[WorkloadId, ElasticJob]],
+        read_jobs: Callable[[], Mapping[WorkloadId, ElasticJob]],
         now: float,
     ) -> None:
-        jobs = draw()
-        leaving: dict[WorkloadId, set[str]] = {}
+        jobs = read_jobs()
+        terminating: dict[WorkloadId, set[str]] = {}
         for decision in changing:
-            if (drawn := jobs.get(decision.workload)) is None:
+            if (elastic_job := jobs.get(decision.workload)) is None:
                 continue
-            state = drawn.record.elastic
+            state = elastic_job.record.elastic
             assert state is not None
-            self._known[drawn.job.uid] = replace(state, sized=now)
+            self._known[elastic_job.job.uid] = replace(state, sized=now)
             if not isinstance(decision, Start):
-                leaving.setdefault(decision.workload, set()).add(decision.worker)
-        jobs = draw() if leaving else {}
-        for name, workers in leaving.items():
+                terminating.setdefault(decision.workload, set()).add(decision.worker)
+        jobs = read_jobs() if terminating else {}
+        for name, workers in terminating.items():
             await self._update_target(jobs[name], now, workers)
 
-    async def _ended(self, drawn: ElasticJob, worker: str, exit_code: int) -> int:
-        state = drawn.record.elastic
+    async def _ended(self, elastic_job: ElasticJob, worker: str, exit_code: int) -> int:
+        state = elastic_job.record.elastic
         assert state is not None
-        row = StoredWorkload(drawn.record, halt="done" if state.finishers else "")
-        index = next(w.index for w in drawn.record.workers if w.name == worker)
+        row = StoredWorkload(elastic_job.record, halt="done" if state.finishers else "")
+        index = next(w.index for w in elastic_job.record.workers if w.name == worker)
         if exit_code == LEFT:
             return LEFT
         if exit_code == 0:
-            over = self._over.setdefault(drawn.job.uid, set())
-            over.add(worker)
+            finished = self._finished_workers.setdefault(elastic_job.job.uid, set())
+            finished.add(worker)
             if membership.is_done_by(row, index):
                 row = membership.record_finishers(row)
-                await self._write_or_raise(drawn, row)
+                await self._write_or_raise(elastic_job, row)
             assert row.record.elastic is not None
-            counted = row.record.elastic.finishers or [w.name for w in row.active]
-            others = {w.name for w in row.active if w.name in counted} - over
-            return LEFT if others else 0
+            finishers = row.record.elastic.finishers or [w.name for w in row.active]
+            unfinished = {w.name for w in row.active if w.name in finishers} - finished
+            return LEFT if unfinished else 0
         if membership.survives_exit_of(row, index):
-            await self._write_or_raise(drawn, membership.without(row, index))
+            await self._write_or_raise(elastic_job, membership.requeue_lost_worker(row, index))
             return LEFT
-        return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
+        return exit_code if membership.decides_outcome(row, row.record.workers[index]) else LEFT
 
-    async def _update_target(self, drawn: ElasticJob, now: float, leaving: Collection[str]) -> None:
-        state, record = drawn.record.elastic, drawn.record
+    async def _update_target(
+        self, elastic_job: ElasticJob, now: float, terminating: Collection[str]
+    ) -> None:
+        state, record = elastic_job.record.elastic, elastic_job.record
         assert state is not None
         if state.finishers:
             is_left = not any(worker.state in ACTIVE for worker in record.workers)
@@ -223,52 +235,52 @@ class ElasticJobs:
                 # All workers have left and none ended with 0: the job goes on from its checkpoint.
                 # Otherwise its Job is about to be complete, and no worker is notified.
                 state = replace(state, finishers=())
-            await self._write(drawn, state)
+            await self._write(elastic_job, state)
             return
         state = replace(state, phases=_reported_phases(record, state))
-        workers = tuple(_as_counted(worker, leaving, state) for worker in record.workers)
+        workers = tuple(_as_member(worker, terminating, state) for worker in record.workers)
         row = StoredWorkload(replace(record, workers=workers, elastic=state))
-        if _waits_for_workers(drawn, row, leaving, now):
-            await self._write(drawn, state)
+        if _waits_for_workers(elastic_job, row, terminating, now):
+            await self._write(elastic_job, state)
             return
 
         def store_of(first: str) -> str:
             """Return the store address at the first rank; "" before its pod has an address."""
-            if not (host := drawn.addresses.get(first, "")):
+            if not (host := elastic_job.addresses.get(first, "")):
                 return ""
             gen = state.target.gen + 1 if state.target is not None else 1
-            port = FIRST_PORT + zlib.crc32(f"{drawn.job.uid}/{gen}".encode()) % PORTS
+            port = FIRST_PORT + zlib.crc32(f"{elastic_job.job.uid}/{gen}".encode()) % PORTS
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-        step = membership.followed(row, now, store_of)
+        step = membership.update_target(row, now, store_of)
         assert step.row is not None
         after = step.row.record.elastic
         assert after is not None
-        if await self._write(drawn, after):
+        if await self._write(elastic_job, after):
             for _kind, text in step.events:
                 with suppress(ApiError):
-                    await create_event(self._api, drawn.job, "Resized", text)
+                    await create_event(self._api, elastic_job.job, "Resized", text)
 
-    async def _write_or_raise(self, drawn: ElasticJob, row: StoredWorkload) -> None:
+    async def _write_or_raise(self, elastic_job: ElasticJob, row: StoredWorkload) -> None:
         """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
             ApiError: the state could not be written.
         """
         assert row.record.elastic is not None
-        await self._change(drawn, row.record.elastic)
+        await self._change(elastic_job, row.record.elastic)
 
-    async def _write(self, drawn: ElasticJob, state: ElasticState) -> bool:
+    async def _write(self, elastic_job: ElasticJob, state: ElasticState) -> bool:
         """Write a state if it changed; return False if that failed."""
         try:
-            await self._change(drawn, state)
+            await self._change(elastic_job, state)
         except ApiError:
             self.failed = True  # retried in the next cycle
             return False
         return True
 
-    async def _change(self, drawn: ElasticJob, state: ElasticState) -> None:
-        job, before = drawn.job, drawn.record.elastic
+    async def _change(self, elastic_job: ElasticJob, state: ElasticState) -> None:
+        job, before = elastic_job.job, elastic_job.record.elastic
         if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
             self._apply(await self._api.patch(job.path, body))
@@ -293,22 +305,24 @@ def _reported_phases(record: WorkloadRecord, state: ElasticState) -> Mapping[str
     return {name: phase for name, phase in state.phases.items() if name in there}
 
 
-def _as_counted(
-    worker: WorkerRecord, leaving: Collection[str], state: ElasticState
+def _as_member(
+    worker: WorkerRecord, terminating: Collection[str], state: ElasticState
 ) -> WorkerRecord:
-    """Return a worker as membership counts it: `leaving` is stopping, a starting pod is pending.
+    """Return a worker as membership counts it: `terminating` stops, a starting pod is pending.
 
     A worker that has reported is running, even if the informer does not show its pod so yet.
     """
     if worker.state == "starting":
         worker = replace(worker, state="running" if worker.name in state.phases else "pending")
     return (
-        replace(worker, state="stopping") if worker.name in leaving and _is_up(worker) else worker
+        replace(worker, state="stopping")
+        if worker.name in terminating and _is_up(worker)
+        else worker
     )
 
 
 def _waits_for_workers(
-    drawn: ElasticJob, row: StoredWorkload, leaving: Collection[str], now: float
+    elastic_job: ElasticJob, row: StoredWorkload, terminating: Collection[str], now: float
 ) -> bool:
     """Return True if a starting job waits for more of its workers to come up."""
     state = row.record.elastic
@@ -317,13 +331,13 @@ def _waits_for_workers(
     running = {worker.name for worker in row.record.workers if worker.state == "running"}
     if running & set(ranks) or (ranks and not running):
         return False
-    if len(running) < drawn.record.spec.min_workers:
+    if len(running) < elastic_job.record.spec.min_workers:
         return True
-    awaited = {w.name for w in drawn.record.workers if w.state in {"starting", "reserved"}}
-    awaited -= running.union(leaving)
-    coming = [worker for worker in drawn.record.workers if worker.name in awaited]
-    since = [*drawn.job.starts[-1:], *(w.started for w in coming if w.started is not None)]
-    return bool(coming) and now < max(since, default=now) + COMES_UP_WITHIN_S
+    awaited = {w.name for w in elastic_job.record.workers if w.state in {"starting", "reserved"}}
+    awaited -= running.union(terminating)
+    starting = [worker for worker in elastic_job.record.workers if worker.name in awaited]
+    since = [*elastic_job.job.starts[-1:], *(w.started for w in starting if w.started is not None)]
+    return bool(starting) and now < max(since, default=now) + COMES_UP_WITHIN_S
 
 
 def _stored(state: ElasticState | None) -> ElasticState:

@@ -6,7 +6,7 @@ This module maps a pod to its worker; `elastic_jobs` decides on the reaction.
 from collections.abc import Callable, Collection, Mapping
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.client.api import asking
+from runai.hub_service.clusters.kubernetes.client.api import translate_api_errors
 from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
     ElasticJob,
@@ -32,11 +32,11 @@ class ElasticWorkers:
 
     async def worker_target(self, pod: str, seen: int) -> Target:
         """Return the target of a pod's job as soon as it is newer than `seen`."""
-        drawn, _worker = await self._worker(pod)
+        elastic_job, _worker = await self._worker(pod)
         while True:
             change = self._changes.next
-            job = self._cache.informers.jobs.find(drawn.job.namespace, drawn.job.name)
-            if job is None or job.uid != drawn.job.uid:
+            job = self._cache.informers.jobs.find(elastic_job.job.namespace, elastic_job.job.name)
+            if job is None or job.uid != elastic_job.job.uid:
                 raise NotFound(f"The job of pod {pod} is gone.")
             # Only a target that is stored on the Job is sent.
             target = None if job.elastic is None else job.elastic.target
@@ -46,26 +46,26 @@ class ElasticWorkers:
 
     async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Apply the status that a pod reports of its worker."""
-        drawn, worker = await self._worker(pod)
-        if self._elastic.apply_status(drawn, worker, status):
+        elastic_job, worker = await self._worker(pod)
+        if self._elastic.apply_status(elastic_job, worker, status):
             self._changes.signal()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
         """Return the exit code for a pod, given the exit code of its worker."""
-        drawn, worker = await self._worker(pod)
-        with asking():
+        elastic_job, worker = await self._worker(pod)
+        with translate_api_errors():
             code = await self._elastic.ended(
-                lambda: self._current_jobs().get(drawn.record.id), worker, exit_code
+                lambda: self._current_jobs().get(elastic_job.record.id), worker, exit_code
             )
         if code is None:
             raise NotFound(f"The job of pod {pod} is gone.")
         self._changes.signal()
         return code
 
-    async def notify_resize(self, workload: WorkloadId, leaving: Collection[str]) -> None:
-        """Notify an elastic job's workers of a new size; `leaving` are the workers that stop."""
+    async def notify_resize(self, workload: WorkloadId, terminating: Collection[str]) -> None:
+        """Notify an elastic job's workers of a new size; `terminating` workers stop."""
         await self._elastic.shrink(
-            lambda: self._current_jobs().get(workload), leaving, self._clock()
+            lambda: self._current_jobs().get(workload), terminating, self._clock()
         )
 
     async def _worker(self, pod: str) -> tuple[ElasticJob, str]:
@@ -77,9 +77,9 @@ class ElasticWorkers:
         await self._cache.informers.listed()
         found = self._cache.informers.pods.objects.get(pod)
         if found is not None and found.owner is not None and found.index is not None:
-            for name, drawn in self._current_jobs().items():
-                if drawn.job.uid == found.owner.uid:
-                    return drawn, f"{name}-{found.index}"
+            for name, elastic_job in self._current_jobs().items():
+                if elastic_job.job.uid == found.owner.uid:
+                    return elastic_job, f"{name}-{found.index}"
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
     def _current_jobs(self) -> Mapping[WorkloadId, ElasticJob]:

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+    ReservationReconciler,
+)
 from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
@@ -17,14 +19,14 @@ from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 
-class Inventory:
+class GpuInventory:
     """Devices of one cluster's nodes, listed once between two changes."""
 
     def __init__(
         self,
         cache: Cache,
         changes: ChangeSignals,
-        sharing: ReservationKeeper,
+        sharing: ReservationReconciler,
         sizes: NodeDeviceMemory,
     ) -> None:
         """Begin with no device listed; `sharing` and `sizes` receive the agents' reports."""
@@ -32,34 +34,39 @@ class Inventory:
         self._changes = changes
         self._sharing = sharing
         self._sizes = sizes
-        self._counted: Mapping[str, Sequence[Device]] = {}
-        self._counted_at: asyncio.Event | None = None
+        self._devices: Mapping[str, Sequence[Device]] = {}
+        self._built_at: asyncio.Event | None = None
 
     async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node; devices that no agent has reported have only numbers."""
-        machines = self._cache.informers.machines
-        await machines.listed()
-        if self._counted_at is not self._changes.next:  # each node's agent calls this every second
+        nodes = self._cache.informers.nodes
+        await nodes.listed()
+        if self._built_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            held = self._cache.slots.numbers(pods)
-            known = named(pods, held, self._sharing.devices_of)
+            device_numbers = self._cache.device_ids.numbers(pods)
+            known = named(pods, device_numbers, self._sharing.devices_of)
             most = Counter[str]()
             for pod in pods:
-                most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-            self._counted, self._counted_at = (
+                most[pod.node] = max(
+                    most[pod.node], 1 + max(device_numbers.get(pod.uid, ()), default=-1)
+                )
+            self._devices, self._built_at = (
                 {
                     name: inventory(
-                        machine, known.get(name, {}), self._sharing.devices_on(name), most[name]
+                        node, known.get(name, {}), self._sharing.devices_on(name), most[name]
                     )
-                    for name, machine in sorted(machines.objects.items())
+                    for name, node in sorted(nodes.objects.items())
                 },
                 self._changes.next,
             )
-        return self._counted
+        return self._devices
 
-    async def note_holders(self, node: str, seen: NodeReport) -> None:
+    async def note_holders(self, node: str, report: NodeReport) -> None:
         """Store a node's devices and their holders."""
-        are_new = [self._sharing.store_report(node, seen), self._sizes.store(node, seen.devices)]
+        are_new = [
+            self._sharing.store_report(node, report),
+            self._sizes.store(node, report.devices),
+        ]
         if any(are_new):
             self._changes.signal()
 
@@ -71,28 +78,28 @@ class Inventory:
 
 def named(
     pods: Iterable[Pod],
-    slots: Mapping[str, tuple[int, ...]],
+    device_numbers: Mapping[str, tuple[int, ...]],
     devices_of: Callable[[Pod], Sequence[str]],
 ) -> dict[str, dict[int, str]]:
     """Return the known UUIDs of devices that pods hold, by node and number."""
     found: dict[str, dict[int, str]] = {}
     for pod in pods:
-        numbers, uuids = slots.get(pod.uid, ()), devices_of(pod)
+        numbers, uuids = device_numbers.get(pod.uid, ()), devices_of(pod)
         if len(numbers) == len(uuids):
             found.setdefault(pod.node, {}).update(zip(numbers, uuids, strict=True))
     return found
 
 
 def inventory(
-    machine: KubeNode, known: Mapping[int, str], counted: Sequence[Device], in_use: int = 0
+    node: KubeNode, known: Mapping[int, str], reported: Sequence[Device], in_use: int = 0
 ) -> Sequence[Device]:
-    """Return the devices of a node by number; `counted` are the ones its agent reports.
+    """Return the devices of a node by number; `reported` are the ones its agent reports.
 
     Devices that it does not offer now are listed too. If its kubelet has forgotten how many there
     are, they are those below `in_use`, which pods hold.
     """
-    count = max(machine.most_gpus or in_use, len(counted), 1 + max(known, default=-1))
-    found = {device.uuid: device for device in counted}
+    count = max(node.most_gpus or in_use, len(reported), 1 + max(known, default=-1))
+    found = {device.uuid: device for device in reported}
     rest = (uuid for uuid in found if uuid not in known.values())
     devices = []
     for number in range(count):
@@ -101,9 +108,9 @@ def inventory(
         devices.append(
             Device(
                 number,
-                uuid or f"{machine.name}/{number}",
-                machine.gpu_type or (device.name if device else "GPU"),
-                machine.gpu_memory_mib or (device.memory_mib if device else 0),
+                uuid or f"{node.name}/{number}",
+                node.gpu_type or (device.name if device else "GPU"),
+                node.gpu_memory_mib or (device.memory_mib if device else 0),
                 simulated=device is not None and device.simulated,
                 fault=device.fault if device else "",
             )

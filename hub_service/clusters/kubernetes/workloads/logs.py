@@ -48,76 +48,78 @@ class LogSources:
         if spec.elastic:
             return []  # a worker may have joined after the first start
         is_active = any(one.state in ACTIVE for one in self.record.workers)
-        kept = Counter(_index(pod) for pod in self.of(worker) if pod.is_finished or not is_active)
+        readable = Counter(
+            _index(pod) for pod in self.of(worker) if pod.is_finished or not is_active
+        )
         return [
             LogChunk(index, self.attempt, b"", MissingOutput())
             for index in range(spec.workers)
-            if worker in (None, index) and kept[index] < self.record.attempts - is_active
+            if worker in (None, index) and readable[index] < self.record.attempts - is_active
         ]
 
 
 async def read(
-    api: Api, look: LogSources, *, worker: int | None, tail: int | None
+    api: Api, sources: LogSources, *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield the logs written so far."""
-    async for gap in _missing(api, look, worker, tail):
+    async for gap in _missing(api, sources, worker, tail):
         yield gap
-    for pod in look.of(worker):
+    for pod in sources.of(worker):
         async for lines, _ in _lines(api, pod, tail, is_followed=False):
-            yield LogChunk(_index(pod), look.attempt, lines)
+            yield LogChunk(_index(pod), sources.attempt, lines)
 
 
 async def follow(
     api: Api,
-    look: Callable[[], Awaitable[LogSources]],
+    poll_sources: Callable[[], Awaitable[LogSources]],
     *,
     worker: int | None,
     tail: int | None,
     parts: bool,
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
-    following = _Following(api, parts=parts)
-    now = await look()
+    follower = _LogFollower(api, parts=parts)
+    now = await poll_sources()
     async for gap in _missing(api, now, worker, tail):
         yield gap
     try:
         while True:
             for pod in now.of(worker):
-                following.begin(pod, now.attempt, tail)
+                follower.begin(pod, now.attempt, tail)
             tail = None  # later pods are read from their beginning
-            following.wake_at(now.change)
-            is_over = now.record.state.finished and following.is_done
-            while chunk := following.arrived():
+            follower.wake_at(now.change)
+            is_over = now.record.state.finished and follower.is_done
+            while chunk := follower.pop_chunk():
                 yield chunk
             if is_over:
                 return
-            await following.something()
-            now = await look()
+            await follower.wait()
+            now = await poll_sources()
     finally:
-        await following.end()
+        await follower.end()
 
 
 async def _missing(
-    api: Api, look: LogSources, worker: int | None, tail: int | None
+    api: Api, sources: LogSources, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield a gap for each worker that lacks earlier output, unless its tail has enough lines."""
-    for gap in look.missing(worker):
+    for gap in sources.missing(worker):
         count = 0
-        for pod in look.of(gap.worker) if tail else ():
+        for pod in sources.of(gap.worker) if tail else ():
             async for lines, _ in _lines(api, pod, tail, is_followed=False):
                 count += lines.count(b"\n")
         if tail is None or count < tail:
             yield gap
 
 
-class _Following:
+class _LogFollower:
     """Readers of the followed pods, one task each."""
 
     def __init__(self, api: Api, *, parts: bool) -> None:
         self._api = api
         self._parts = parts
         self._arrived: deque[LogChunk] = deque()
-        self._taken = asyncio.Event()
+        self._consumed = asyncio.Event()
         self._woken = asyncio.Event()
         self._pods: dict[str, asyncio.Task[None]] = {}
         self._waking: asyncio.Task[None] | None = None
@@ -135,16 +137,16 @@ class _Following:
             self._pods[pod.uid] = reading
 
     def wake_at(self, change: asyncio.Event) -> None:
-        """Make `something` return when `change` is set."""
+        """Make `wait` return when `change` is set."""
         if self._waking is None or self._waking.done():
             self._waking = asyncio.create_task(self._wake(change))
 
-    def arrived(self) -> LogChunk | None:
+    def pop_chunk(self) -> LogChunk | None:
         """Return the oldest piece not yet yielded, or None."""
-        self._taken.set()
+        self._consumed.set()
         return self._arrived.popleft() if self._arrived else None
 
-    async def something(self) -> None:
+    async def wait(self) -> None:
         """Return when a piece or a change may be available."""
         await self._woken.wait()
         self._woken.clear()
@@ -162,8 +164,8 @@ class _Following:
             self._arrived.append(LogChunk(_index(pod), attempt, lines, is_part=is_part))
             self._woken.set()
             while len(self._arrived) >= MOST_WAITING:  # backpressure: the kubelet waits
-                self._taken.clear()
-                await self._taken.wait()
+                self._consumed.clear()
+                await self._consumed.wait()
 
     async def _wake(self, change: asyncio.Event) -> None:
         await change.wait()

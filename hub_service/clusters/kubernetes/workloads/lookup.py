@@ -48,12 +48,12 @@ class WorkloadLookup:
         """Begin with no record built."""
         self._cache = cache
         self._changes = changes
-        self._showing, self._metering = RecordBuilder(), AllocationBuilder()
+        self._record_builder, self._allocation_builder = RecordBuilder(), AllocationBuilder()
         self._arrays = ArrayRecords()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
         self._of_arrays: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
         self._names = _UsedIds(self)
-        self._held: Mapping[str, Sequence[Allocation]] = {}
+        self._allocations: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._built_at: asyncio.Event | None = None  # set at the next change after the build
 
@@ -61,20 +61,23 @@ class WorkloadLookup:
         """Return all workloads by ID, oldest first."""
         await self._cache.informers.listed()
         if self._built_at is not self._changes.next:  # many calls come between two changes
-            known = self._cache.state()
-            self._records, self._built_at = self._build(known), self._changes.next
+            cluster_state = self._cache.state()
+            self._records, self._built_at = self._build(cluster_state), self._changes.next
             self._of_arrays = arrays_of(self._records)
-            self._held = self._metering.allocations_by_node(known)
+            self._allocations = self._allocation_builder.allocations_by_node(cluster_state)
             self._holders = {w: r for w, r in self._records.items() if r.has_devices}
         return self._records
 
-    def _build(self, known: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
-        records = self._showing.records(known)
+    def _build(self, cluster_state: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
+        records = self._record_builder.records(cluster_state)
         self._arrays.begin()
-        found = array_jobs(known.pods, known.jobs, finished=True)
+        found = array_jobs(cluster_state.pods, cluster_state.jobs, finished=True)
         if not found:
             return records
-        every = [*records.values(), *(r for a in found.values() for r in self._arrays.of(a, known))]
+        every = [
+            *records.values(),
+            *(r for a in found.values() for r in self._arrays.of(a, cluster_state)),
+        ]
         every.sort(key=_age)
         return {record.id: record for record in every}
 
@@ -123,15 +126,15 @@ class WorkloadLookup:
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the device allocations of a node, by pod; programs enforce limits themselves."""
         await self.records()
-        return self._held.get(node, ())
+        return self._allocations.get(node, ())
 
-    async def one(self, workload: WorkloadId, uid: str = "") -> WorkloadRecord:
+    async def single_workload(self, workload: WorkloadId, uid: str = "") -> WorkloadRecord:
         """Return one workload that is no whole array.
 
         Raises:
             Conflict: it is a whole array, or another one than that of a non-empty uid.
         """
-        record = await self.same(workload, uid)
+        record = await self.workload_with_uid(workload, uid)
         if record.spec.is_array:
             raise of_whole_array(record)
         return record
@@ -165,7 +168,7 @@ class WorkloadLookup:
                 return pod
         raise NotFound(f"There is no workload {workload}.")
 
-    async def same(self, workload: WorkloadId, uid: str) -> WorkloadRecord:
+    async def workload_with_uid(self, workload: WorkloadId, uid: str) -> WorkloadRecord:
         """Return one workload.
 
         Raises:
@@ -181,7 +184,7 @@ class WorkloadLookup:
         Raises:
             Conflict: the workload is a session, finished or being deleted, or not that of the uid.
         """
-        record = await self.same(workload, uid)
+        record = await self.workload_with_uid(workload, uid)
         if (element := self.element(workload)) is not None:
             array = element[0].name if element[0].spec is None else element[0].spec.name
             raise Conflict(
@@ -218,10 +221,10 @@ class WorkloadLookup:
         """
         if (element := self.element(workload)) is not None:
             if uid:
-                await self.same(workload, uid)
+                await self.workload_with_uid(workload, uid)
             job, index = element
             return [replace(pod, index=0) for pod in self.pods_of_job(job) if pod.index == index]
-        await self.one(workload, uid)
+        await self.single_workload(workload, uid)
         subject = await self.subject(workload)
         return [subject] if isinstance(subject, Pod) else self.pods_of_job(subject)
 

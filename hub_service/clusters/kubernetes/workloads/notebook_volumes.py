@@ -6,7 +6,7 @@ A job runs on the notebook's node if a volume cannot be mounted on any other.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
+from runai.hub_service.clusters.kubernetes.client.api import Api, Object, translate_api_errors
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
@@ -26,22 +26,22 @@ async def beside(api: Api, notebook: Pod) -> PodTemplateSource:
     Raises:
         InvalidRequest: only the notebook's pod can mount one of its volumes.
     """
-    with asking():
-        around = surroundings(await api.get(pod_path(notebook)))
+    with translate_api_errors():
+        template_source = surroundings(await api.get(pod_path(notebook)))
         path = f"/api/v1/namespaces/{notebook.namespace}/persistentvolumeclaims"
-        claims = [await api.get(f"{path}/{name}") for name in _claims(around)]
-    return _pinned_to_volume_node(around, claims, notebook.node)
+        claims = [await api.get(f"{path}/{name}") for name in _claims(template_source)]
+    return _pinned_to_volume_node(template_source, claims, notebook.node)
 
 
-def _claims(around: PodTemplateSource) -> list[str]:
-    volumes = (around.pod or {}).get("volumes", ())
+def _claims(template_source: PodTemplateSource) -> list[str]:
+    volumes = (template_source.pod or {}).get("volumes", ())
     return [
         v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
     ]
 
 
 def _pinned_to_volume_node(
-    around: PodTemplateSource, claims: Sequence[Object], node: str
+    template_source: PodTemplateSource, claims: Sequence[Object], node: str
 ) -> PodTemplateSource:
     for claim in claims:
         name = claim["metadata"]["name"]
@@ -57,23 +57,30 @@ def _pinned_to_volume_node(
         here = {"key": "metadata.name", "operator": "In", "values": [node]}
         required = {"nodeSelectorTerms": [{"matchFields": [here]}]}
         rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-        return replace(around, pod={**(around.pod or {}), "affinity": rule}, node=node, claim=name)
-    return around
+        return replace(
+            template_source,
+            pod={**(template_source.pod or {}), "affinity": rule},
+            node=node,
+            claim=name,
+        )
+    return template_source
 
 
-def check_room(spec: WorkloadSpec, around: PodTemplateSource, machine: KubeNode | None) -> None:
+def check_room(
+    spec: WorkloadSpec, template_source: PodTemplateSource, node: KubeNode | None
+) -> None:
     """Reject a job that can never run on the only node with its volume.
 
     Raises:
         InvalidRequest: the node has too few GPUs.
     """
-    asked = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
-    if not around.node or machine is None or asked <= machine.most_gpus * WHOLE_GPU:
+    requested = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
+    if not template_source.node or node is None or requested <= node.most_gpus * WHOLE_GPU:
         return
-    has = count_text(MilliGpu(machine.most_gpus * WHOLE_GPU))
+    has = count_text(MilliGpu(node.most_gpus * WHOLE_GPU))
     raise InvalidRequest(
-        f"{spec.id} asks for {count_text(asked)}, and {machine.name} has {has}: the volume"
-        f" {around.claim} of your notebook can be mounted on that node alone.",
+        f"{spec.id} asks for {count_text(requested)}, and {node.name} has {has}: the volume"
+        f" {template_source.claim} of your notebook can be mounted on that node alone.",
         hint="Ask for fewer, or ask an admin for a volume that is ReadWriteMany.",
         code="volume_on_one_node",
     )

@@ -31,7 +31,7 @@ MOST_COMMAND_BYTES = 32_768
 """The command is part of the URL, and proxies limit its length."""
 
 
-class PodPrograms:
+class PodExec:
     """Implementation of `base.Programs` for pods."""
 
     def __init__(
@@ -58,19 +58,19 @@ class PodPrograms:
                 code="too_large",
             )
         pod = _running_pod(await self._pods_of(workload, uid), workload, worker)
-        asked = [("command", part) for part in command]
-        asked += [(name, "true") for name in ("stdin", "stdout", "stderr")]
+        query = [("command", part) for part in command]
+        query += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         try:
             found = await self._api.get(pod_path(pod))
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise _refusal(workload, error) from error
-            raise _is_gone(workload) from error
+            raise _missing_pod(workload) from error
         if found["metadata"]["uid"] != pod.uid:  # another pod, made again by the same name
-            raise _is_gone(workload)
-        asked.append(("container", _container(found)))
+            raise _missing_pod(workload)
+        query.append(("container", _container(found)))
         try:
-            channels = await self._api.channels(pod_path(pod, "exec"), asked)
+            channels = await self._api.channels(pod_path(pod, "exec"), query)
         except ApiError as error:
             raise _refusal(workload, error) from error
         return _run(channels, stdin)
@@ -112,15 +112,15 @@ def _running_pod(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
     )
 
 
-def _is_gone(workload: WorkloadId) -> NotFound:
+def _missing_pod(workload: WorkloadId) -> NotFound:
     return NotFound(f"The pod of {workload} is gone.", hint="Look again.")
 
 
 def _container(found: Object) -> str:
     """Return the container that kubectl would choose, but prefer a notebook server to sidecars."""
     names = [container["name"] for container in found["spec"]["containers"]]
-    said: str = found["metadata"].get("annotations", {}).get(DEFAULT_CONTAINER, "")
-    return next((name for name in (said, "notebook") if name in names), names[0])
+    preferred: str = found["metadata"].get("annotations", {}).get(DEFAULT_CONTAINER, "")
+    return next((name for name in (preferred, "notebook") if name in names), names[0])
 
 
 def _refusal(workload: WorkloadId, error: ApiError) -> RunaiError:

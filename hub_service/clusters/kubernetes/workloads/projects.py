@@ -5,9 +5,14 @@ With pools, only the pool's own projects; project names are unique in the whole 
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
+from runai.hub_service.clusters.kubernetes.client.api import (
+    Api,
+    ApiError,
+    Object,
+    translate_api_errors,
+)
 from runai.hub_service.clusters.kubernetes.informers.informer import Informer
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.model.cluster import ProjectChange
 from runai.hub_service.model.project_tree_rules import check_deletion, check_parent
@@ -17,19 +22,19 @@ from runai.hub_service.wire.errors import Conflict, NotFound
 TRIES = 10
 
 
-class KeptProjects:
+class ProjectStore:
     """Projects as custom resources."""
 
     def __init__(
         self,
         api: Api,
-        mirror: Informer[ProjectRecord],
-        pool: Pool,
+        informer: Informer[ProjectRecord],
+        pool: NodePool,
         workloads: Callable[[], Awaitable[Sequence[WorkloadRecord]]],
     ) -> None:
         """Manage the projects of `pool`; `workloads` returns all workloads."""
         self._api = api
-        self._projects = mirror
+        self._projects = informer
         self._pool = pool
         self._workloads = workloads
 
@@ -50,12 +55,12 @@ class KeptProjects:
         versions, once a cycle if the status changes: then `change` is applied again, up to 10
         times.
         """
-        others = [record.spec for record in await self.projects()]
+        existing = [record.spec for record in await self.projects()]
         for _ in range(TRIES):
-            with asking():
+            with translate_api_errors():
                 found = await self._read(name)
                 spec = change(None if found is None else project_objects.read_project(found).spec)
-                check_parent(spec, others)
+                check_parent(spec, existing)
                 try:
                     written = await self._write(spec, found)
                 except ApiError as error:
@@ -111,6 +116,6 @@ class KeptProjects:
         finished = [record.id for record in its if record.state.finished]
         unfinished = [record.id for record in its if not record.state.finished]
         check_deletion(name, specs, unfinished, finished)
-        with asking():
+        with translate_api_errors():
             found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
         self._projects.drop(name, found["details"]["uid"])

@@ -4,14 +4,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
-from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.client.api import (
+    Api,
+    ApiError,
+    Object,
+    translate_api_errors,
+)
+from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     Confinement,
     PodTemplateSource,
     manifest,
 )
-from runai.hub_service.clusters.kubernetes.objects.job_names import made_under_a_free_name
+from runai.hub_service.clusters.kubernetes.objects.job_names import create_under_free_name
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
@@ -34,7 +39,7 @@ class Submissions:
         api_url: str,
         ttl_s: int | None,
         bounds: Confinement,
-        pool: Pool,
+        pool: NodePool,
     ) -> None:
         """Store the settings; `KubernetesCluster` documents them."""
         self._api = api
@@ -60,11 +65,13 @@ class Submissions:
                 if there is not None or workload in seen:
                     raise name_taken(workload, there.state if there is not None else "")
                 seen.add(workload)
-        around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
+        template_source = {
+            user: await self._surroundings(user) for user in {spec.user for spec in specs}
+        }
         for spec in specs:  # reject impossible requests before creating anything
-            self._body(spec, around[spec.user])
+            self._body(spec, template_source[spec.user])
         for spec in specs:
-            await self._make(spec, around[spec.user])
+            await self._make(spec, template_source[spec.user])
         return [(await self._lookup.records())[spec.id] for spec in specs]
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
@@ -84,7 +91,7 @@ class Submissions:
         """Delete a Job; a Job with pods stays until they are gone."""
         policy = "Foreground" if has_pods else "Background"
         body = {"propagationPolicy": policy, "preconditions": {"uid": job.uid}}
-        with asking():
+        with translate_api_errors():
             try:
                 found = await self._api.delete(job.path, body)
             except ApiError as error:
@@ -98,19 +105,26 @@ class Submissions:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _body(self, spec: WorkloadSpec, around: PodTemplateSource, name: str = "") -> Object:
-        check_room(spec, around, self._informers.machines.objects.get(around.node))
+    def _body(
+        self, spec: WorkloadSpec, template_source: PodTemplateSource, name: str = ""
+    ) -> Object:
+        check_room(spec, template_source, self._informers.nodes.objects.get(template_source.node))
         body = manifest(
-            spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
+            spec,
+            template_source,
+            name=name,
+            api_url=self._api_url,
+            ttl_s=self._ttl_s,
+            bounds=self._bounds,
         )
         return self._pool.with_labels(body)
 
-    async def _make(self, spec: WorkloadSpec, around: PodTemplateSource) -> None:
-        found = await made_under_a_free_name(
+    async def _make(self, spec: WorkloadSpec, template_source: PodTemplateSource) -> None:
+        found = await create_under_free_name(
             self._api,
             f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
             spec,
-            partial(self._body, spec, around),
+            partial(self._body, spec, template_source),
             lambda there: self._cache.id_of(read_job(there)),
         )
         self._informers.jobs.apply(found)

@@ -66,7 +66,7 @@ class ClusterState:
     default_project: str
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Device numbers of pods, by UID."""
-    promises: Mapping[str, NominatedPlacement] = field(default_factory=dict)
+    nominations: Mapping[str, NominatedPlacement] = field(default_factory=dict)
     waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
     """Why workloads wait, by the last plan."""
     stops: Mapping[WorkloadId, Stop | Move | Resize] = field(default_factory=dict)
@@ -89,45 +89,45 @@ class RecordBuilder:
         """Begin with no record built."""
         self._cache = Memo[_SortedRecord]()
 
-    def records(self, known: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
+    def records(self, cluster_state: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
         """Return all workloads of our scheduler but arrays, oldest first; finished ones too."""
         self._cache.begin()
         pods: dict[str, list[Pod]] = {}
-        shown: list[_SortedRecord] = []
-        for pod in known.pods:
+        entries: list[_SortedRecord] = []
+        for pod in cluster_state.pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation:
                 continue
-            job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            job = cluster_state.jobs.get(pod.owner.uid) if pod.owner is not None else None
             if _is_left(pod) if job is None else job.is_array:
                 continue
             if job is None or not job.is_whole:
-                shown.append(self._of_pod(pod, known))
+                entries.append(self._of_pod(pod, cluster_state))
             else:
                 pods.setdefault(job.uid, []).append(pod)
-        promised = _by_job(known.promises)
-        shown += [
-            self._of_job(job, pods.get(job.uid, ()), known, promised.get(job.uid))
-            for job in known.jobs.values()
+        promised = _by_job(cluster_state.nominations)
+        entries += [
+            self._of_job(job, pods.get(job.uid, ()), cluster_state, promised.get(job.uid))
+            for job in cluster_state.jobs.values()
             if job.template.scheduler == SCHEDULER and job.is_whole
         ]
-        return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
+        return {one.record.id: one.record for one in sorted(entries, key=attrgetter("age"))}
 
-    def _of_pod(self, pod: Pod, known: ClusterState) -> "_SortedRecord":
-        project = project_of(pod, known.namespaces, known.default_project)
+    def _of_pod(self, pod: Pod, cluster_state: ClusterState) -> "_SortedRecord":
+        project = project_of(pod, cluster_state.namespaces, cluster_state.default_project)
         inputs = (
             pod,
             project,
-            known.devices.get(pod.uid),
-            known.promises.get(pod.place),
-            known.waits.get(f"{project}/{name_of(pod)}"),
-            known.numbers(pod.uid),
+            cluster_state.devices.get(pod.uid),
+            cluster_state.nominations.get(pod.place),
+            cluster_state.waits.get(f"{project}/{name_of(pod)}"),
+            cluster_state.numbers(pod.uid),
         )
-        return self._cache.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
+        return self._cache.get(pod.uid, inputs, lambda: _sorted_record(_of_pod(pod, cluster_state)))
 
     def _of_job(
-        self, job: Job, pods: Sequence[Pod], known: ClusterState, promised: object
+        self, job: Job, pods: Sequence[Pod], cluster_state: ClusterState, promised: object
     ) -> "_SortedRecord":
-        project = project_of(job.template, known.namespaces, known.default_project)
+        project = project_of(job.template, cluster_state.namespaces, cluster_state.default_project)
         workload = f"{project}/{name_of(job)}"
         inputs = (
             # A Job's sentence is part of the record but not of its equality.
@@ -135,14 +135,16 @@ class RecordBuilder:
             job,
             pods,
             project,
-            [known.devices.get(pod.uid) for pod in pods],
+            [cluster_state.devices.get(pod.uid) for pod in pods],
             promised,
-            known.waits.get(workload),
-            known.stops.get(workload),
-            known.elastic.get(job.uid),
-            known.numbers(job.uid),
+            cluster_state.waits.get(workload),
+            cluster_state.stops.get(workload),
+            cluster_state.elastic.get(job.uid),
+            cluster_state.numbers(job.uid),
         )
-        return self._cache.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
+        return self._cache.get(
+            job.uid, inputs, lambda: _sorted_record(record_of_job(job, pods, cluster_state))
+        )
 
 
 class _SortedRecord(NamedTuple):
@@ -152,7 +154,7 @@ class _SortedRecord(NamedTuple):
     record: WorkloadRecord
 
 
-def _shown(record: WorkloadRecord) -> _SortedRecord:
+def _sorted_record(record: WorkloadRecord) -> _SortedRecord:
     return _SortedRecord((record.submitted, record.id), record)
 
 
@@ -165,22 +167,24 @@ def _is_left(pod: Pod) -> bool:
     return pod.owner is not None and pod.owner.is_job and not pod.uses_node
 
 
-def _by_job(promises: Mapping[str, NominatedPlacement]) -> dict[str, dict[str, NominatedPlacement]]:
+def _by_job(
+    nominations: Mapping[str, NominatedPlacement],
+) -> dict[str, dict[str, NominatedPlacement]]:
     """Return the nominated devices of Jobs' workers, by the Jobs' UIDs."""
     found: dict[str, dict[str, NominatedPlacement]] = {}
-    for place, promise in promises.items():
-        found.setdefault(place.partition("/")[0], {})[place] = promise
+    for place, nomination in nominations.items():
+        found.setdefault(place.partition("/")[0], {})[place] = nomination
     return found
 
 
-def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> WorkloadRecord:
+def record_of_job(job: Job, pods: Sequence[Pod], cluster_state: ClusterState) -> WorkloadRecord:
     """Build the record of a Job and its pods."""
-    project = project_of(job.template, known.namespaces, known.default_project)
+    project = project_of(job.template, cluster_state.namespaces, cluster_state.default_project)
     spec = job.spec or _spec_of(job.template, project, name_of(job), job)
-    workers = tuple(_workers(job, pods, spec, known))
+    workers = tuple(_workers(job, pods, spec, cluster_state))
     state = _state_of_job(job, workers)
     starts = job.starts or tuple(sorted(p.bound for p in pods if p.bound is not None))[:1]
-    wait = known.waits.get(spec.id) if state in _WAITS else None
+    wait = cluster_state.waits.get(spec.id) if state in _WAITS else None
     codes = [w.exit_code for w in workers if w.exit_code is not None]
     record = WorkloadRecord(
         spec,
@@ -189,7 +193,8 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         workers,
         reason=_outcome(job, workers)
         if job.is_finished
-        else _reason(job, state, wait, known.stops.get(spec.id)) or obstacle_to(state, pods),
+        else _reason(job, state, wait, cluster_state.stops.get(spec.id))
+        or obstacle_to(state, pods),
         position=None if wait is None else wait.position,
         started=starts[0] if starts else None,
         finished=job.finished,
@@ -198,12 +203,12 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         failures=_failures(job),
         exit_code=_exit_code_of_job(job, codes),
         checkpoint_dir=job.checkpoint_dir,
-        elastic=known.elastic.get(job.uid),
+        elastic=cluster_state.elastic.get(job.uid),
         moved=job.moved,
         killed=job.spec is not None and _was_killed(job, pods),
         uid=job.uid,
     )
-    return with_time_limit(record, known.numbers(job.uid))
+    return with_time_limit(record, cluster_state.numbers(job.uid))
 
 
 def with_time_limit(
@@ -234,15 +239,15 @@ _STOPPED = (137, 143)
 def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
     active = {worker.state for worker in workers} & {"starting", "running", "stopping"}
     if active:
-        is_leaving = job.deleted is not None or job.is_suspended or active == {"stopping"}
+        is_terminating = job.deleted is not None or job.is_suspended or active == {"stopping"}
         up = WorkloadState.RUNNING if "running" in active else WorkloadState.STARTING
-        return WorkloadState.STOPPING if is_leaving else up
+        return WorkloadState.STOPPING if is_terminating else up
     if job.outcome:
         failed = WorkloadState.TIMED_OUT if 0 in job.timed_out else WorkloadState.FAILED
         return WorkloadState.SUCCEEDED if job.outcome == "Complete" else failed
-    if job.is_suspended and not job.is_held:
+    if job.is_suspended and not job.is_queued:
         return WorkloadState.SUSPENDED
-    if job.failed and not job.is_held:
+    if job.failed and not job.is_queued:
         return WorkloadState.RETRYING
     return WorkloadState.PAUSED if job.starts or job.pauses else WorkloadState.QUEUED
 
@@ -256,7 +261,7 @@ def _reason(
         return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
     if stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
         return as_state_reason(stop.reason)
-    if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
+    if job.is_queued and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
         return StateReason("held", job.template.sentence)
     return None
 
@@ -292,7 +297,7 @@ def as_state_reason(why: Reason) -> StateReason:
 
 
 def _workers(
-    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, known: ClusterState
+    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, cluster_state: ClusterState
 ) -> Iterable[WorkerRecord]:
     ordered = sorted(pods, key=lambda pod: (pod.created, pod.name))
     latest: dict[int, Pod] = {}
@@ -311,37 +316,39 @@ def _workers(
         name = f"{spec.id}-{index}"
         here = latest.get(index)
         if here is None:
-            promise = known.promises.get(f"{job.uid}/{index}")
+            nomination = cluster_state.nominations.get(f"{job.uid}/{index}")
             done = job.is_finished or index in job.done
             yield WorkerRecord(
                 name,
                 index,
-                "finished" if done else "pending" if promise is None else "reserved",
-                node="" if promise is None else promise.node,
-                devices=() if promise is None else _shares(promise.devices, promise.gpus),
+                "finished" if done else "pending" if nomination is None else "reserved",
+                node="" if nomination is None else nomination.node,
+                devices=() if nomination is None else _shares(nomination.devices, nomination.gpus),
                 attempt=len(job.starts),
                 exit_code=0 if index in job.completed else None,
             )
         else:
             # Nominated devices belong to the worker, whichever pod it has.
             here = replace(here, seat=f"{job.uid}/{index}")
-            yield record_of_worker(here, name, index, known, attempt=max(1, len(job.starts)))
+            yield record_of_worker(
+                here, name, index, cluster_state, attempt=max(1, len(job.starts))
+            )
 
 
 def record_of_worker(
-    pod: Pod, name: str, index: int, known: ClusterState, *, attempt: int
+    pod: Pod, name: str, index: int, cluster_state: ClusterState, *, attempt: int
 ) -> WorkerRecord:
     """Build the record of a worker with a pod."""
     if pod.is_finished:  # its annotations still name devices that it does not hold any more
         return WorkerRecord(
             name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
         )
-    devices, node = shares_of(pod, known.devices.get(pod.uid, ())), pod.node
-    promise = known.promises.get(pod.place)
-    if not pod.node and promise is not None:
-        devices, node = _shares(promise.devices, promise.gpus), promise.node
+    devices, node = shares_of(pod, cluster_state.devices.get(pod.uid, ())), pod.node
+    nomination = cluster_state.nominations.get(pod.place)
+    if not pod.node and nomination is not None:
+        devices, node = _shares(nomination.devices, nomination.gpus), nomination.node
     if not pod.node:
-        state = "pending" if promise is None else "reserved"
+        state = "pending" if nomination is None else "reserved"
     elif pod.deleted is not None:
         state = "stopping"
     else:
@@ -361,11 +368,11 @@ def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
     return tuple(DeviceShare(device, gpus) for device in devices)
 
 
-def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
+def _of_pod(pod: Pod, cluster_state: ClusterState) -> WorkloadRecord:
     """Build the record of a single pod, such as a notebook server."""
-    project = project_of(pod, known.namespaces, known.default_project)
+    project = project_of(pod, cluster_state.namespaces, cluster_state.default_project)
     spec = _spec_of(pod, project, name_of(pod), None)
-    worker = record_of_worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
+    worker = record_of_worker(pod, f"{spec.id}-0", 0, cluster_state, attempt=1 if pod.node else 0)
     states = {
         "pending": WorkloadState.QUEUED,
         "reserved": WorkloadState.QUEUED,
@@ -376,7 +383,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     state = states.get(worker.state, WorkloadState.ENDED)
     if worker.state == "finished" and spec.kind == "job":
         state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
-    wait = known.waits.get(spec.id) if state in _WAITS else None
+    wait = cluster_state.waits.get(spec.id) if state in _WAITS else None
     refusal = rejection_of(pod)
     reason = StateReason("turned_away", refusal) if refusal else obstacle_to(state, [pod])
     record = WorkloadRecord(
@@ -391,7 +398,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
         exit_code=pod.exit_code,
         uid=pod.uid,
     )
-    return with_time_limit(record, known.numbers(pod.uid))
+    return with_time_limit(record, cluster_state.numbers(pod.uid))
 
 
 def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
@@ -403,14 +410,16 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         user=pod.user,
         kind="job" if pod.kind == "train" else "session",
         command=None,
-        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
-        gpu_memory_mib=0 if pod.part is None else pod.part.mib,
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU)
+        if pod.device_request is None
+        else pod.device_request.gpus,
+        gpu_memory_mib=0 if pod.device_request is None else pod.device_request.mib,
         cpu_milli=pod.cpu_milli,
         memory_mib=pod.memory_mib,
         elastic=pod.may_be_resized,
         saves=pod.saves,
         guaranteed_workers=pod.guaranteed if job is not None and job.may_be_guaranteed else None,
-        gpus_max=MilliGpu(0 if pod.part is None else pod.part.most * WHOLE_GPU),
+        gpus_max=MilliGpu(0 if pod.device_request is None else pod.device_request.most * WHOLE_GPU),
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
         preemptible=pod.kind == "train",

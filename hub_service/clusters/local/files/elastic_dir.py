@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 _NEW = ".target.json.new"
 
 
@@ -49,9 +49,9 @@ class ElasticDir:
         with self._open(self.path / "status") as folder:
             for worker in workers if folder is not None else ():
                 with contextlib.suppress(OSError, RecursionError, ValueError):
-                    told = json.loads(_read(_file_of(worker), folder))
-                    if isinstance(told, dict):
-                        found[worker] = WorkerStatus.from_json(told, worker)
+                    message = json.loads(_read(_file_of(worker), folder))
+                    if isinstance(message, dict):
+                        found[worker] = WorkerStatus.from_json(message, worker)
         return found
 
     def forget_status(self, worker: str) -> None:
@@ -85,6 +85,6 @@ def _read(name: str, folder: int | None) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return b""
-        return os.read(file, MOST_BYTES)
+        return os.read(file, MAX_BYTES)
     finally:
         os.close(file)

@@ -17,7 +17,7 @@ from runai.hub_service.model.records import Process, WorkloadId
 from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 from runai.hub_service.wire.errors import Unavailable
 
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 """Seconds between reads of statuses while an elastic job runs."""
 
 _LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
@@ -40,14 +40,14 @@ class RelayCluster(Protocol):
 class ElasticRelay:
     """Messages of all elastic jobs with active workers."""
 
-    def __init__(self, rows: RelayCluster) -> None:
+    def __init__(self, cluster: RelayCluster) -> None:
         """Start without written targets."""
-        self._rows = rows
-        self._told: dict[WorkloadId, int] = {}
+        self._cluster = cluster
+        self._written_generations: dict[WorkloadId, int] = {}
         """Generation of the last written target."""
-        self._heard: dict[WorkloadId, dict[str, WorkerStatus]] = {}
+        self._last_statuses: dict[WorkloadId, dict[str, WorkerStatus]] = {}
         self._running: set[WorkloadId] = set()
-        self._wanted = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     def publish_target(self, row: StoredWorkload) -> None:
         """Write the target, if it is new and its directory exists, and wake the workers."""
@@ -55,56 +55,56 @@ class ElasticRelay:
             self.drop(row.id)
             return
         self._running.add(row.id)
-        self._wanted.set()
+        self._wakeup.set()
         target = row.record.elastic.target if row.record.elastic is not None else None
-        if target is None or self._told.get(row.id) == target.gen:
+        if target is None or self._written_generations.get(row.id) == target.gen:
             return
         with contextlib.suppress(OSError):  # a full disk: tried again later
-            if self._rows.elastic_dir(row).write_target(target):
-                self._told[row.id] = target.gen
+            if self._cluster.elastic_dir(row).write_target(target):
+                self._written_generations[row.id] = target.gen
                 self._wake(row)
 
     def drop(self, workload: WorkloadId) -> None:
         """Forget a job without active workers."""
         self._running.discard(workload)
-        self._told.pop(workload, None)
-        self._heard.pop(workload, None)
+        self._written_generations.pop(workload, None)
+        self._last_statuses.pop(workload, None)
 
     async def run(self) -> NoReturn:
         """Read statuses while there are active workers, until cancelled."""
         while True:
-            self._wanted.clear()
+            self._wakeup.clear()
             for workload in sorted(self._running):
                 await self._listen(workload)
             if not self._running:
-                await self._wanted.wait()
-            await asyncio.sleep(LOOK_EVERY_S)
+                await self._wakeup.wait()
+            await asyncio.sleep(POLL_EVERY_S)
 
     async def _listen(self, workload: WorkloadId) -> None:
-        row = self._rows.row(workload)
+        row = self._cluster.row(workload)
         if row is None or not row.active:
             self.drop(workload)
             return
-        shared = self._rows.elastic_dir(row)
+        shared = self._cluster.elastic_dir(row)
         # Only of running processes: before, a file may be of an earlier start.
         names = [worker.name for worker in row.active if worker.process is not None]
         statuses = await asyncio.to_thread(shared.statuses, names)
-        row = self._rows.row(workload)
+        row = self._cluster.row(workload)
         if row is None or not row.active:
             return
         self.publish_target(row)
-        if statuses != self._heard.get(workload):
-            before = self._heard.get(workload, {})
-            self._heard[workload] = statuses
+        if statuses != self._last_statuses.get(workload):
+            before = self._last_statuses.get(workload, {})
+            self._last_statuses[workload] = statuses
             try:
-                self._rows.report_statuses(workload, statuses)
+                self._cluster.report_statuses(workload, statuses)
             except Unavailable:  # not stored: reported again with the next read
-                self._heard[workload] = before
+                self._last_statuses[workload] = before
 
     def _wake(self, row: StoredWorkload) -> None:
-        heard = self._heard.get(row.id, {})
+        statuses = self._last_statuses.get(row.id, {})
         for worker in row.active:
-            status = heard.get(worker.name)
+            status = statuses.get(worker.name)
             if status is not None and status.state in _LISTENS and worker.process is not None:
                 wake(status.pid, worker.process)
 

@@ -20,7 +20,7 @@ from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.errors import Unavailable
 
-LOG = logging.getLogger("runai.leavings")
+LOG = logging.getLogger("runai.cleanup")
 
 CHECKPOINTS = "checkpoints"
 TRY_AGAIN_S = 10.0
@@ -34,13 +34,13 @@ class DeletedWorkload:
     submitted: float
     aged: bool
     """True if retention deletes it, not a user: then its checkpoints stay."""
-    here: bool = False
+    skips_home: bool = False
     """True if nothing is removed in its user's home."""
 
     def folder(self) -> str:
         """Return a unique directory name that encodes all fields."""
         project, _, name = self.workload.partition("/")  # both DNS labels
-        why = ("aged" if self.aged else "asked") + ("-here" if self.here else "")
+        why = ("aged" if self.aged else "asked") + ("-here" if self.skips_home else "")
         return f"{project}+{name}+{self.submitted!r}+{why}+{uuid4().hex}"
 
     @classmethod
@@ -48,14 +48,14 @@ class DeletedWorkload:
         """Parse such a name; None if it is another."""
         try:
             project, name, submitted, why, _ = folder.split("+")
-            why, _, here = why.partition("-")
-            return cls(f"{project}/{name}", float(submitted), why == "aged", here == "here")
+            why, _, suffix = why.partition("-")
+            return cls(f"{project}/{name}", float(submitted), why == "aged", suffix == "here")
         except ValueError:
             return None
 
 
 @dataclass(frozen=True, slots=True)
-class AtHome:
+class HomeJobDir:
     """Directory of a workload in a user's home, with the account that removes it."""
 
     path: Path
@@ -71,25 +71,25 @@ class JobDirCleanup:
         The folders are made now: on a full disk only the removals make room.
         """
         self._jobs = jobs_dir
-        self._leaving = jobs_dir / ".leaving"
+        self._pending = jobs_dir / ".leaving"
         """Moved directories of workloads that may still exist."""
         self._trash = jobs_dir / ".trash"
-        self._kept = jobs_dir / ".kept"
-        self._wanted: asyncio.Queue[tuple[tuple[str, ...], UnixAccount | None]] = asyncio.Queue()
+        self._preserved = jobs_dir / ".kept"
+        self._removals: asyncio.Queue[tuple[tuple[str, ...], UnixAccount | None]] = asyncio.Queue()
         """Commands, with the account if they run in a user's home."""
-        for folder in (self._leaving, self._trash):
+        for folder in (self._pending, self._trash):
             with contextlib.suppress(OSError):  # made again when it is needed
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def run(self) -> NoReturn:
         """Remove directories in the background until cancelled; start with an earlier service's."""
         for path in await self._trashed_before():
-            leaving = DeletedWorkload.of(path.name)
-            aged = leaving is None or leaving.aged
-            at_home = None if leaving is None or leaving.here else _home_of(path)
-            self._remove(path, at_home, aged=aged)
+            deleted = DeletedWorkload.of(path.name)
+            aged = deleted is None or deleted.aged
+            home_dir = None if deleted is None or deleted.skips_home else _home_of(path)
+            self._remove(path, home_dir, aged=aged)
         while True:
-            command, account = await self._wanted.get()
+            command, account = await self._removals.get()
             removal = await _start_removal(command, account)
             try:
                 await removal.wait()
@@ -109,7 +109,7 @@ class JobDirCleanup:
             await asyncio.sleep(TRY_AGAIN_S)
 
     @contextlib.contextmanager
-    def going(self, leaving: DeletedWorkload, at_home: AtHome | None) -> Iterator[None]:
+    def removal(self, deleted: DeletedWorkload, home_dir: HomeJobDir | None) -> Iterator[None]:
         """Move the directory aside, and remove it once the block has made the deletion durable.
 
         It is moved back if the block fails; after a crash, `settle` finishes or reverts the move.
@@ -117,7 +117,7 @@ class JobDirCleanup:
         Raises:
             Unavailable: the directory cannot be moved now.
         """
-        place, aside = self._jobs / leaving.workload, self._leaving / leaving.folder()
+        place, aside = self._jobs / deleted.workload, self._pending / deleted.folder()
         is_there = place.exists()
         if is_there:
             _move(place, aside)
@@ -128,33 +128,33 @@ class JobDirCleanup:
                 self._move_later(aside, place)
             raise
         if is_there:
-            if (gone := self._move_to_trash(aside, leaving)) is not None:
-                self._remove(gone, at_home, aged=leaving.aged)
-        elif at_home is not None:
-            self._remove_at_home(at_home, aged=leaving.aged)
+            if (trashed := self._move_to_trash(aside, deleted)) is not None:
+                self._remove(trashed, home_dir, aged=deleted.aged)
+        elif home_dir is not None:
+            self._remove_home_dir(home_dir, aged=deleted.aged)
 
     def settle(self, is_there: Callable[[WorkloadId, float], bool]) -> None:
         """Revert or finish moves that a crash interrupted.
 
         `is_there` returns True if a workload of that name and submission time exists.
         """
-        for aside in self._leaving.glob("*"):
-            if (leaving := DeletedWorkload.of(aside.name)) is None:
+        for aside in self._pending.glob("*"):
+            if (deleted := DeletedWorkload.of(aside.name)) is None:
                 continue
-            place = self._jobs / leaving.workload
-            if not is_there(leaving.workload, leaving.submitted):
-                self._move_to_trash(aside, leaving)
+            place = self._jobs / deleted.workload
+            if not is_there(deleted.workload, deleted.submitted):
+                self._move_to_trash(aside, deleted)
             elif not place.exists():
                 self._move_later(aside, place)
 
-    def _move_to_trash(self, aside: Path, leaving: DeletedWorkload) -> Path | None:
+    def _move_to_trash(self, aside: Path, deleted: DeletedWorkload) -> Path | None:
         """Move checkpoints that stay, and return the path of the rest for removal."""
-        gone = self._trash / aside.name
-        if leaving.aged:
-            name = f"{leaving.workload}-{int(leaving.submitted)}"
-            if not self._preserve(aside / CHECKPOINTS, self._kept / name):
+        trashed = self._trash / aside.name
+        if deleted.aged:
+            name = f"{deleted.workload}-{int(deleted.submitted)}"
+            if not self._preserve(aside / CHECKPOINTS, self._preserved / name):
                 return None
-        return gone if self._move_later(aside, gone) else None
+        return trashed if self._move_later(aside, trashed) else None
 
     def _preserve(self, path: Path, aside: Path) -> bool:
         """Move a directory to its permanent place unless it is empty; return False on failure."""
@@ -172,28 +172,32 @@ class JobDirCleanup:
             return False
         return True
 
-    def _remove(self, path: Path, at_home: AtHome | None, *, aged: bool) -> None:
+    def _remove(self, path: Path, home_dir: HomeJobDir | None, *, aged: bool) -> None:
         # The home first: after a crash, the files here still name the directory there.
-        if at_home is not None:
-            self._remove_at_home(at_home, aged=aged)
-        self._wanted.put_nowait((("rm", "-rf", "--", str(path)), None))
+        if home_dir is not None:
+            self._remove_home_dir(home_dir, aged=aged)
+        self._removals.put_nowait((("rm", "-rf", "--", str(path)), None))
 
-    def _remove_at_home(self, at_home: AtHome, *, aged: bool) -> None:
+    def _remove_home_dir(self, home_dir: HomeJobDir, *, aged: bool) -> None:
         """Remove a directory in a user's home; if aged, only program and empty folders."""
-        command: tuple[str, ...] = ("rm", "-rf", "--", str(at_home.path))
+        command: tuple[str, ...] = ("rm", "-rf", "--", str(home_dir.path))
         if aged:
-            what = ("(", "-name", "source.py", "-o", "-type", "d", "-empty", ")", "-delete")
-            command = ("find", str(at_home.path), "-maxdepth", "1", "-depth", *what)
-        self._wanted.put_nowait((command, at_home.account))
+            criteria = ("(", "-name", "source.py", "-o", "-type", "d", "-empty", ")", "-delete")
+            command = ("find", str(home_dir.path), "-maxdepth", "1", "-depth", *criteria)
+        self._removals.put_nowait((command, home_dir.account))
 
 
-def _home_of(folder: Path) -> AtHome | None:
+def _home_of(folder: Path) -> HomeJobDir | None:
     """Return a workload's directory in its user's home, from a supervisor's instructions."""
     with contextlib.suppress(OSError, ValueError, LookupError):
-        told = json.loads(next(folder.glob("attempt-*/worker-*/spec.json"), folder).read_bytes())
-        if told["uid"] is not None and told["own_directory"]:
-            account = UnixAccount(told["user"], Path("/"), told["uid"], told["gid"])
-            return AtHome(Path(told["own_directory"]), account)
+        instructions = json.loads(
+            next(folder.glob("attempt-*/worker-*/spec.json"), folder).read_bytes()
+        )
+        if instructions["uid"] is not None and instructions["own_directory"]:
+            account = UnixAccount(
+                instructions["user"], Path("/"), instructions["uid"], instructions["gid"]
+            )
+            return HomeJobDir(Path(instructions["own_directory"]), account)
     return None
 
 
@@ -225,9 +229,9 @@ def _environment() -> dict[str, str]:
 
 def _run_as(account: UnixAccount) -> dict[str, Any]:
     """Return the arguments that start a program as a user, isolated from the service."""
-    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
-    who: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}
-    return {**who, **nothing, "start_new_session": True}  # no shared terminal either
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
+    identity: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}
+    return {**identity, **streams, "start_new_session": True}  # no shared terminal either
 
 
 def _move(path: Path, aside: Path) -> None:

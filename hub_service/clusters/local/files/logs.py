@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from runai.hub_service.model.cluster import LONGEST_LINE_BYTES, LineCutter, LogChunk
+from runai.hub_service.model.cluster import MAX_LINE_BYTES, LineCutter, LogChunk
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.program_schemas import MissingOutput
@@ -47,7 +47,7 @@ class WorkerLog:
         self._cutter = LineCutter()
         self._gap: tuple[int, int] | None = None
         """Lines and bytes at the beginning of output that is missing; None: none is."""
-        self._is_counted = True
+        self._is_position_known = True
         self._to_skip = 0
         """Maximum bytes of a line without its beginning, which are skipped."""
         self._end: tuple[Place, int] | None = None
@@ -130,9 +130,9 @@ class WorkerLog:
                 self._gap = self._lines, self._bytes - len(self._cutter.unread)
             # Neither half of a torn line looks like a line of the program.
             self._cutter.drop()
-            self._to_skip = 0 if file.begins_line else LONGEST_LINE_BYTES
+            self._to_skip = 0 if file.begins_line else MAX_LINE_BYTES
         self._place, self._offset = file.place, 0
-        self._is_counted = file.before is not None
+        self._is_position_known = file.before is not None
         self._lines, self._bytes = file.before or (0, 0)
 
     def _skip(self, block: bytes) -> None:
@@ -151,7 +151,7 @@ class WorkerLog:
         lines, begin = self._gap or (0, 0)
         self._gap, self._to_skip = None, 0
         missing = MissingOutput()
-        if self._is_counted:
+        if self._is_position_known:
             missing = MissingOutput(lines=self._lines - lines, bytes=self._bytes - begin)
         return LogChunk(self._worker, self._place[0], b"", missing)
 
@@ -190,8 +190,8 @@ def _count_lines(path: Path, size: int) -> int:
     return lines
 
 
-def _last_lines(file: _File, wanted: int, size: int | None) -> tuple[int, int]:
-    """Return the offset of the last `wanted` lines, and how many there are.
+def _last_lines(file: _File, count: int, size: int | None) -> tuple[int, int]:
+    """Return the offset of the last `count` lines, and how many there are.
 
     It reads blocks from the end: a file may be one line, or millions.
     """
@@ -208,12 +208,12 @@ def _last_lines(file: _File, wanted: int, size: int | None) -> tuple[int, int]:
                 place = len(block)
                 while (place := block.rfind(b"\n", 0, place)) >= 0:
                     found += 1
-                    if found == wanted:
-                        return begin + place + 1, wanted
+                    if found == count:
+                        return begin + place + 1, count
                 at = begin
             if end and file.begins_line:
                 found += 1  # the first line has no newline before it
-            return (0, max(0, found)) if wanted else (end, 0)
+            return (0, max(0, found)) if count else (end, 0)
     except FileNotFoundError:  # rotation removes old files
         return 0, 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from runai.hub_service.model.progress import PROGRESS_FILE, Progress, read_progress
 from runai.hub_service.model.records import WorkloadId
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ProgressFiles:
         """Start empty."""
         self._read: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
 
-    def rests(self, workload: WorkloadId, phase: object) -> bool:
+    def is_cached(self, workload: WorkloadId, phase: object) -> bool:
         """Return True if a job without running processes was read: its file does not change."""
         before = self._read.get(workload)
         return before is not None and before[0] == phase
@@ -63,8 +63,8 @@ class ProgressFiles:
                 file.phase,
                 *_read_file(file, self._read.get(file.workload)),
             )
-        told = ((workload, self._read.get(workload)) for workload in begun)
-        return {w: read[2] for w, read in told if read is not None and read[2] is not None}
+        entries = ((workload, self._read.get(workload)) for workload in begun)
+        return {w: read[2] for w, read in entries if read is not None and read[2] is not None}
 
 
 def _read_file(
@@ -83,7 +83,7 @@ def _read_file(
         owner = os.getuid() if file.owner is None else file.owner
         if not stat.S_ISREG(found.st_mode) or found.st_uid != owner:
             return stamp, None
-        return stamp, read_progress(os.read(descriptor, MOST_BYTES))
+        return stamp, read_progress(os.read(descriptor, MAX_BYTES))
     except OSError:
         return None, None
     finally:

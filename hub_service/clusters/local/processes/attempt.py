@@ -31,10 +31,10 @@ from runai.hub_service.clusters.local.supervisor import process_tree
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, ROOM_S
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Code, Process
-from runai.hub_service.processes.shell_environment import of_python
+from runai.hub_service.processes.shell_environment import python_variables
 from runai.hub_service.wire.program_schemas import CodeNote
 
-LOG = logging.getLogger("runai.tending")
+LOG = logging.getLogger("runai.reconciler")
 
 SUPERVISOR = Path(__file__).parents[1] / "supervisor/subreaper.py"
 STATUS_FD = 3
@@ -119,7 +119,7 @@ class Attempt:
             pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(SUPERVISOR), str(self.path), str(STATUS_FD)],
-                of_python(os.environ),
+                python_variables(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -157,20 +157,20 @@ class Attempt:
 
         They find that the worker has ended, and report it.
         """
-        keepers = [pid for byte in (0, 1) if (pid := self._holder_of(byte, 1)) is not None]
-        for supervisor_or_witness in keepers[:1]:
-            process_tree.end_all(supervisor_or_witness)
-        process_tree.kill_all(keepers, signal.SIGCONT)
+        pids = [pid for byte in (0, 1) if (pid := self._holder_of(byte, 1)) is not None]
+        for root in pids[:1]:
+            process_tree.end_all(root)
+        process_tree.kill_all(pids, signal.SIGCONT)
 
-    def _holder_of(self, byte: int, many: int) -> int | None:
+    def _holder_of(self, byte: int, count: int) -> int | None:
         """Return the PID that locks these bytes: 0 is the supervisor's, 1 its subreaper's."""
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, many, 0)
-            found = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+            request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0)
+            found = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, request))
         finally:
             os.close(fd)
         return None if found[0] == fcntl.F_UNLCK else found[4]
@@ -182,8 +182,8 @@ class Attempt:
     def process(self) -> Process | None:
         """Return the worker's process, if it was started."""
         with contextlib.suppress(_DamagedNote):
-            if (told := self._read("process.json", pid=int, created=float | int)) is not None:
-                return Process(told["pid"], told["created"])
+            if (note := self._read("process.json", pid=int, created=float | int)) is not None:
+                return Process(note["pid"], note["created"])
         return None
 
     def ending(self) -> ExitStatus | None:
@@ -200,35 +200,35 @@ class Attempt:
         None: that is not known, or not yet.
         """
         with contextlib.suppress(_DamagedNote):
-            told = self._read("saved.json", supervisor=int, new=bool)
-            begun = self._read("supervisor.json", pid=int) if told is not None else None
-            if told is not None and begun is not None and told["supervisor"] == begun["pid"]:
-                return bool(told["new"])
+            note = self._read("saved.json", supervisor=int, new=bool)
+            begun = self._read("supervisor.json", pid=int) if note is not None else None
+            if note is not None and begun is not None and note["supervisor"] == begun["pid"]:
+                return bool(note["new"])
         return None
 
     def code(self) -> Code | None:
         """Return the code with which it started; None: that is not known, or not yet."""
         with contextlib.suppress(_DamagedNote, ValidationError):
-            if (told := self._read("code.json", files=dict, commit=str)) is not None:
-                note = CodeNote.model_validate(told)
+            if (content := self._read("code.json", files=dict, commit=str)) is not None:
+                note = CodeNote.model_validate(content)
                 return Code(note.files, note.commit)
         return None
 
     def _ending(self, name: str) -> ExitStatus | None:
         try:
-            told = self._read(name, exit_code=int | None, told=bool, text=str)
+            note = self._read(name, exit_code=int | None, told=bool, text=str)
         except _DamagedNote as damaged:
             LOG.warning("%s cannot be read (%s): it counts as missing", self.path / name, damaged)
             return None
-        if told is None:
+        if note is None:
             return None
-        stopped = bool(told["told"])
-        killed = stopped and told.get("killed") is True  # else over a limit, or as leftovers
-        left = str(told.get("left", ""))  # missing if an older supervisor wrote it
-        away = told.get("is_home_away") is True
-        code, text = told["exit_code"], told["text"]
+        stopped = bool(note["told"])
+        killed = stopped and note.get("killed") is True  # else over a limit, or as leftovers
+        left = str(note.get("left", ""))  # missing if an older supervisor wrote it
+        away = note.get("is_home_away") is True
+        code, text = note["exit_code"], note["text"]
         return ExitStatus(
-            code, told=stopped, killed=killed, left=left, text=text, is_home_away=away
+            code, stop_requested=stopped, killed=killed, left=left, text=text, is_home_away=away
         )
 
     def _write(self, name: str, text: str) -> None:
@@ -250,8 +250,8 @@ class Attempt:
             OSError: it cannot be read for now.
         """
         try:
-            told: dict[str, Any] = json.loads((self.path / name).read_bytes())
-            wrong = [field for field, kind in fields.items() if not isinstance(told[field], kind)]
+            note: dict[str, Any] = json.loads((self.path / name).read_bytes())
+            wrong = [field for field, kind in fields.items() if not isinstance(note[field], kind)]
         except FileNotFoundError:
             return None
         except OSError as failed:
@@ -262,7 +262,7 @@ class Attempt:
             raise _DamagedNote(f"{type(failed).__name__}: {failed}") from failed
         if wrong:
             raise _DamagedNote(f"wrong type: {', '.join(wrong)}")
-        return told
+        return note
 
 
 class _DamagedNote(Exception):

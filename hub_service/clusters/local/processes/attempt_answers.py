@@ -47,10 +47,10 @@ class AttemptAnswers(ABC, Generic[Missing]):
     """Seconds that the check takes at most."""
 
     def __init__(
-        self, rows: AnsweredCluster, attempt: Callable[[WorkloadId, int, int], Attempt]
+        self, cluster: AnsweredCluster, attempt: Callable[[WorkloadId, int, int], Attempt]
     ) -> None:
         """Start with none; `attempt` returns the start of a worker by index and attempt."""
-        self._rows = rows
+        self._cluster = cluster
         self._attempt = attempt
         self._awaited: dict[WorkloadId, tuple[Missing, float]] = {}
         """The missing answer of each workload, and when to stop waiting for it."""
@@ -84,7 +84,7 @@ class AttemptAnswers(ABC, Generic[Missing]):
             await asyncio.sleep(POLL_EVERY_S)
 
     def _read(self, workload: WorkloadId, missing: Missing, until: float) -> None:
-        row = self._rows.row(workload)
+        row = self._cluster.row(workload)
         if row is not None and self.missing(row) == missing:
             is_late = asyncio.get_running_loop().time() >= until
             if not self.report(workload, missing, is_late=is_late):
@@ -107,7 +107,9 @@ class CheckpointAnswers(AttemptAnswers[Stops]):
         is_missing = None in found and True not in found
         if is_missing and not is_late:
             return False
-        self._rows.report_checkpoint(workload, missing, is_new=None if is_missing else any(found))
+        self._cluster.report_checkpoint(
+            workload, missing, is_new=None if is_missing else any(found)
+        )
         return True
 
 
@@ -125,5 +127,5 @@ class CodeAnswers(AttemptAnswers[tuple[int, int]]):
         code = self._attempt(workload, *missing).code()
         if code is None and not is_late:
             return False
-        self._rows.report_code(workload, missing[1], code)
+        self._cluster.report_code(workload, missing[1], code)
         return True

@@ -26,7 +26,7 @@ class JobAccounts:
     def known(self, user: str) -> KnownAccount | None:
         """Return what is known of a user's Unix account; None: nothing, or there are none."""
         with suppress(Unavailable):
-            return None if self._directory is None else self._directory.known.get(user)
+            return None if self._directory is None else self._directory.known_accounts.get(user)
         return None
 
     def of(self, row: StoredWorkload) -> UnixAccount:
@@ -40,7 +40,7 @@ class JobAccounts:
         known = self.person(row)
         return unknown_account(user, uid) if known is None else known.account()
 
-    def at_home(self, row: StoredWorkload) -> UnixAccount | None:
+    def removal_account(self, row: StoredWorkload) -> UnixAccount | None:
         """Return the account that removes a row's files in its home; None: they stay.
 
         A forgotten person's files stay.
@@ -48,7 +48,7 @@ class JobAccounts:
         known = self.person(row)
         if known is None or self._directory is None:
             return None
-        forgotten = self._directory.known.is_being_forgotten(known.name)
+        forgotten = self._directory.known_accounts.is_being_forgotten(known.name)
         return None if forgotten else known.account()
 
     def of_processes(self, row: StoredWorkload) -> UnixAccount:
@@ -61,6 +61,6 @@ class JobAccounts:
         known, uid = self.known(row.spec.user), row.record.account_uid
         return known if known is not None and (uid is None or known.is_of(uid)) else None
 
-    def is_of_another(self, row: StoredWorkload) -> bool:
+    def belongs_to_former_user(self, row: StoredWorkload) -> bool:
         """Return True if a row's uid is no more the person's by whose name it is."""
         return self.known(row.spec.user) is not None and self.person(row) is None

@@ -22,7 +22,7 @@ LEFT_OVER = "left_over.json"
 LOOK_EVERY_S = 5.0
 
 
-class LeftOvers:
+class LeftOverProcesses:
     """Processes that are left over, by the devices they may hold."""
 
     def __init__(self, file: Path, on_change: Callable[[Collection[str]], None]) -> None:
@@ -30,12 +30,12 @@ class LeftOvers:
         self._file = file
         self._on_change = on_change
         self._left: dict[str, tuple[WorkloadId, Sequence[LeftOver]]] = {}
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # not ours
-            kept = json.loads(file.read_bytes())
+            stored = json.loads(file.read_bytes())
             self._left = {
                 device: (workload, [LeftOver(*one) for one in left])
-                for device, (workload, left) in kept.items()
+                for device, (workload, left) in stored.items()
             }
 
     def add(self, workload: WorkloadId, devices: Collection[str], left: Sequence[LeftOver]) -> None:
@@ -43,17 +43,17 @@ class LeftOvers:
         if left and devices:
             self._left |= dict.fromkeys(devices, (workload, left))
             self._changed(devices)
-            self._news.set()
+            self._added.set()
 
     def fault(self, device: str) -> str:
         """Return why nothing new is placed on a device, as half a sentence; "" if it is free."""
         if device not in self._left:
             return ""
-        workload, [one, *others] = self._left[device]
-        more = f" and {len(others)} more" if others else ""
-        verb = "are" if others else "is"
+        workload, [first, *rest] = self._left[device]
+        more = f" and {len(rest)} more" if rest else ""
+        verb = "are" if rest else "is"
         return (
-            f"{one.name} (process {one.pid} of {one.account}){more} {verb} left over from"
+            f"{first.name} (process {first.pid} of {first.account}){more} {verb} left over from"
             f" {workload}"
         )
 
@@ -61,15 +61,15 @@ class LeftOvers:
         """Forget processes soon after they have gone, until cancelled."""
         if self._left:
             self._on_change([*self._left])
-            self._news.set()
+            self._added.set()
         while True:
-            await self._news.wait()
+            await self._added.wait()
             while self._left:
                 await asyncio.sleep(LOOK_EVERY_S)
-                await self.look()
-            self._news.clear()
+                await self.drop_exited()
+            self._added.clear()
 
-    async def look(self) -> None:
+    async def drop_exited(self) -> None:
         """Forget processes that have gone."""
         before = {device: self.fault(device) for device in self._left}
         known = {process for _, left in self._left.values() for process in left}

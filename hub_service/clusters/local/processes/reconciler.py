@@ -29,7 +29,7 @@ from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses, end_session
 from runai.hub_service.wire.errors import Unavailable
 
-LOG = logging.getLogger("runai.tending")
+LOG = logging.getLogger("runai.reconciler")
 
 LOOK_AGAIN_S = 0.05
 """Seconds between checks of a starting supervisor of an earlier service (takes milliseconds)."""
@@ -81,7 +81,7 @@ class ReconcilerCluster(Protocol):
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Store a worker's running process."""
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, exit_status: ExitStatus) -> None:
         """Apply the exit of a worker."""
 
 
@@ -95,16 +95,16 @@ class _Key:
 
 
 @dataclass(slots=True)
-class _Keeper:
+class _WorkerHandle:
     """Handle of a running worker: the process of its supervisor, or of its session."""
 
     watch: ProcessWatch
-    told: bool = False
+    stop_sent: bool = False
     """True if it was told to stop."""
     status: int = -1
     """Descriptor that reaches EOF when a started supervisor is up."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    look: asyncio.TimerHandle | None = None
+    poll_timer: asyncio.TimerHandle | None = None
     overdue: bool = False
     """True if it should have ended by now."""
 
@@ -115,39 +115,39 @@ class Reconciler:
     def __init__(
         self,
         jobs_dir: Path,
-        rows: ReconcilerCluster,
+        cluster: ReconcilerCluster,
         clock: Callable[[], float],
-        machine: ProcessControl = THIS_MACHINE,
+        process_control: ProcessControl = THIS_MACHINE,
     ) -> None:
         """Start without handles."""
-        self._machine = machine
+        self._process_control = process_control
         self._jobs_dir = jobs_dir
-        self._rows = rows
+        self._cluster = cluster
         self._clock = clock
-        self._keepers: dict[_Key, _Keeper] = {}
-        self._ending: dict[_Key, asyncio.Task[None]] = {}
+        self._handles: dict[_Key, _WorkerHandle] = {}
+        self._session_ends: dict[_Key, asyncio.Task[None]] = {}
         """Ends of sessions' processes after their servers."""
         self._launched: set[_Key] = set()
         """Starts for which this service has launched a supervisor."""
-        self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
+        self._queue: asyncio.Queue[WorkloadId] = asyncio.Queue()
 
     def enqueue(self, workload: WorkloadId) -> None:
         """Enqueue a workload."""
-        self._due.put_nowait(workload)
+        self._queue.put_nowait(workload)
 
     async def run(self) -> None:
         """Reconcile the queue, one workload after the other, until cancelled."""
         while True:
-            workload = await self._due.get()
+            workload = await self._queue.get()
             with self._requeue_on_failure(workload):
                 await self._reconcile(workload)
 
     def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
-        for key in list(self._keepers):
+        for key in list(self._handles):
             self._drop(key)
-        for ending in self._ending.values():
-            ending.cancel()
+        for task in self._session_ends.values():
+            task.cancel()
 
     @contextlib.contextmanager
     def _requeue_on_failure(self, workload: WorkloadId) -> Iterator[None]:
@@ -174,11 +174,11 @@ class Reconciler:
         asyncio.get_running_loop().call_later(again, self.enqueue, workload)
 
     async def _reconcile(self, workload: WorkloadId) -> None:
-        row = self._rows.row(workload)
+        row = self._cluster.row(workload)
         for worker in row.active if row is not None else ():
             key = _Key(workload, worker.index, worker.attempt)
             # A sibling's reconciliation may have ended it, and other tasks run between the two.
-            row, current = self._rows.row(workload), self._worker(key)
+            row, current = self._cluster.row(workload), self._worker(key)
             if row is None or current is None:
                 continue
             if row.spec.command is None:
@@ -189,7 +189,7 @@ class Reconciler:
 
     def _worker(self, key: _Key) -> WorkerRecord | None:
         """Return the worker, if this start is still the current one and active."""
-        row = self._rows.row(key.workload)
+        row = self._cluster.row(key.workload)
         worker = row.record.workers[key.index] if row is not None else None
         if worker is None or worker.attempt != key.attempt or worker.state not in ACTIVE:
             return None
@@ -198,14 +198,14 @@ class Reconciler:
     # -- workers that the cluster starts ---------------------------------------------------------
 
     async def _reconcile_worker(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
-        if key in self._keepers:
+        if key in self._handles:
             self._follow(key)
             return
         attempt = self._attempt(key)
         holder = attempt.holder()
-        ending = attempt.ending()  # in this order: it may end between the two reads
-        if ending is not None and holder is None:
-            self._over(key, ending)
+        exit_status = attempt.ending()  # in this order: it may end between the two reads
+        if exit_status is not None and holder is None:
+            self._report_exit(key, exit_status)
         elif holder is not None:
             self._watch(key, holder)
             if attempt.holder() == holder:  # otherwise the PID may be reused by now
@@ -214,62 +214,62 @@ class Reconciler:
                 self._on_supervisor_exit(key)
         elif attempt.begun() or worker.state == "running" or key in self._launched:
             await asyncio.to_thread(
-                self._machine.kill_leftovers,
+                self._process_control.kill_leftovers,
                 worker.name,
                 row.record.checkpoint_dir,
                 worker.started or 0.0,
                 worker.process,
             )
-            self._over(key, attempt.left_behind() or ExitStatus(None, lost=True))
+            self._report_exit(key, attempt.left_behind() or ExitStatus(None, lost=True))
         elif worker.state == "stopping":
-            self._over(key, ExitStatus(None, told=True))  # it was never started
-        elif self._rows.is_prepared(row, worker):
+            self._report_exit(key, ExitStatus(None, stop_requested=True))  # it was never started
+        elif self._cluster.is_prepared(row, worker):
             self._launch(key, row, worker)
 
     def _launch(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         try:
-            instructions, environment = self._rows.start_of(row, worker)
+            instructions, environment = self._cluster.start_of(row, worker)
             pid, status = self._attempt(key).launch(instructions, environment)
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
             if failed.errno in NOT_NOW:
                 raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
-            self._over(key, ExitStatus(None, text=text))
+            self._report_exit(key, ExitStatus(None, text=text))
             return
         self._launched.add(key)
         self._watch(key, pid)
-        self._keepers[key].status = status
+        self._handles[key].status = status
         asyncio.get_running_loop().add_reader(status, self._is_up, key)
 
     def _is_up(self, key: _Key) -> None:
         """Continue after a supervisor closed its status pipe: its worker runs or cannot start."""
-        self._close_status(self._keepers[key])
+        self._close_status(self._handles[key])
         with self._requeue_on_failure(key.workload):
             self._follow(key)
 
     def _follow(self, key: _Key) -> None:
         """Report a running worker, and forward a stop once its supervisor handles signals."""
-        keeper, attempt = self._keepers[key], self._attempt(key)
-        row, worker = self._rows.row(key.workload), self._worker(key)
+        handle, attempt = self._handles[key], self._attempt(key)
+        row, worker = self._cluster.row(key.workload), self._worker(key)
         if row is None or worker is None:
             return
         loop = asyncio.get_running_loop()
-        if worker.state == "stopping" and not keeper.timers and attempt.begun():
+        if worker.state == "stopping" and not handle.timers and attempt.begun():
             # Also for a worker that is stopped before its start was reported.
             overdue = row.spec.grace_seconds + OVERDUE_S
-            keeper.timers.append(loop.call_later(overdue, self._on_overdue, key))
-        if keeper.status >= 0:
+            handle.timers.append(loop.call_later(overdue, self._on_overdue, key))
+        if handle.status >= 0:
             return
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
-            named = self._machine.lasting(process)
-            self._rows.report_running(key.workload, key.index, named)
-        if worker.state == "stopping" and not keeper.told and attempt.begun():
-            keeper.told = True
-            keeper.watch.send(signal.SIGTERM)
+            named = self._process_control.lasting(process)
+            self._cluster.report_running(key.workload, key.index, named)
+        if worker.state == "stopping" and not handle.stop_sent and attempt.begun():
+            handle.stop_sent = True
+            handle.watch.send(signal.SIGTERM)
         if process is None:
-            keeper.look = loop.call_later(LOOK_AGAIN_S, self.enqueue, key.workload)
+            handle.poll_timer = loop.call_later(LOOK_AGAIN_S, self.enqueue, key.workload)
 
     def _on_overdue(self, key: _Key) -> None:
         """Kill an overdue worker, since its supervisor may have been stopped by the worker.
@@ -277,42 +277,42 @@ class Reconciler:
         A supervisor that waits for disk space, or for processes that survive SIGKILL, is not
         disturbed.
         """
-        keeper, loop = self._keepers[key], asyncio.get_running_loop()
-        if not keeper.overdue:
-            keeper.overdue = True
+        handle, loop = self._handles[key], asyncio.get_running_loop()
+        if not handle.overdue:
+            handle.overdue = True
             LOG.warning("%s is overdue: all its processes are killed", key.workload)
-        keeper.timers = [loop.call_later(OVERDUE_S, self._on_overdue, key)]
+        handle.timers = [loop.call_later(OVERDUE_S, self._on_overdue, key)]
         loop.run_in_executor(None, self._attempt(key).end_what_runs)
 
     def _watch(self, key: _Key, pid: int) -> None:
-        self._keepers[key] = _Keeper(
-            self._machine.watch(pid, None, lambda: self._on_supervisor_exit(key))
+        self._handles[key] = _WorkerHandle(
+            self._process_control.watch(pid, None, lambda: self._on_supervisor_exit(key))
         )
 
     def _on_supervisor_exit(self, key: _Key) -> None:
         self._drop(key)
         self.enqueue(key.workload)  # its files have the exit
 
-    def _over(self, key: _Key, ending: ExitStatus) -> None:
+    def _report_exit(self, key: _Key, exit_status: ExitStatus) -> None:
         self._drop(key)
         self._launched.discard(key)
         if self._worker(key) is not None:
             self._attempt(key).forget_environment()
-            self._rows.report_exit(key.workload, key.index, ending)
+            self._cluster.report_exit(key.workload, key.index, exit_status)
 
     def _drop(self, key: _Key) -> None:
-        keeper = self._keepers.pop(key, None)
-        if keeper is not None:
-            self._close_status(keeper)
-            keeper.watch.close()
-            for timer in [*keeper.timers, *([keeper.look] if keeper.look else [])]:
+        handle = self._handles.pop(key, None)
+        if handle is not None:
+            self._close_status(handle)
+            handle.watch.close()
+            for timer in [*handle.timers, *([handle.poll_timer] if handle.poll_timer else [])]:
                 timer.cancel()
 
-    def _close_status(self, keeper: _Keeper) -> None:
-        if keeper.status >= 0:
-            asyncio.get_running_loop().remove_reader(keeper.status)
-            os.close(keeper.status)
-            keeper.status = -1
+    def _close_status(self, handle: _WorkerHandle) -> None:
+        if handle.status >= 0:
+            asyncio.get_running_loop().remove_reader(handle.status)
+            os.close(handle.status)
+            handle.status = -1
 
     def _attempt(self, key: _Key) -> Attempt:
         return self.attempt(key.workload, key.index, key.attempt)
@@ -320,44 +320,46 @@ class Reconciler:
     def attempt(self, workload: WorkloadId, index: int, attempt: int) -> Attempt:
         """Return one start of one worker."""
         job = self._jobs_dir / workload  # project/name, both DNS labels
-        return self._machine.attempt(job / f"attempt-{attempt}" / f"worker-{index}")
+        return self._process_control.attempt(job / f"attempt-{attempt}" / f"worker-{index}")
 
     # -- sessions that a spawner starts ----------------------------------------------------------
 
     def _reconcile_session(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         process = worker.process
-        if process is None or key in self._ending:
+        if process is None or key in self._session_ends:
             return
-        if key not in self._keepers:
-            watch = self._machine.watch(process.pid, process, lambda: self._on_session_exit(key))
-            self._keepers[key] = _Keeper(watch)
-        keeper = self._keepers[key]
-        if worker.state == "stopping" and not keeper.told:
-            keeper.told = True
-            keeper.watch.send(signal.SIGTERM)
+        if key not in self._handles:
+            watch = self._process_control.watch(
+                process.pid, process, lambda: self._on_session_exit(key)
+            )
+            self._handles[key] = _WorkerHandle(watch)
+        handle = self._handles[key]
+        if worker.state == "stopping" and not handle.stop_sent:
+            handle.stop_sent = True
+            handle.watch.send(signal.SIGTERM)
             since = row.stopping_since if row.stopping_since is not None else self._clock()
             grace = float(row.spec.grace_seconds)
             # Bounded by the whole grace, if the clock was set back since.
             left = max(0.0, min(grace, since + grace - self._clock()))
             loop = asyncio.get_running_loop()
-            keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
+            handle.timers.append(loop.call_later(left, self._process_control.end_tree, process))
 
     def _on_session_exit(self, key: _Key) -> None:
         """End what the session's server has left; only then its devices are free."""
         self._drop(key)
-        self._ending[key] = asyncio.get_running_loop().create_task(self._end_session(key))
+        self._session_ends[key] = asyncio.get_running_loop().create_task(self._end_session(key))
 
     async def _end_session(self, key: _Key) -> None:
-        row, worker = self._rows.row(key.workload), self._worker(key)
+        row, worker = self._cluster.row(key.workload), self._worker(key)
         try:
             with self._requeue_on_failure(key.workload):
                 if row is not None and worker is not None and worker.process is not None:
-                    session = self._rows.processes_of(row, worker.process)
-                    left = await self._machine.end_session(session)
-                    self._rows.report_left_over(row, left)
-                self._over(key, ExitStatus(None))
+                    session = self._cluster.processes_of(row, worker.process)
+                    left = await self._process_control.end_session(session)
+                    self._cluster.report_left_over(row, left)
+                self._report_exit(key, ExitStatus(None))
         except Exception:
             LOG.exception("the end of session %s failed; it is tried again", key.workload)
             asyncio.get_running_loop().call_later(END_AGAIN_S, self.enqueue, key.workload)
         finally:
-            del self._ending[key]
+            del self._session_ends[key]

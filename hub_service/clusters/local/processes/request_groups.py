@@ -19,7 +19,7 @@ import psutil
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.limits.cgroups import LEAF, Groups, GroupsUnavailable, group_of, mounted
 from runai.hub_service.model.records import Process, WorkloadSpec
-from runai.hub_service.model.workload_spec import LEAST_CPU_MILLI
+from runai.hub_service.model.workload_spec import MIN_CPU_MILLI
 
 LOG = logging.getLogger("runai.service")
 PROC = Path("/proc")
@@ -27,9 +27,9 @@ PROC = Path("/proc")
 CONTROLLERS = ("cpu", "memory")
 WEIGHT_PER_CPU = 100
 """The kernel's default: the platform, and a worker that requests no CPU, weigh as one CPU."""
-MOST_WEIGHT = 10_000
+MAX_WEIGHT = 10_000
 MIB = 2**20
-WAY_OUT = "See docs/operations.md, CPU and memory: three lines of its systemd unit enforce them."
+SETUP_HINT = "See docs/operations.md, CPU and memory: three lines of its systemd unit enforce them."
 
 
 class RequestGroups:
@@ -49,7 +49,7 @@ class RequestGroups:
             base = delegated_group("self", proc)
             (base / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in CONTROLLERS))
         except (GroupsUnavailable, OSError) as failed:
-            LOG.info("requested CPU and memory are not enforced: %s. %s", failed, WAY_OUT)
+            LOG.info("requested CPU and memory are not enforced: %s. %s", failed, SETUP_HINT)
             return None
         for left in base.iterdir():
             if left.is_dir():
@@ -64,12 +64,12 @@ class RequestGroups:
         Memory that is only a default is no limit.
         """
         group = self._groups.path(worker)
-        is_named = spec.cpu_milli > LEAST_CPU_MILLI
+        is_named = spec.cpu_milli > MIN_CPU_MILLI
         weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if is_named else WEIGHT_PER_CPU
         limited = spec.memory_asked and spec.memory_mib
         try:
             group.mkdir(exist_ok=True)
-            (group / "cpu.weight").write_text(str(min(max(weight, 1), MOST_WEIGHT)))
+            (group / "cpu.weight").write_text(str(min(max(weight, 1), MAX_WEIGHT)))
             (group / "memory.max").write_text(str(spec.memory_mib * MIB) if limited else "max")
         except OSError as failed:
             LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
@@ -91,12 +91,16 @@ class RequestGroups:
             return None
         return group.name == self._groups.path(worker).name
 
-    def explained(self, worker: str, spec: WorkloadSpec, ending: ExitStatus) -> ExitStatus:
+    def explain_exit(self, worker: str, spec: WorkloadSpec, exit_status: ExitStatus) -> ExitStatus:
         """Return a worker's exit, with its memory limit as the cause if that killed it."""
-        if ending.exit_code == -signal.SIGKILL and not ending.text and self._was_over(worker):
-            asked = f"the {spec.memory_mib} MiB of memory that it requested"
-            return replace(ending, text=f"used more than {asked}, so the kernel killed it")
-        return ending
+        if (
+            exit_status.exit_code == -signal.SIGKILL
+            and not exit_status.text
+            and self._was_over(worker)
+        ):
+            amount = f"the {spec.memory_mib} MiB of memory that it requested"
+            return replace(exit_status, text=f"used more than {amount}, so the kernel killed it")
+        return exit_status
 
     def remove(self, worker: str) -> None:
         """Remove the group of a worker that has ended."""

@@ -24,14 +24,14 @@ from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unava
 LOG = logging.getLogger("runai.service")
 
 AGAIN_S: Final = 10.0
-GONE_FOR_S: Final = 600.0
+GIVE_UP_AFTER_S: Final = 600.0
 """Seconds after which jobs of an account that this machine's list lacks are suspended."""
 
 
 class AccountsCluster(Protocol):
     """Cluster methods that starts call."""
 
-    def end_start(self, workload: WorkloadId, attempt: int, ending: ExitStatus) -> None:
+    def end_start(self, workload: WorkloadId, attempt: int, exit_status: ExitStatus) -> None:
         """Apply an exit to the workers of a start that have not begun."""
 
     def set_aside(self, user: str, reason: StateReason) -> None:
@@ -62,9 +62,9 @@ class StartAccounts:
         self._cluster = cluster
         self._enqueue = enqueue
         self._clock = clock
-        self._found: dict[WorkloadId, tuple[int, UnixAccount]] = {}
+        self._accounts: dict[WorkloadId, tuple[int, UnixAccount]] = {}
         """The account of each workload's last start, with its attempt."""
-        self._asking: dict[tuple[WorkloadId, int], asyncio.Task[None]] = {}
+        self._lookups: dict[tuple[WorkloadId, int], asyncio.Task[None]] = {}
         self._waiting: set[str] = set()
         """Users with jobs that were set aside."""
 
@@ -73,19 +73,19 @@ class StartAccounts:
 
         None: its lookup has just begun, or goes on; the workload is enqueued afterwards.
         """
-        known, account = self._found.get(row.id, (0, None))
+        known, account = self._accounts.get(row.id, (0, None))
         if account is not None and known == attempt:
             return account
         start = (row.id, attempt)
-        if start not in self._asking:
+        if start not in self._lookups:
             task = asyncio.create_task(self._look_up(row, attempt))
-            self._asking[start] = task
-            task.add_done_callback(lambda _: self._asking.pop(start, None))
+            self._lookups[start] = task
+            task.add_done_callback(lambda _: self._lookups.pop(start, None))
         return None
 
     def forget(self, workload: WorkloadId) -> None:
         """Forget the account of a deleted workload's last start."""
-        self._found.pop(workload, None)
+        self._accounts.pop(workload, None)
 
     def wait_for(self, users: Iterable[str]) -> None:
         """Look these users' accounts up until they answer: they have jobs that were set aside."""
@@ -101,7 +101,7 @@ class StartAccounts:
         user = row.spec.user
         try:
             account = await self._directory.account(user)
-            uid, known = row.record.account_uid, self._directory.known.get(user)
+            uid, known = row.record.account_uid, self._directory.known_accounts.get(user)
             if uid is not None and known is not None and not known.is_of(uid):
                 raise other_person(user, known.uid, uid)
         except NotFound as refused:
@@ -109,7 +109,7 @@ class StartAccounts:
         except (Forbidden, Unavailable) as refused:
             reason, fault = _reason(refused), ""
         else:
-            self._found[row.id] = attempt, account
+            self._accounts[row.id] = attempt, account
             self._enqueue(row.id)
             return
         try:
@@ -134,16 +134,16 @@ class StartAccounts:
         with contextlib.suppress(Unavailable):  # the rows cannot be stored: the next round tries
             if why is None:
                 self._cluster.take_up(user)
-            elif self._is_gone_for_good(why):
+            elif self._is_account_removed(why):
                 self._cluster.give_up(user, _reason(why))
             else:
                 self._cluster.set_aside(user, _reason(why))
                 return
             self._waiting.discard(user)
 
-    def _is_gone_for_good(self, why: RunaiError) -> bool:
-        since = why.gone_since if isinstance(why, AccountAway) else None
-        return since is not None and self._clock() - since >= GONE_FOR_S
+    def _is_account_removed(self, why: RunaiError) -> bool:
+        since = why.missing_since if isinstance(why, AccountAway) else None
+        return since is not None and self._clock() - since >= GIVE_UP_AFTER_S
 
 
 def _reason(why: RunaiError) -> StateReason:

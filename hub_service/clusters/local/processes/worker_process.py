@@ -21,11 +21,11 @@ from runai.hub_service.model.records import Process
 SAME_START_S = 2.0
 """Tolerance of start times of one process: the boot time moves with the clock."""
 
-LOOK_EVERY_S = 0.5
-GONE_WITHIN_S = 5.0
+POLL_EVERY_S = 0.5
+EXIT_WITHIN_S = 5.0
 
-LOOKS_AT_STARTING = 10
-LOOK_AT_STARTING_EVERY_S = 0.01
+MAX_START_CHECKS = 10
+START_CHECK_EVERY_S = 0.01
 """Ten checks, 10 ms apart: a process without an environment after them was started without."""
 
 
@@ -70,8 +70,8 @@ def _lives(process: Process) -> bool:
         return _close(found.create_time(), process.created)
     try:
         return process.boot == _boot() and _ticks(process.pid) == process.ticks
-    except (FileNotFoundError, ProcessLookupError) as gone:
-        raise psutil.NoSuchProcess(process.pid) from gone
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise psutil.NoSuchProcess(process.pid) from error
 
 
 def is_running(process: Process) -> bool:
@@ -134,7 +134,7 @@ class ProcessWatch:
 
     def _poll(self) -> None:
         if self._is_running():
-            self._timer = self._loop.call_later(LOOK_EVERY_S, self._poll)
+            self._timer = self._loop.call_later(POLL_EVERY_S, self._poll)
         else:
             self._timer = self._loop.call_soon(self._ended)
 
@@ -184,18 +184,18 @@ def kill_leftovers(
     if named is not None and named.ticks is not None and named.boot == _boot():
         booted_then = named.created - named.ticks / os.sysconf("SC_CLK_TCK")
         since += psutil.boot_time() - booted_then
-    until = time.monotonic() + GONE_WITHIN_S
-    looks_left = LOOKS_AT_STARTING
+    until = time.monotonic() + EXIT_WITHIN_S
+    checks_left = MAX_START_CHECKS
     while (left := until - time.monotonic()) > 0:
         doomed, starting = _find_carriers(worker, checkpoint_dir, since - SAME_START_S)
         _kill(doomed)
         psutil.wait_procs(doomed, timeout=left)
         if doomed:
             continue  # killed ones may have forked since the search
-        if not starting or not looks_left:
+        if not starting or not checks_left:
             return
-        looks_left -= 1
-        time.sleep(LOOK_AT_STARTING_EVERY_S)
+        checks_left -= 1
+        time.sleep(START_CHECK_EVERY_S)
 
 
 def _find_carriers(

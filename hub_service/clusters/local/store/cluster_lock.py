@@ -29,9 +29,9 @@ RESTORING = "restoring"
 """Folder of files still to restore; exists while a backup replaces the data."""
 
 WAIT_FOR_LOCK_S = 0.2
-MOST_BYTES = 32_768
+MAX_BYTES = 32_768
 """Maximum of a lock file's content: a path may have 4,096 bytes, each six in JSON."""
-TELL_AFTER_S = 5.0
+LOG_AFTER_S = 5.0
 """Seconds before a wait is logged. A service that shuts down in order is gone before."""
 
 
@@ -55,7 +55,7 @@ class LockHolder:
         return f"process {self.pid}, since {began}"
 
     @property
-    def way_out(self) -> str:
+    def stop_hint(self) -> str:
         """Return the commands that end it, stopped or not."""
         pid = self.pid or "PID"
         return f"kill -TERM {pid}; of one that is frozen also: kill -CONT {pid}."
@@ -113,7 +113,7 @@ def claim(root: Path) -> int:
     by = holder(root / LOCK) or LockHolder()
     raise Conflict(
         f"A service has the cluster of {root} open: {by}.",
-        hint=f"Stop its hub, or end it: {by.way_out}",
+        hint=f"Stop its hub, or end it: {by.stop_hint}",
         code="cluster_open",
     )
 
@@ -128,7 +128,7 @@ def holder(path: Path) -> LockHolder | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, TypeError):
-            return LockHolder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
+            return LockHolder(**json.loads(os.pread(fd, MAX_BYTES, 0)))
         return LockHolder()
     else:
         return None
@@ -155,13 +155,13 @@ def waiting(path: Path) -> list[int]:
 
 
 async def _acquire(fd: int, path: Path) -> None:
-    began, told = time.monotonic(), False
+    began, is_logged = time.monotonic(), False
     while not _try_acquire(fd, path.parent):
-        if not told and time.monotonic() - began >= TELL_AFTER_S:
+        if not is_logged and time.monotonic() - began >= LOG_AFTER_S:
             by = holder(path)
             if by is not None:
-                told = True
-                LOG.warning("waiting: the cluster is open elsewhere (%s). %s", by, by.way_out)
+                is_logged = True
+                LOG.warning("waiting: the cluster is open elsewhere (%s). %s", by, by.stop_hint)
         await asyncio.sleep(WAIT_FOR_LOCK_S)  # a wait in the kernel cannot be cancelled
 
 

@@ -57,7 +57,7 @@ Raised with each new field (`tests/upgrades/rows.json`): an older program would 
 """
 
 TRY_AGAIN_S = 2.0
-LEAST_ROOM_BYTES = 2**20
+MIN_FREE_BYTES = 2**20
 """Free bytes below which one successful write does not mean that the next one fits."""
 
 BALLAST_BYTES, BALLAST_PIECE = 2**22, 2**20
@@ -118,7 +118,7 @@ class SqliteStore:
         self._has_ballast = False
         self._make_ballast()
         self._file = _identity(path)
-        self._trouble = ""
+        self._failure = ""
         self._tried = 0.0
         self._waits = True
         self._engine = create_engine(URL.create("sqlite", database=str(path)), hide_parameters=True)
@@ -196,10 +196,10 @@ class SqliteStore:
         self,
         rows: Sequence[StoredWorkload] = (),
         *,
-        gone: Sequence[WorkloadId] = (),
+        deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
-        gone_projects: Sequence[str] = (),
+        deleted_projects: Sequence[str] = (),
         soon: bool = False,
         urgent: bool = False,
     ) -> None:
@@ -212,7 +212,7 @@ class SqliteStore:
         """
         while True:
             try:
-                self._save(rows, gone, events, projects, gone_projects, soon=soon)
+                self._save(rows, deleted, events, projects, deleted_projects, soon=soon)
             except Unavailable:
                 if not urgent or not self._give_up_ballast():
                     raise
@@ -222,10 +222,10 @@ class SqliteStore:
     def _save(
         self,
         rows: Sequence[StoredWorkload],
-        gone: Sequence[WorkloadId],
+        deleted: Sequence[WorkloadId],
         events: Sequence[tuple[WorkloadId, HistoryEvent]],
         projects: Sequence[ProjectRecord],
-        gone_projects: Sequence[str],
+        deleted_projects: Sequence[str],
         *,
         soon: bool,
     ) -> None:
@@ -234,9 +234,9 @@ class SqliteStore:
             self._save_projects(projects)
             self._save_history(events)
             for table, column, names in (
-                (workloads, workloads.c.id, gone),
-                (history, history.c.workload, gone),
-                (metadata.tables["projects"], metadata.tables["projects"].c.name, gone_projects),
+                (workloads, workloads.c.id, deleted),
+                (history, history.c.workload, deleted),
+                (metadata.tables["projects"], metadata.tables["projects"].c.name, deleted_projects),
             ):
                 if names:
                     which = column == bindparam("named")
@@ -287,7 +287,7 @@ class SqliteStore:
                 yield
             self._clear_failure()
         except OperationalError as failed:
-            self._trouble = str(failed.orig)
+            self._failure = str(failed.orig)
             raise Unavailable(
                 f"Nothing can be stored now: {failed.orig} ({self._path.name}).",
                 hint="What runs goes on. An admin makes room, or makes the file writable again.",
@@ -313,7 +313,7 @@ class SqliteStore:
         """
         if (away := self._away()) is not None:
             return away.message
-        if self._trouble and time.monotonic() >= self._tried + TRY_AGAIN_S:
+        if self._failure and time.monotonic() >= self._tried + TRY_AGAIN_S:
             self._tried = time.monotonic()
             try:
                 with self._connection.begin():
@@ -322,8 +322,8 @@ class SqliteStore:
                     )
                 self._clear_failure()
             except OperationalError as failed:
-                self._trouble = str(failed.orig)
-        return self._trouble
+                self._failure = str(failed.orig)
+        return self._failure
 
     def _rows_version(self) -> int:
         """Return the file's version of rows; 0 in files without one.
@@ -343,8 +343,8 @@ class SqliteStore:
         The log's space left by a large failed write is enough for small ones, but not for the next
         large.
         """
-        if self._trouble and self._free() >= LEAST_ROOM_BYTES:
-            self._trouble = ""
+        if self._failure and self._free() >= MIN_FREE_BYTES:
+            self._failure = ""
         if not self._has_ballast:
             self._make_ballast()
 
@@ -366,7 +366,7 @@ class SqliteStore:
         """Free a piece of the ballast on a full disk; return False if that is not the trouble."""
         with suppress(OSError):
             size = self._ballast.stat().st_size
-            if size and self._free() < LEAST_ROOM_BYTES:
+            if size and self._free() < MIN_FREE_BYTES:
                 os.truncate(self._ballast, max(0, size - BALLAST_PIECE))
                 self._has_ballast = False
                 return True

@@ -17,7 +17,7 @@ else:  # in the subreaper's program, which extends sys.path
     import file_count
     import worker_start
 
-MOST_BYTES = 2**17
+MAX_BYTES = 2**17
 
 
 def answer_of(read: Callable[[], bytes], spec: dict[str, Any], within_s: float) -> bytes | None:
@@ -38,13 +38,13 @@ def answer_of(read: Callable[[], bytes], spec: dict[str, Any], within_s: float) 
 
 def _all_of(answer: int, until: float) -> bytes | None:
     """Return an answer up to its end; None if there is none, or it comes late."""
-    told = b""
-    while len(told) < MOST_BYTES and (left := until - time.monotonic()) > 0:
+    content = b""
+    while len(content) < MAX_BYTES and (left := until - time.monotonic()) > 0:
         if not select.select([answer], [], [], left)[0]:
             break
-        if not (piece := os.read(answer, MOST_BYTES)):
-            return told or None
-        told += piece
+        if not (piece := os.read(answer, MAX_BYTES)):
+            return content or None
+        content += piece
     return None
 
 
@@ -57,8 +57,8 @@ def _answer_in_child(
         worker_start.change_account(spec)
         worker_start.die_with(parent)
         os.nice(file_count.NICE)
-        told = memoryview(read())
-        while told:
-            told = told[os.write(answer, told) :]
+        content = memoryview(read())
+        while content:
+            content = content[os.write(answer, content) :]
     finally:
         os._exit(0)

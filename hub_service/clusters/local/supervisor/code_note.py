@@ -49,5 +49,5 @@ def _write_note(directory: str) -> None:
     def read() -> bytes:
         return json.dumps(program_files.read_code(spec["workdir"], names)).encode()
 
-    if (told := account_reader.answer_of(read, spec, READ_WITHIN_S)) is not None:
-        exit_notes.write_whole("./code.json", json.loads(told))
+    if (answer := account_reader.answer_of(read, spec, READ_WITHIN_S)) is not None:
+        exit_notes.write_whole("./code.json", json.loads(answer))

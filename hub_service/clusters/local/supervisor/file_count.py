@@ -18,18 +18,18 @@ else:
 LOOK_EVERY_S = 5.0
 REST = 50
 """Pause after a count, as a multiple of its duration."""
-COUNTED_EVERY_S = 60.0
+FULL_COUNT_EVERY_S = 60.0
 """Seconds between full counts: other users may remove as many files as a worker creates."""
 NICE = 10
 
 
 class FileCount:
-    """Periodic count; `more` is True once the limit was exceeded."""
+    """Periodic count; `is_exceeded` is True once the limit was exceeded."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         """Read the limit from the instructions; without one it never counts."""
-        self.most: int = spec["most_files"]
-        self.more = False
+        self.max_files: int = spec["most_files"]
+        self.is_exceeded = False
         self.pid = 0
         """The counting process, which is none of the worker's."""
         self._spec = spec
@@ -38,14 +38,14 @@ class FileCount:
         self._began = 0.0
         self._answer = -1
         # Upper bound of the worker's files: the last count and the disk's growth since.
-        self._counted, self._disk_had = 0, 0
-        self._counted_at = self._next_count
+        self._file_count, self._disk_files = 0, 0
+        self._full_count_at = self._next_count
 
     def poll(self) -> bool:
         """Start a count when it is due; read a finished one, and return True then."""
         if self._answer >= 0:
             return self._read_count()
-        if self._place and self.most and time.monotonic() >= self._next_count:
+        if self._place and self.max_files and time.monotonic() >= self._next_count:
             self._start_count()
         return False
 
@@ -66,17 +66,17 @@ class FileCount:
 
     def _read_count(self) -> bool:
         try:
-            told = os.read(self._answer, 100).split()
+            fields = os.read(self._answer, 100).split()
         except BlockingIOError:
             return False
         os.close(self._answer)
         self._answer, self.pid = -1, 0
         now = time.monotonic()
         self._next_count = max(self._began + LOOK_EVERY_S, now + REST * (now - self._began))
-        if len(told) == 3:
-            self._counted, self._disk_had, anew = map(int, told)
-            self._counted_at = now if anew else self._counted_at
-            self.more = self._counted > self.most
+        if len(fields) == 3:
+            self._file_count, self._disk_files, is_full = map(int, fields)
+            self._full_count_at = now if is_full else self._full_count_at
+            self.is_exceeded = self._file_count > self.max_files
         return True
 
     def _count_in_child(self, answer: int, parent: int) -> None:
@@ -88,17 +88,17 @@ class FileCount:
             os.nice(NICE)
             disk = os.statvfs(self._place)
             has = disk.f_files - disk.f_ffree  # 0 if the file system does not count them
-            counted, had = self._counted, self._disk_had
-            anew = not has or not had or counted + has - had > self.most
-            if anew := anew or self._began > self._counted_at + COUNTED_EVERY_S:
-                counted, had = count_files(self._place, self.most), has
-            os.write(answer, b"%d %d %d" % (counted, min(had, has), anew))
+            count, had = self._file_count, self._disk_files
+            is_full = not has or not had or count + has - had > self.max_files
+            if is_full := is_full or self._began > self._full_count_at + FULL_COUNT_EVERY_S:
+                count, had = count_files(self._place, self.max_files), has
+            os.write(answer, b"%d %d %d" % (count, min(had, has), is_full))
         finally:
             os._exit(0)
 
 
 def count_files(place: str, most: int) -> int:
-    """Return the number of names below a directory, or `most` + 1 if there are more."""
+    """Return the number of names below a directory, or `max_files` + 1 if there are more."""
     found, folders = 0, [place]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

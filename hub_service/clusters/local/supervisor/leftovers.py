@@ -10,8 +10,8 @@ if TYPE_CHECKING or __package__:
 else:
     import stop_order  # in the subreaper's program, which extends sys.path
 
-MOST_NAMES = 5
-MOST_CHARACTERS = 32
+MAX_NAMES = 5
+MAX_CHARACTERS = 32
 _HELPER = re.compile(rb"\0-c\0from [\w.]+\.(resource_tracker|forkserver) import main")
 """Python's helpers, also joblib's, which end after the processes that they serve."""
 
@@ -28,14 +28,14 @@ def working(root: int, spared: int) -> list[str]:
 
 def sentence(names: list[str]) -> str:
     """Return which processes were ended, for log and history."""
-    counted = sorted(collections.Counter(names).items(), key=lambda item: (-item[1], item[0]))
-    told = [name if count == 1 else f"{name} ({count})" for name, count in counted[:MOST_NAMES]]
-    if more := sum(count for _, count in counted[MOST_NAMES:]):
-        told.append(f"and {more} more")
+    counts = sorted(collections.Counter(names).items(), key=lambda item: (-item[1], item[0]))
+    parts = [name if count == 1 else f"{name} ({count})" for name, count in counts[:MAX_NAMES]]
+    if more := sum(count for _, count in counts[MAX_NAMES:]):
+        parts.append(f"and {more} more")
     many, were = ("process", "was") if len(names) == 1 else ("processes", "were")
     return (
         f"{len(names)} {many} {were} still working when the program ended, "
-        f"and {were} ended: {', '.join(told)}"
+        f"and {were} ended: {', '.join(parts)}"
     )
 
 
@@ -43,7 +43,7 @@ def _name(pid: int, line: bytes) -> str:
     """Return a process's name, which it may have chosen itself."""
     word = (line.partition(b"\0")[0].split() or [b""])[0].rpartition(b"/")[2]
     text = (word or _read(f"/proc/{pid}/comm").strip()).decode(errors="replace")
-    return "".join(c if c.isprintable() else "?" for c in text[:MOST_CHARACTERS])
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_CHARACTERS])
 
 
 def _read(path: str) -> bytes:

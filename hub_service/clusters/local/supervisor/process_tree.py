@@ -13,7 +13,7 @@ def tasks_of_machine() -> int:
         return int(file.read().split()[3].partition(b"/")[2])
 
 
-def most_tasks_of_machine() -> int:
+def max_tasks_of_machine() -> int:
     """Return the maximum of processes and threads, by kernel and control groups."""
     bounds = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:  # noqa: PTH123
@@ -39,10 +39,10 @@ def threads_below(root: int) -> dict[int, int]:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    told = file.read().rpartition(b")")[2].split()
+                    fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            children.setdefault(int(told[1]), []).append((int(name), int(told[17])))
+            children.setdefault(int(fields[1]), []).append((int(name), int(fields[17])))
     found, threads = [root], {}
     for pid in found:
         for child, many in children.get(pid, ()):

@@ -54,14 +54,14 @@ def main(directory: str, status_fd: int) -> None:
         supervisor.Supervisor(directory, status_fd, exit_notes.ExitNotes(directory)).run()
         return
     os.close(status_fd)  # the service reads EOF when the supervisor has closed it
-    told = False
+    stop_requested = False
 
-    def pass_on(_number: int, _frame: object) -> None:
-        nonlocal told
-        told = True
+    def forward_sigterm(_number: int, _frame: object) -> None:
+        nonlocal stop_requested
+        stop_requested = True
         os.kill(child, signal.SIGTERM)  # not reaped yet: its PID cannot be reused
 
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, forward_sigterm)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.waitpid(child, 0)
@@ -69,11 +69,11 @@ def main(directory: str, status_fd: int) -> None:
         return  # the supervisor reported everything
     # First: the next holder of the device waits for them, and a note may wait for disk space.
     process_tree.end_all(os.getpid())
-    bear_witness(directory, told=told)
-    end_the_rest()
+    report_lost_exit(directory, stop_requested=stop_requested)
+    kill_descendants()
 
 
-def bear_witness(directory: str, *, told: bool) -> None:
+def report_lost_exit(directory: str, *, stop_requested: bool) -> None:
     """Report the worker's exit, if the killed supervisor left it unreaped."""
     try:
         with open(f"{directory}/process.json", "rb") as file:  # noqa: PTH123
@@ -90,11 +90,11 @@ def bear_witness(directory: str, *, told: bool) -> None:
     if found[0] == worker and exit_code != -signal.SIGKILL:
         # SIGKILL came with the supervisor's end: its outcome without that is unknown.
         note = exit_notes.ExitNotes(directory)
-        note.enqueue("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
+        note.enqueue("ended.json", {"exit_code": exit_code, "told": stop_requested, "text": ""})
         note.until_written()
 
 
-def end_the_rest() -> None:
+def kill_descendants() -> None:
     """Kill all descendants; return when none is left, or only the kernel can end them."""
     until = time.monotonic() + supervisor.HOPELESS_AFTER_S
     while time.monotonic() < until:

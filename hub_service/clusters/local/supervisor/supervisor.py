@@ -61,7 +61,7 @@ def lock_byte(directory: str, byte: int) -> bool:
     return True  # the descriptor stays open: the kernel frees the lock when this process ends
 
 
-def hold(folder: str) -> int:
+def lock_tmp_dir(folder: str) -> int:
     """Lock a worker's TMPDIR; return the descriptor, or -1 if there is none."""
     with contextlib.suppress(OSError):
         return folder_lock.locked(folder)
@@ -94,12 +94,12 @@ class Log:
     missing: `log-000012-1028009-103828909.txt`; with `+` if the file begins within a line.
     """
 
-    def __init__(self, directory: str, most_bytes: int, most_files: int) -> None:
+    def __init__(self, directory: str, max_bytes: int, max_files: int) -> None:
         """Open the first file."""
         self._directory = directory
-        self._most_bytes = most_bytes
-        self._most_files = most_files
-        self._room = min(HEAD_BYTES, most_bytes)
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._room = min(HEAD_BYTES, max_bytes)
         """Bytes that the current file still takes."""
         self._lines = self._bytes = 0
         self._is_within_line = False
@@ -121,7 +121,7 @@ class Log:
         while len(piece) > self._room:
             # Split between lines; a line in progress and one longer than a file are cut.
             end = piece.rfind(b"\n", 0, self._room) + 1
-            if not end and (self._is_within_line or self._room == self._most_bytes):
+            if not end and (self._is_within_line or self._room == self._max_bytes):
                 end = self._room
             self._append(piece[:end])
             piece = piece[end:]
@@ -146,13 +146,13 @@ class Log:
             os.close(self._fd)
             self._fd = -1
         self._number += 1
-        self._room = self._most_bytes
+        self._room = self._max_bytes
         mark = "+" if self._is_within_line else ""
         name = f"log-{self._number:06d}-{self._lines}-{self._bytes}{mark}.txt"
         self._path = f"{self._directory}/{name}"
         self._later.append(self._path)
         with contextlib.suppress(OSError):
-            if len(self._later) > self._most_files:
+            if len(self._later) > self._max_files:
                 os.unlink(self._later.pop(0))  # noqa: PTH108
         with contextlib.suppress(OSError):
             self._open()
@@ -180,16 +180,16 @@ class Supervisor:
             signal.signal(number, signal.SIG_IGN)
         self.worker = 0
         self.exit_code: int | None = None
-        self.told = False
+        self.stop_requested = False
         self.killed = False
-        self.left = ""
+        self.leftovers_text = ""
         """Processes that still worked when the program had ended by itself."""
         self.left_until: float | None = None
         self.deadline: float | None = None
         self.order: stop_order.StopOrder | None = None
         self.alone = False
-        self.most_processes = 0
-        self.most_tasks = 0
+        self.max_processes = 0
+        self.max_tasks = 0
         self.tasks_seen = 0
         self.marked = 0
         """Time of the worker's start at its checkpoint directory; 0: not known."""
@@ -209,27 +209,27 @@ class Supervisor:
         self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
         self.notes.reserve("ended.json", "exit.json")
-        tmp_dir = hold(spec.get("tmp_dir", ""))  # missing if an older service wrote it
+        tmp_dir = lock_tmp_dir(spec.get("tmp_dir", ""))  # missing if an older service wrote it
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
         if not adopt_orphans():
             text = "the kernel cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
         else:
             text = self._start_and_watch(spec, environment, log)
-        ending = {
+        exit_note = {
             "exit_code": worker_start.CANNOT if text else self.exit_code,
-            "told": self.told,
+            "told": self.stop_requested,
             "killed": self.killed,
             "ended": time.time(),
-            "left": self.left,
+            "left": self.leftovers_text,
             "text": text or self.verdict,
             "is_home_away": self.is_home_away,
         }
-        self.notes.enqueue("exit.json", ending)
+        self.notes.enqueue("exit.json", exit_note)
         self.notes.until_written()
         if tmp_dir >= 0:
             os.close(tmp_dir)  # the check goes on in a process of its own
-        if self.told:
+        if self.stop_requested:
             checkpoint_check.begin_check(self.directory, spec, self.marked)
 
     # -- starting --------------------------------------------------------------------------------
@@ -268,12 +268,12 @@ class Supervisor:
             self.notes.enqueue("process.json", began)
         if self.status_fd >= 0:
             os.close(self.status_fd)  # notifies the service
-        self.most_processes, self.tasks_seen = (
+        self.max_processes, self.tasks_seen = (
             spec["most_processes"],
             process_tree.tasks_of_machine(),
         )
-        self.most_tasks = min(
-            spec.get("most_tasks", 1 << 22), process_tree.most_tasks_of_machine() // 2
+        self.max_tasks = min(
+            spec.get("most_tasks", 1 << 22), process_tree.max_tasks_of_machine() // 2
         )
         self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
         if self.verdict:
@@ -282,10 +282,10 @@ class Supervisor:
 
     def _stopped_within(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while not self.told and (left := until - time.monotonic()) > 0:
+        while not self.stop_requested and (left := until - time.monotonic()) > 0:
             if select.select([self.wake_read], [], [], left)[0]:
-                self.told = signal.SIGTERM in os.read(self.wake_read, 512)
-        return self.told
+                self.stop_requested = signal.SIGTERM in os.read(self.wake_read, 512)
+        return self.stop_requested
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -314,7 +314,9 @@ class Supervisor:
             if self.order is not None and time.monotonic() >= self.order.next_poll:
                 self.order.send_due(spared=files.pid)
             if self.deadline is not None and time.monotonic() >= self.deadline:
-                if self.told or self.exit_code is None:  # else only what a finished one has left
+                if (
+                    self.stop_requested or self.exit_code is None
+                ):  # else only what a finished one has left
                     left = stop_order.processes_below(os.getpid()).keys() - {files.pid}
                     self.killed = self.killed or bool(left)
                 hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
@@ -332,9 +334,9 @@ class Supervisor:
             files.poll()
         if too_many := self._exceeded_limit():
             self.verdict = f"had more than {too_many} at once, so all of them were ended"
-        elif files.more:
+        elif files.is_exceeded:
             self.verdict = (
-                f"had more than {files.most:,} files in its own directory "
+                f"had more than {files.max_files:,} files in its own directory "
                 "(that of RUNAI_CHECKPOINT_DIR), so it was ended"
             )
         else:
@@ -346,20 +348,20 @@ class Supervisor:
         """Return the exceeded limit in words; "" if none is."""
         # Cheap check first: the machine's total, which bounds the worker's.
         tasks = process_tree.tasks_of_machine()
-        if tasks - self.tasks_seen < min(self.most_processes, self.most_tasks) // 2:
+        if tasks - self.tasks_seen < min(self.max_processes, self.max_tasks) // 2:
             self.tasks_seen = min(self.tasks_seen, tasks)
             return ""
         self.tasks_seen = tasks
         threads = process_tree.threads_below(os.getpid())
-        if len(threads) > self.most_processes:
-            return f"{self.most_processes} processes"
-        if sum(threads.values()) > self.most_tasks:
-            return f"{self.most_tasks} processes and threads"
+        if len(threads) > self.max_processes:
+            return f"{self.max_processes} processes"
+        if sum(threads.values()) > self.max_tasks:
+            return f"{self.max_tasks} processes and threads"
         return ""
 
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
-        if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
-            self.told = True
+        if signal.SIGTERM in numbers and not self.stop_requested and self.exit_code is None:
+            self.stop_requested = True
             self._stop_all(self.worker, grace_s)
         if signal.SIGCHLD in numbers:
             if self.order is not None:
@@ -376,8 +378,8 @@ class Supervisor:
             self.left_until = now + LEFTOVERS_END_S
             return
         if names:
-            self.left = leftovers.sentence(names)
-            log.note(self.left)
+            self.leftovers_text = leftovers.sentence(names)
+            log.note(self.leftovers_text)
         self._stop_all(0, LEFTOVERS_GRACE_S)
 
     def _stop_all(self, main: int, grace_s: float) -> None:
@@ -408,7 +410,7 @@ class Supervisor:
         The note comes before the leftovers' end, which may take a grace period. On a full disk the
         leftovers end first, and the worker is not reaped before there is room.
         """
-        note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
+        note = {"exit_code": self.exit_code, "told": self.stop_requested, "text": self.verdict}
         self.notes.enqueue("ended.json", note)
 
 

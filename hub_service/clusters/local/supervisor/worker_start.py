@@ -37,7 +37,7 @@ ROOM_S = 60.0
 prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-class Started(NamedTuple):
+class StartOutcome(NamedTuple):
     """Outcome of a start; the process is not reaped."""
 
     pid: int
@@ -58,7 +58,7 @@ class Started(NamedTuple):
             os.waitpid(self.pid, 0)
 
 
-def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Started:
+def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> StartOutcome:
     """Fork the worker; return when its program runs, or cannot."""
     failed, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -68,7 +68,7 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
         os.close(failed)
         os.close(failed_write)
         why = f"cannot start {spec['command'][0]}: {wrong.strerror}"
-        return Started(0, why, wrong.errno in NOT_NOW)
+        return StartOutcome(0, why, wrong.errno in NOT_NOW)
     if worker == 0:
         become_worker(spec, environment, output, failed_write, parent)
     os.close(failed_write)
@@ -79,7 +79,7 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
     marked, _, text = text.rpartition(MARKED)
     number, away, why = (*text.decode(errors="replace").split(" ", 2), "", "")[:3]
     lacks_room = bool(number) and int(number) in NOT_NOW
-    return Started(worker, why, lacks_room, away == "1", int(marked or 0))
+    return StartOutcome(worker, why, lacks_room, away == "1", int(marked or 0))
 
 
 def fork_patiently() -> int:
@@ -119,7 +119,7 @@ def become_worker(
         mark_start(spec, failed)
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
-        report_gone(spec)
+        report_missing_files(spec)
         is_prepared = True
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
@@ -230,9 +230,11 @@ def prepare_python(spec: dict[str, Any], environment: dict[str, str]) -> None:
         return
     maker = os.fork()
     if not maker:
-        kept = {k: v for k, v in environment.items() if k in {"PATH", "LD_LIBRARY_PATH"}}
+        python_environment = {
+            k: v for k, v in environment.items() if k in {"PATH", "LD_LIBRARY_PATH"}
+        }
         try:
-            os.execve(python["make"][0], python["make"], kept)  # noqa: S606  no shell
+            os.execve(python["make"][0], python["make"], python_environment)  # noqa: S606  no shell
         finally:  # an account that may not run the platform's Python
             os._exit(CANNOT)
     if os.waitpid(maker, 0)[1]:
@@ -262,7 +264,7 @@ def mark_start(spec: dict[str, Any], answer: int) -> None:
             os.write(answer, b"%d%b" % (touch(place), MARKED))
 
 
-def report_gone(spec: dict[str, Any]) -> None:
+def report_missing_files(spec: dict[str, Any]) -> None:
     """Write a line, in a fork, for each file of the command that is there no more."""
     # Missing if an older service wrote the instructions.
     for name in spec.get("expected", ()):

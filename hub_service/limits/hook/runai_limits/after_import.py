@@ -28,17 +28,17 @@ def swallowed(what: str, act: Callable[..., Any], *arguments: Any) -> None:  # n
 class ImportWatch:
     """An import finder that runs a callback after the import of each watched module."""
 
-    def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
+    def __init__(self, callbacks: dict[str, Callable[[ModuleType], None]]) -> None:
         """Watch these module names; run the callback now for modules imported already."""
-        self._then = then
+        self._callbacks = callbacks
         sys.meta_path.insert(0, self)
-        for name in list(then):
+        for name in list(callbacks):
             if name in sys.modules:
-                swallowed(name, then.pop(name), sys.modules[name])
+                swallowed(name, callbacks.pop(name), sys.modules[name])
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ANN401
         """Find a watched module by the other finders, with a loader that runs the callback."""
-        if name not in self._then:
+        if name not in self._callbacks:
             return None
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -54,21 +54,21 @@ class ImportWatch:
     def _imported(self, module: ModuleType) -> None:
         # Dropped after the import, not in `find_spec`: programs also call that without importing,
         # to see if a framework is installed.
-        then = self._then.pop(module.__name__, None)
-        if then is not None:
-            then(module)
+        callback = self._callbacks.pop(module.__name__, None)
+        if callback is not None:
+            callback(module)
 
 
 class _CallbackLoader:
     """The module's own loader, followed by the callback."""
 
-    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401
+    def __init__(self, loader: Any, callback: Callable[[ModuleType], None]) -> None:  # noqa: ANN401
         self._loader = loader
-        self._then = then
+        self._callback = callback
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         # Restore the module's own loader: its code must not see this one.
@@ -76,7 +76,7 @@ class _CallbackLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        swallowed(module.__name__, self._then, module)
+        swallowed(module.__name__, self._callback, module)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._loader, name)

@@ -32,7 +32,7 @@ def watch_shells(module: ModuleType) -> None:
 
         def after_first(_result: Any) -> None:  # noqa: ANN401  IPython's ExecutionResult
             self.events.unregister("post_run_cell", after_first)
-            swallowed("notebook", _print_end_of_another)
+            swallowed("notebook", _print_previous_kernel_end)
 
         swallowed("notebook", self.events.register, "post_run_cell", after_first)
 
@@ -55,7 +55,7 @@ def _print_hint(error: BaseException) -> None:
         sys.stderr.flush()
 
 
-def _print_end_of_another() -> None:
+def _print_previous_kernel_end() -> None:
     import os  # noqa: PLC0415  needed once
     import sys  # noqa: PLC0415
 
@@ -92,16 +92,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _line(share: Any, processes: list[dict[str, Any]]) -> str:  # noqa: ANN401  a Share
     limit, total = share.limits_mib[0], (share.devices_mib or (0,))[0]
     if limit is None:
-        said = f"Your session has a whole GPU of {total / 1024:.1f} GiB"
+        sentence = f"Your session has a whole GPU of {total / 1024:.1f} GiB"
     else:
-        said = f"Your session's GPU share is {limit / 1024:.1f} GiB"
-        said += f" of {total / 1024:.1f}" if total else ""
+        sentence = f"Your session's GPU share is {limit / 1024:.1f} GiB"
+        sentence += f" of {total / 1024:.1f}" if total else ""
     used: dict[str, int] = {}
     for process in processes:
         used[process["name"]] = used.get(process["name"], 0) + (process["memory_mib"] or 0)
     if not used:
-        return said + "."
+        return sentence + "."
     names = sorted(used, key=lambda name: (-used[name], name))
     kind = "kernels " if all(name.endswith(".ipynb") for name in names) else ""
     by = ", ".join(f"{name} ({used[name] / 1024:.1f})" for name in names)
-    return f"{said}; {sum(used.values()) / 1024:.1f} in use by {kind}{by}."
+    return f"{sentence}; {sum(used.values()) / 1024:.1f} in use by {kind}{by}."

@@ -16,23 +16,23 @@ WITHIN_S = 1.0
 """Longest wait for the answer; the program continues without it."""
 
 
-def query_service(environ: Mapping[str, str], what: str = "") -> dict[str, Any]:
+def query_service(environ: Mapping[str, str], subpath: str = "") -> dict[str, Any]:
     """Return the service's current data about this workload; {} without an answer in time.
 
-    `what` selects a part ("/environment"); a refusal has its stable error code under "code".
+    `subpath` selects a part ("/environment"); a refusal has its stable error code under "code".
     """
     from threading import Thread  # noqa: PLC0415  needed for queries only
 
     answer: dict[str, Any] = {}
     query = Thread(
-        target=swallowed, args=("asking", _query_service, environ, what, answer), daemon=True
+        target=swallowed, args=("asking", _query_service, environ, subpath, answer), daemon=True
     )
     query.start()
     query.join(WITHIN_S)
     return {} if query.is_alive() else answer
 
 
-def _query_service(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
+def _query_service(environ: Mapping[str, str], subpath: str, answer: dict[str, Any]) -> None:
     import json  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
@@ -42,7 +42,7 @@ def _query_service(environ: Mapping[str, str], what: str, answer: dict[str, Any]
     if not (url.startswith(("http://", "https://")) and workload and token):
         return
     headers = {"Authorization": f"Bearer {token}"}
-    address = f"{url.rstrip('/')}/api/v1/workloads/{workload}{what}"
+    address = f"{url.rstrip('/')}/api/v1/workloads/{workload}{subpath}"
     request = Request(address, headers=headers)  # noqa: S310  http or https: see above
     # No proxy: the service is on the local network, unknown to a proxy for the internet.
     opener = build_opener(ProxyHandler({}))
