@@ -74,7 +74,12 @@ class LostDevices:
         wrong, and has no usable device.
         """
         in_use = in_use | reserved
-        loss, offered = self._nodes.setdefault(node.name, _Loss()), node.gpus
+        offered = node.gpus
+        if 0 < offered == node.most_gpus > max(in_use, default=-1) and not rejects:
+            # Nearly always: it offers all that it has.
+            self._nodes[node.name] = _Loss(total=offered)
+            return NodeDevices(offered, frozenset(), frozenset(), "")
+        loss = self._nodes.setdefault(node.name, _Loss())
         # Some minutes after its device plugin has gone, a kubelet reports a capacity of 0.
         loss.total = node.most_gpus or loss.total or len(in_use)
         count = max(loss.total, 1 + max(in_use, default=-1))
