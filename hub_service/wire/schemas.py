@@ -395,11 +395,8 @@ class WorkloadView(Wire):
         """Return the type that it got, and those that it asked for in order; "" if neither."""
         requested = ", else ".join(self.gpu_types)
         allocated = " and ".join(self.allocated_gpu_types())
-        return (
-            f"{allocated} (asked for {requested})"
-            if allocated and requested
-            else allocated or requested
-        )
+        both = f"{allocated} (asked for {requested})"
+        return both if allocated and requested else allocated or requested
 
     def time_warning(self, now: datetime) -> str:
         """Return the warning before the end of its time; "" before that is due."""

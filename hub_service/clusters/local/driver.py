@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -148,14 +148,12 @@ class LocalCluster(StoredCluster):
         self._process_control = process_control
         self._sqlite = store
         self._reconciler = Reconciler(data_dir / JOBS, self, clock, process_control)
-        enqueue = self._reconciler.enqueue
-        self._start_accounts = (
-            None if accounts is None else StartAccounts(accounts, self, enqueue, clock)
-        )
+        self._start_accounts: StartAccounts | None = None
+        if accounts is not None:
+            self._start_accounts = StartAccounts(accounts, self, self._reconciler.enqueue, clock)
         self._reported_faults: dict[str, str] = {}
-        self._left_over = LeftOverProcesses(
-            data_dir / LEFT_OVER, partial(self._set_faults, node_name)
-        )
+        set_faults = partial(self._set_faults, node_name)
+        self._left_over = LeftOverProcesses(data_dir / LEFT_OVER, set_faults)
         self._checkpoint_answers = CheckpointAnswers(self, self._reconciler.attempt)
         self._code_answers = CodeAnswers(self, self._reconciler.attempt)
         self._elastic_relay = ElasticRelay(self)
@@ -195,8 +193,7 @@ class LocalCluster(StoredCluster):
         data_dir = make_data_dir(Path(data_dir))
         check_place(data_dir)
         async with sole_owner(data_dir / LOCK):
-            store = SqliteStore(data_dir / "cluster.sqlite")
-            try:
+            with closing(SqliteStore(data_dir / "cluster.sqlite")) as store:
                 if moved := moved_rows(store.rows(), data_dir):
                     store.replace(moved)
                 cluster = cls(
@@ -219,8 +216,6 @@ class LocalCluster(StoredCluster):
                     yield cluster
                 finally:
                     cluster.stop_watching()
-            finally:
-                store.close()
 
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running workers first."""
@@ -239,9 +234,8 @@ class LocalCluster(StoredCluster):
             tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
             if self._start_accounts is not None:
-                self._start_accounts.wait_for(
-                    row.spec.user for row in rows if row.record.is_set_aside
-                )
+                users = [row.spec.user for row in rows if row.record.is_set_aside]
+                self._start_accounts.wait_for(users)
                 tasks.create_task(self._start_accounts.run())
             await self._reconciler.run()
         raise AssertionError
@@ -281,10 +275,8 @@ class LocalCluster(StoredCluster):
 
     def _home_dir(self, row: StoredWorkload) -> HomeJobDir | None:
         """Return its directory in the user's home for removal; None: there is none, or it stays."""
-        own, account = _own_dir(row), self._accounts.removal_account(row)
-        return (
-            HomeJobDir(own, account) if account and not own.is_relative_to(self._data_dir) else None
-        )
+        own, owner = _own_dir(row), self._accounts.removal_account(row)
+        return HomeJobDir(own, owner) if owner and not own.is_relative_to(self._data_dir) else None
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return the paths for a workload's checkpoints and logs.
@@ -357,10 +349,8 @@ class LocalCluster(StoredCluster):
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
-        devices, to_present_clock = (
-            self._nodes.get(node, ()),
-            partial(at_present_clock, booted=booted),
-        )
+        devices = self._nodes.get(node, ())
+        to_present_clock = partial(at_present_clock, booted=booted)
         rows = self._index.active_rows()
         return self._allocations.of(node, devices, rows, booted=booted, convert=to_present_clock)
 
@@ -444,10 +434,8 @@ class LocalCluster(StoredCluster):
 
     def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
         """Return True if a worker's account is known; else its lookup goes on."""
-        return (
-            self._start_accounts is None
-            or self._start_accounts.of_start(row, worker.attempt) is not None
-        )
+        accounts = self._start_accounts
+        return accounts is None or accounts.of_start(row, worker.attempt) is not None
 
     def start_of(
         self, row: StoredWorkload, worker: WorkerRecord

@@ -266,10 +266,8 @@ class StoredCluster:
     ) -> WorkloadRecord:
         """Set the bounds of an elastic job's workers; None: unchanged."""
         row, now = self._single_row(self._checked_id(workload, uid)), self._clock()
-        transition = worker_bounds.scaled(
-            row, workers=workers, min_workers=min_workers, by=by, now=now
-        )
-        self._commit({workload: transition})
+        scaled = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
+        self._commit({workload: scaled})
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
@@ -433,9 +431,7 @@ class StoredCluster:
     def set_aside(self, user: str, reason: StateReason) -> None:
         """Set all jobs of a user aside that are in the queue, until `take_up`."""
         transitions = {row.id: set_aside.set_aside(row, reason) for row in self._jobs_of(user)}
-        self._commit(
-            {name: transition for name, transition in transitions.items() if transition is not None}
-        )
+        self._commit({w: aside for w, aside in transitions.items() if aside is not None})
 
     def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
         """Set a job aside of which a start cannot go on; an elastic one goes on without it."""
@@ -480,13 +476,7 @@ class StoredCluster:
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
         transitions = {row.id: lifecycle.due(row, now=now) for row in self._index.timed()}
-        self._commit(
-            {
-                workload: transition
-                for workload, transition in transitions.items()
-                if transition is not None
-            }
-        )
+        self._commit({w: due for w, due in transitions.items() if due is not None})
         for workload in self._index.expired(now):
             self._commit({workload: Transition(None, aged=True)}, quietly=True)
         return self._index.next_due()
@@ -532,14 +522,12 @@ class StoredCluster:
         Changes by a plan (`quietly`) wake the controller only if they alter its snapshot; all other
         changes always wake it, because users wait for the result.
         """
-        now, queue_updates = (
-            self._clock(),
-            [transition.row for transition in transitions.values() if transition.passing],
-        )
+        now = self._clock()
+        queue_updates = [change.row for change in transitions.values() if change.passing]
         transitions = {
-            w: self._with_new_target(step, now)
-            for w, step in transitions.items()
-            if not step.passing
+            w: self._with_new_target(change, now)
+            for w, change in transitions.items()
+            if not change.passing
         }
         for row in queue_updates:
             assert row is not None

@@ -106,12 +106,9 @@ class DecisionReasons:
             text = (
                 f"{eviction.victim_project.name} is over its {entitlement}: {what} {goes} to {who}"
             )
+        is_preempted = eviction.rule == "R1"
         return Reason(
-            code="shrunk"
-            if eviction.is_surplus
-            else "preempted"
-            if eviction.rule == "R1"
-            else "reclaimed",
+            code="shrunk" if eviction.is_surplus else "preempted" if is_preempted else "reclaimed",
             rule=eviction.rule,
             text=text,
             for_=self._id(claimant, victim),
@@ -299,10 +296,8 @@ class DecisionReasons:
         self, pod_set: PodSet, equivalence: EquivalenceClass, block: BlockReason | None
     ) -> Reason:
         if equivalence in self._reclaim.exhausted:
-            max_evictions = self._state.policy.max_evictions
-            text = (
-                f"its place would stop more workers than the {max_evictions} that one plan may stop"
-            )
+            limit = self._state.policy.max_evictions
+            text = f"its place would stop more workers than the {limit} that one plan may stop"
             return Reason(code="protected", rule="R8", text=text)
         nodes = nodes_of(pod_set)
         free = self._counts.free_on(nodes)
@@ -373,10 +368,8 @@ class DecisionReasons:
             )
             return Reason(code="protected", rule="R8", text=text)
         if not pod_set.demand:
-            text = (
-                self._cpu_memory_text(pod_set, nodes)
-                or "no node has the CPU and memory that it asks for"
-            )
+            default = "no node has the CPU and memory that it asks for"
+            text = self._cpu_memory_text(pod_set, nodes) or default
             return Reason(code="no_room", rule="P5", text=text)
         total = self._counts.devices_on(nodes) * WHOLE_GPU
         allocated = total - free
@@ -410,14 +403,8 @@ class DecisionReasons:
         """Return the project whose fair share is too small, if that prevents a reclaim (R2)."""
         if equivalence not in self._reclaim.over_share:
             return None
-        return next(
-            (
-                a
-                for a in pod_set.planned.project.path
-                if a.allocated + pod_set.demand > a.fair_share
-            ),
-            None,
-        )
+        path, demand = pod_set.planned.project.path, pod_set.demand
+        return next((node for node in path if node.allocated + demand > node.fair_share), None)
 
     def _fragmented_reason(
         self, pod_set: PodSet, nodes: frozenset[int], free: int

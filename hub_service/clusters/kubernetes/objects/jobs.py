@@ -1,9 +1,8 @@
 """Jobs, and the patches that suspend and resume them.
 
-A *held* Job waits in the queue without pods: we suspended it, an annotation says so, and it keeps
-its place. Eviction would also pause a Job, but after each eviction the Job controller waits up to
-ten minutes before it recreates the pod; a resumed Job gets its pods at once. A Job that a user
-suspended is not in the queue. Pure.
+A *queued* Job has no pods: we suspended it, an annotation says so, and it keeps its place. Eviction
+would pause a Job too, but after each the Job controller waits up to ten minutes before it makes the
+pod again; a resumed Job gets its pods at once. A Job that a user suspended is not queued. Pure.
 """
 
 import json
@@ -324,12 +323,8 @@ def suspend_patch(
 def _stopping(job: Job, notes: Mapping[str, str], moved: str = "") -> Steps:
     notes = {**notes, MOVED: moved} if moved else notes
     removal: Steps = [{"op": "remove", "path": path_of(MOVED)}] if job.moved and not moved else []
-    return [
-        *_unchanged(job),
-        *_noted(job, notes),
-        *removal,
-        *_suspend_steps(job, is_suspended=True),
-    ]
+    suspend = _suspend_steps(job, is_suspended=True)
+    return [*_unchanged(job), *_noted(job, notes), *removal, *suspend]
 
 
 def _ran_notes(job: Job, ran: Mapping[int, Ran] | None) -> dict[str, str]:
