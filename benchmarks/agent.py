@@ -124,7 +124,7 @@ def sleepers() -> Iterator[list[psutil.Process]]:
 
 def allocations(processes: Sequence[psutil.Process], uses: Sequence[tuple[int, int]]) -> bytes:
     """Return the service's allocations: one workload per process."""
-    held = [
+    entries = [
         AgentAllocation(
             workload=f"project-{n % 4}/job-{n}",
             worker=f"project-{n % 4}/job-{n}-0",
@@ -141,7 +141,7 @@ def allocations(processes: Sequence[psutil.Process], uses: Sequence[tuple[int, i
         )
         for n, process in enumerate(processes)
     ]
-    return AgentReply(allocations=held).model_dump_json().encode()
+    return AgentReply(allocations=entries).model_dump_json().encode()
 
 
 def cost(
@@ -218,7 +218,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     seconds = parser.parse_args().seconds
-    on = measured()
+    environment = measured()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "libnvidia-ml.so.1"
         source = ROOT / "tests" / "agent" / "fake_nvml.c"
@@ -227,14 +227,14 @@ def main() -> int:
             "8 GPUs, 64 processes, each on one": measure(library, seconds, everywhere=False),
             "8 GPUs, 64 processes, each on all": measure(library, seconds, everywhere=True),
         }
-    kept = {
-        **on,
+    figures = {
+        **environment,
         "nvitop": version("nvitop"),
         "seconds": seconds,
         "baseline": "nvitop: memory, processes and GpuProcess.take_snapshots of each device",
         "results": found,
     }
-    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     for name, result in found.items():
         print(name)
         for key, value in result.items():

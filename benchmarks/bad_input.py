@@ -25,15 +25,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=int, default=20)
     options.add_argument("--only", nargs="*", help="these parsers; of the others figures are kept")
-    asked = options.parse_args()
-    seconds = asked.seconds
+    arguments = options.parse_args()
+    seconds = arguments.seconds
     sys.path.insert(0, str(INPUT.parent))
     from parsers import PARSERS  # noqa: PLC0415  found by the line above
 
     figures = {**measured(), "seconds_each": seconds, "parsers": {}}
-    if asked.only:
+    if arguments.only:
         figures["parsers"] = json.loads(RESULTS.read_text(encoding="utf-8"))["parsers"]
-    for name in asked.only or PARSERS:
+    for name in arguments.only or PARSERS:
         done = subprocess.run(
             [sys.executable, str(INPUT / "fuzz.py"), name, str(seconds)],
             capture_output=True,

@@ -19,32 +19,32 @@ from machine import ROOT, measured
 sys.path.insert(0, str(ROOT / "tests"))
 
 from crashes.breakages import hand
-from crashes.story import Told, play
+from crashes.story import SeedOutcome, play
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
 
 
-def played(seed: int) -> Told:
+def played(seed: int) -> SeedOutcome:
     """Run one seed; an exception that stops it is a finding like any other."""
     with tempfile.TemporaryDirectory(prefix="runai-crashes-", ignore_cleanup_errors=True) as place:
         try:
             return play(seed, Path(place))
         except Exception as failed:  # noqa: BLE001  see above
-            return Told(seed, wrong=[f"{type(failed).__name__}: {failed}"[-2000:]])
+            return SeedOutcome(seed, wrong=[f"{type(failed).__name__}: {failed}"[-2000:]])
 
 
-def summary(told: list[Told]) -> dict[str, Any]:
+def summary(results: list[SeedOutcome]) -> dict[str, Any]:
     """Summarise the results of all seeds."""
     recovered: dict[str, list[float]] = {}
-    for kind, seconds in (fault for one in told for fault in one.faults):
+    for kind, seconds in (fault for one in results for fault in one.faults):
         recovered.setdefault(kind, []).append(seconds)
     return {
-        "seeds": len(told),
-        "seeds_with_findings": sum(bool(one.wrong) for one in told),
+        "seeds": len(results),
+        "seeds_with_findings": sum(bool(one.wrong) for one in results),
         "breakages": sum(map(len, recovered.values())),
-        "jobs_acknowledged": sum(one.acknowledged for one in told),
-        "times_refused": sum(one.refused for one in told),
-        "looks_at_what_is_stored": sum(one.looks for one in told),
+        "jobs_acknowledged": sum(one.acknowledged for one in results),
+        "times_refused": sum(one.refused for one in results),
+        "looks_at_what_is_stored": sum(one.checks for one in results),
         "ready_again_after_s": {
             kind: {
                 "times": len(seconds),
@@ -63,29 +63,29 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/faults.json")
-    asked = parser.parse_args()
-    about, began, told = measured(), time.perf_counter(), []
-    for seed in range(asked.first, asked.first + asked.seeds):
+    options = parser.parse_args()
+    about, began, results = measured(), time.perf_counter(), []
+    for seed in range(options.first, options.first + options.seeds):
         one = played(seed)
-        told.append(one)
+        results.append(one)
         print(f"seed {seed}: {one.wrong or 'nothing'}; {one.faults}", file=sys.stderr, flush=True)
         if len(one.faults) < len(hand(seed)) and not one.wrong:
             one.wrong.append("not all of its hand was played")
-        if time.perf_counter() - began > 60 * asked.minutes:
+        if time.perf_counter() - began > 60 * options.minutes:
             break
     result = {
         "what": "a real platform of five simulated GPUs, five breakages a seed",
         **about,
-        "first_seed": asked.first,
-        **summary(told),
+        "first_seed": options.first,
+        **summary(results),
         "took_s": round(time.perf_counter() - began, 1),
     }
     print(json.dumps(result, indent=2))
-    if asked.keep:
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        kept["real_crashes"] = result
-        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
-    return int(any(one.wrong for one in told))
+    if options.keep:
+        saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        saved["real_crashes"] = result
+        RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
+    return int(any(one.wrong for one in results))
 
 
 if __name__ == "__main__":

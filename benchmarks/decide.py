@@ -52,8 +52,8 @@ def job(
     name: str, project: str, age: int, *, gpus: int = 1, workers: int = 1, **at: object
 ) -> Json:
     """Return a job with workers that request whole GPUs."""
-    asked = [{"name": f"{name}-{rank}", "gpus": gpus, **at} for rank in range(workers)]
-    return {"name": name, "project": project, "submitted": age, "workers": asked}
+    worker_rows = [{"name": f"{name}-{rank}", "gpus": gpus, **at} for rank in range(workers)]
+    return {"name": name, "project": project, "submitted": age, "workers": worker_rows}
 
 
 def running(count: int, project: str) -> list[Json]:
@@ -248,7 +248,7 @@ def steady(nodes: int) -> Json:
 
     def waits(number: int) -> Workload:
         gpus, workers = dice.choice([(1, 1)] * 12 + [(2, 1), (4, 1), (8, 1), (8, 2), (8, 4)])
-        asked = tuple(
+        queued_workers = tuple(
             Worker(name=f"q{number:06}-{rank}", gpus=MilliGpu(1000 * gpus))
             for rank in range(workers)
         )
@@ -256,7 +256,7 @@ def steady(nodes: int) -> Json:
             name=f"q{number:06}",
             project=f"p{dice.randrange(_PROJECTS):02}",
             submitted=10**5 + number,
-            workers=asked,
+            workers=queued_workers,
         )
 
     index = ClusterIndex(
@@ -279,10 +279,10 @@ def steady(nodes: int) -> Json:
     best = applied = math.inf
     kinds = Counter[str]()
     for turn in range(ROUNDS):
-        leave = tuple(f"r{i:06}" for i in range(turn * changed, (turn + 1) * changed))
-        come = tuple(waits(10**5 + turn * changed + i) for i in range(changed))
+        departures = tuple(f"r{i:06}" for i in range(turn * changed, (turn + 1) * changed))
+        arrivals = tuple(waits(10**5 + turn * changed + i) for i in range(changed))
         began = time.process_time()
-        index.apply(SnapshotChanges(now=10**6 + turn, removed=leave, workloads=come))
+        index.apply(SnapshotChanges(now=10**6 + turn, removed=departures, workloads=arrivals))
         between = time.process_time()
         plan = decide(index)
         applied = min(applied, between - began)
@@ -381,21 +381,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="measure shapes with this in their name")
     only: str = parser.parse_args().only
-    on = measured()
+    environment = measured()
     table = measure_table(only)
     if only:
         return
     in_memory = steady(5000)
-    shown = in_memory["value_s"] * 1000
-    print(f"{'steady, 5000 nodes':26} {shown:7.1f} ms  (to reach  500)  {in_memory}")
+    steady_ms = in_memory["value_s"] * 1000
+    print(f"{'steady, 5000 nodes':26} {steady_ms:7.1f} ms  (to reach  500)  {in_memory}")
     curves = measure_growth()
-    kept = {
-        **on,
+    figures = {
+        **environment,
         "table": table,
         "steady": {"reach_s": 0.5, "reach_mib": 1536, **in_memory},
         "growth_s": curves,
     }
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
     PICTURE.write_text(draw(curves))
 
 

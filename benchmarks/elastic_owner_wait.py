@@ -36,7 +36,7 @@ from torch.utils.data import TensorDataset
 import runai.elastic.torch as elastic
 
 torch.set_num_threads(1)
-width, told = int(sys.argv[1]), sys.argv[2]
+width, ranks_file = int(sys.argv[1]), sys.argv[2]
 model = nn.Sequential(nn.Linear(512, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
                       nn.Linear(width, 10))
 elastic.init(64, 64, gpus=None if os.environ.get("WORLD_SIZE") else 1)
@@ -46,7 +46,7 @@ for _ in job.epochs(10**6):
     for x, y in elastic.DataLoader(data):
         job.backward(nn.functional.cross_entropy(job.model(x), y))
         job.step()
-        with open(told, "a") as file:
+        with open(ranks_file, "a") as file:
             file.write(f"{job.ranks}\\n")
 """
 OWNER = "import time; time.sleep(600)"
@@ -54,10 +54,10 @@ SMALL, LARGE = 2750, 8000
 """Widths: 9 and 68 million parameters; AdamW keeps three numbers of each."""
 
 
-def job(client: Client, name: str, command: list[str], **asked: object) -> str:
+def job(client: Client, name: str, command: list[str], **fields: object) -> str:
     """Submit a job of this program; return its id."""
     request = SubmitRequest.model_validate(
-        {"name": name, "command": [sys.executable, "-u", "-c", *command], **asked}
+        {"name": name, "command": [sys.executable, "-u", "-c", *command], **fields}
     )
     return client.submit(request).workloads[0].id
 
@@ -82,15 +82,17 @@ def forget(client: Client, workload: str) -> None:
 
 def round_of(bob: Client, patty: Client, folder: Path, *, elastic: bool, width: int) -> float:
     """Submit patty's job while bob trains on both GPUs; return the seconds until it runs."""
-    told = folder / "told"
-    told.unlink(missing_ok=True)
-    asked = {"elastic": True, "workers": 2} if elastic else {"gpus": Decimal(2)}
-    training = job(bob, "training", [TRAINING, str(width), str(told)], grace_seconds=300, **asked)
+    ranks_file = folder / "told"
+    ranks_file.unlink(missing_ok=True)
+    resources = {"elastic": True, "workers": 2} if elastic else {"gpus": Decimal(2)}
+    training = job(
+        bob, "training", [TRAINING, str(width), str(ranks_file)], grace_seconds=300, **resources
+    )
     ranks = "2" if elastic else "1"
 
     def settled() -> bool:
-        said = told.read_text().split() if told.exists() else []
-        return said.count(ranks) >= SETTLED_UPDATES * int(ranks)
+        reported_ranks = ranks_file.read_text().split() if ranks_file.exists() else []
+        return reported_ranks.count(ranks) >= SETTLED_UPDATES * int(ranks)
 
     seconds_until(settled, WITHIN_S)
     owner = job(patty, "owner", [OWNER], gpus=Decimal(1))
@@ -119,26 +121,29 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    on = measured()
-    ways = {
+    environment = measured()
+    variants = {
         "elastic": {"elastic": True, "width": SMALL},
         "ordinary": {"elastic": False, "width": SMALL},
         "elastic_large_state": {"elastic": True, "width": LARGE},
         "ordinary_large_state": {"elastic": False, "width": LARGE},
     }
-    waits: dict[str, list[float]] = {way: [] for way in ways}
+    waits: dict[str, list[float]] = {variant: [] for variant in variants}
     with simulated(2) as (root, folder):
         bob = as_user(root, folder / "data", "bob", "vision")
         patty = as_user(root, folder / "data", "patty", "nlp")
         for number in range(rounds):
-            for way, how in ways.items():
-                waits[way].append(round_of(bob, patty, folder, **how))  # type: ignore[arg-type]
-                print(f"{number + 1}/{rounds} {way}: {waits[way][-1]:.2f} s", flush=True)
+            for variant_name, how in variants.items():
+                waits[variant_name].append(round_of(bob, patty, folder, **how))  # type: ignore[arg-type]
+                print(
+                    f"{number + 1}/{rounds} {variant_name}: {waits[variant_name][-1]:.2f} s",
+                    flush=True,
+                )
                 time.sleep(1)
     result = {
-        **on,
+        **environment,
         "gpu": "simulated; training on the processor, one thread a worker",
-        "owner_starts": {way: summary(seconds) for way, seconds in waits.items()},
+        "owner_starts": {variant: summary(seconds) for variant, seconds in waits.items()},
     }
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

@@ -113,9 +113,9 @@ def running(
         process.wait(PATIENCE_S)
 
 
-def ours(directory: Path, least: int, most: int) -> list[str]:
+def ours(directory: Path, min_workers: int, max_workers: int) -> list[str]:
     """Return the launcher's command line."""
-    options = ["--min", str(least), "--max", str(most), "--directory", str(directory)]
+    options = ["--min", str(min_workers), "--max", str(max_workers), "--directory", str(directory)]
     return ["-m", "runai.elastic.run", *options]
 
 
@@ -125,9 +125,9 @@ def resize_in_process(directory: Path, times: int) -> None:
     with running(ours(directory, 1, 2), directory):
         wait_for_updates(directory, 2, STEADY_UPDATES, 0)
         for ranks in [1, 2] * times + [1]:
-            asked = time.monotonic()
+            requested_at = time.monotonic()
             job.request_workers(ranks)
-            wait_for_updates(directory, ranks, STEADY_UPDATES, asked)
+            wait_for_updates(directory, ranks, STEADY_UPDATES, requested_at)
 
 
 def checkpoint_and_restart(directory: Path, times: int) -> None:
@@ -161,9 +161,9 @@ def torchrun_restarts(directory: Path, times: int) -> None:
     with running(node(host=True), directory, **settings):
         wait_for_updates(directory, 1, STEADY_UPDATES, 0)
         for _ in range(times):
-            asked = time.monotonic()
+            requested_at = time.monotonic()
             with running(node(host=False), directory, **settings):
-                wait_for_updates(directory, 2, STEADY_UPDATES, asked)
+                wait_for_updates(directory, 2, STEADY_UPDATES, requested_at)
             wait_for_updates(directory, 1, STEADY_UPDATES, time.monotonic())
 
 

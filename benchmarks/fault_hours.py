@@ -32,16 +32,16 @@ def play(seed: int) -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="runai-faults-") as place:
         try:
-            told = Hour(seed, Path(place)).tell()
+            outcome = Hour(seed, Path(place)).play()
         except BaseException as failed:  # noqa: BLE001  a finding like any other
             return {"seed": seed, "wrong": [f"{type(failed).__name__}: {failed}"[:300]]}
     return {
         "seed": seed,
-        "wrong": told.wrong,
-        "crashes": told.crashes,
-        "faults": told.faults,
-        "acknowledged": told.acknowledged,
-        "recovered_s": told.recovered_s,
+        "wrong": outcome.wrong,
+        "crashes": outcome.crashes,
+        "faults": outcome.faults,
+        "acknowledged": outcome.acknowledged,
+        "recovered_s": outcome.recovered_s,
     }
 
 
@@ -53,19 +53,19 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/faults.json")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     about, began = measured(), time.perf_counter()
-    seeds = range(asked.first, asked.first + asked.seeds)
-    told = []
-    with ProcessPoolExecutor(asked.processes) as pool:
+    seeds = range(options.first, options.first + options.seeds)
+    results = []
+    with ProcessPoolExecutor(options.processes) as pool:
         for one in pool.map(play, seeds):
-            told.append(one)
+            results.append(one)
             print(f"seed {one['seed']}: {one['wrong'] or 'nothing'}", file=sys.stderr, flush=True)
-            if time.perf_counter() - began > 60 * asked.minutes:
+            if time.perf_counter() - began > 60 * options.minutes:
                 pool.shutdown(cancel_futures=True)
                 break
-    bad = {one["seed"]: one["wrong"] for one in told if one["wrong"]}
-    good = [one for one in told if "crashes" in one]
+    bad = {one["seed"]: one["wrong"] for one in results if one["wrong"]}
+    good = [one for one in results if "crashes" in one]
     faults: Counter[str] = Counter()
     for one in good:
         faults.update(one["faults"])
@@ -73,8 +73,8 @@ def main() -> int:
     result = {
         "what": "hours of faults in virtual time: the real cluster, controller, tending, stores",
         **about,
-        "first_seed": asked.first,
-        "seeds": len(told),
+        "first_seed": options.first,
+        "seeds": len(results),
         "seeds_with_findings": len(bad),
         "lives_ended_early": sum(one["crashes"] for one in good),
         "faults": dict(sorted(faults.items())),
@@ -90,11 +90,11 @@ def main() -> int:
     for seed, wrong in bad.items():
         print(f"seed {seed}: {'; '.join(wrong)}")
     print(json.dumps(result, indent=2))
-    if asked.keep:
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        name = "virtual_hours" if asked.first == 1 else f"virtual_hours_from_{asked.first}"
-        kept[name] = result
-        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    if options.keep:
+        saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        name = "virtual_hours" if options.first == 1 else f"virtual_hours_from_{options.first}"
+        saved[name] = result
+        RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
     return int(bool(bad))
 
 

@@ -154,13 +154,17 @@ def through(root: str, pids: list[int], client: ProcessPoolExecutor) -> Figures:
     time.sleep(SETTLES_S)
     idle = memory(pids)
     small: Figures = client.submit(small_requests, root, REQUESTS).result()
-    held, _ = play(websockets, WEBSOCKETS, 1, pids)
+    websockets_mib, _ = play(websockets, WEBSOCKETS, 1, pids)
     down, down_growth = play(transfer, DOWN_BYTES, 0)
     up, up_growth = play(transfer, 0, UP_BYTES)
     figures = {**small, "down_1gb_mb_per_s": down, "up_500mb_mb_per_s": up}
     if pids:  # last: memory that a large message leaves behind would serve transfers
         _, message_growth = play(websockets, 1, MESSAGE_BYTES, pids)
-        figures |= {"idle_mib": idle, "websockets_500_mib": held, "down_growth_mib": down_growth}
+        figures |= {
+            "idle_mib": idle,
+            "websockets_500_mib": websockets_mib,
+            "down_growth_mib": down_growth,
+        }
         figures |= {"up_growth_mib": up_growth, "message_1gib_growth_mib": message_growth}
     return figures
 

@@ -69,7 +69,7 @@ def why_not(index: int) -> str:
 
 def keep(path: Path, part: int, found: Sequence[Row]) -> None:
     """Save one part in the results file and keep its other parts."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    saved = json.loads(path.read_text()) if path.exists() else {}
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=HERE,
@@ -77,7 +77,7 @@ def keep(path: Path, part: int, found: Sequence[Row]) -> None:
         text=True,
         check=False,
     )
-    kept[f"part {part}"] = {
+    saved[f"part {part}"] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": platform.platform(),
         "python": platform.python_version(),
@@ -85,7 +85,7 @@ def keep(path: Path, part: int, found: Sequence[Row]) -> None:
         "rows": as_json(found),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept, indent=2) + "\n")
+    path.write_text(json.dumps(saved, indent=2) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,18 +95,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", type=int, default=0, help="the device, in NVML's order")
     parser.add_argument("--pace", type=float, default=1.0, help="stretch every duration by this")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args(arguments)
-    if why := why_not(asked.gpu):
+    options = parser.parse_args(arguments)
+    if why := why_not(options.gpu):
         print(f"not run: {why}")
         return 0
     is_as_expected = True
-    for part in asked.part or (1, 2, 3):
+    for part in options.part or (1, 2, 3):
         print(f"part {part}", flush=True)
         found: list[Row] = []
-        for row in rows(part, asked.gpu, asked.pace):
+        for row in rows(part, options.gpu, options.pace):
             found.append(row)
             print(*lines([row]), flush=True)
-            keep(asked.out, part, found)
+            keep(options.out, part, found)
         is_as_expected = is_as_expected and all(row.passed is not False for row in found)
     return 0 if is_as_expected else 1
 

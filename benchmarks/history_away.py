@@ -84,9 +84,9 @@ def main() -> None:
         "after_its_first_answer_longest_s": round(max(after), 3),
     }
     print(json.dumps(result, indent=2))
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept["postgresql_killed"] = result
-    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    saved["postgresql_killed"] = result
+    RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
 
 
 if __name__ == "__main__":

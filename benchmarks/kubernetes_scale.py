@@ -178,22 +178,22 @@ async def reclaim(crowd: Crowd, owner: str, log: Path) -> dict[str, float]:
     began = time.monotonic()
     made = await crowd.make(bodies, "pods")
     await crowd.until(lambda: crowd.bound.keys() >= bodies.keys())
-    await crowd.until(lambda: crowd.gone.keys() >= crowd.leaving.keys())
+    await crowd.until(lambda: crowd.removed.keys() >= crowd.terminating.keys())
     # The scheduler's watch may be notified before ours, and the answer may precede both.
     seen = [min(crowd.seen[name], made[name]) for name in bodies]
-    told = sorted(at for at in crowd.leaving.values() if at > began)
-    gone = max(at for at in crowd.gone.values() if at > began)
+    eviction_times = sorted(at for at in crowd.terminating.values() if at > began)
+    last_removal = max(at for at in crowd.removed.values() if at > began)
     plans = [(at, kinds["stop"]) for at, kinds in decided(log) if at > began and "stop" in kinds]
     stopped = accumulate(stops for _at, stops in plans)
     enough = next(at for (at, _), n in zip(plans, stopped, strict=True) if n >= CLAIM)
     return {
-        "victims": len(told),
+        "victims": len(eviction_times),
         "plans": len(plans),
         "first_decided_after_first_seen_s": round(plans[0][0] - min(seen), 3),
         "all_decided_after_last_seen_s": round(enough - max(seen), 3),
-        "first_told_after_first_seen_s": round(told[0] - min(seen), 3),
-        "all_told_after_last_seen_s": round(told[-1] - max(seen), 3),
-        "all_gone_after_last_seen_s": round(gone - max(seen), 3),
+        "first_told_after_first_seen_s": round(eviction_times[0] - min(seen), 3),
+        "all_told_after_last_seen_s": round(eviction_times[-1] - max(seen), 3),
+        "all_gone_after_last_seen_s": round(last_removal - max(seen), 3),
         "all_bound_after_last_seen_s": round(
             max(crowd.bound[name] for name in bodies) - max(seen), 3
         ),
@@ -228,7 +228,7 @@ async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace)
                 await crowd.make({"first": session(scheduler, "first")}, "pods")
                 await crowd.until(lambda: "first" in crowd.bound)
                 with Memory(process) as memory:
-                    asked, cpu_s, before = (
+                    requests_before, cpu_s, before = (
                         requests(plane, scheduler),
                         memory.cpu_s(),
                         set(crowd.bound),
@@ -238,7 +238,7 @@ async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace)
                     found["backlog"] = await backlog(crowd, scheduler, process, late)
                     bound = len(crowd.bound.keys() - before)
                     found["requests_per_pod"] = round(
-                        (await settled(plane, scheduler) - asked) / bound, 2
+                        (await settled(plane, scheduler) - requests_before) / bound, 2
                     )
                     found["cpu_ms_per_pod"] = round(1000 * (memory.cpu_s() - cpu_s) / bound, 2)
                     if scheduler == OURS:
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--gangs", type=int, default=100)
     parser.add_argument("--only", choices=[OURS, THEIRS])
     size = parser.parse_args()
-    on = measured()
+    environment = measured()
     found = {}
     for scheduler in [size.only] if size.only else [THEIRS, OURS]:
         with installed() as plane:
@@ -277,7 +277,7 @@ def main() -> None:
     if size.only:
         return
     result = {
-        **on,
+        **environment,
         "nodes": size.nodes,
         "gpus": size.nodes * GPUS,
         "pods": size.pods,

@@ -72,7 +72,7 @@ def scopes() -> dict[Scope, float]:
     return found
 
 
-ASKED: dict[str, tuple[UsageFilter, Sequence[int]]] = {
+QUERIES: dict[str, tuple[UsageFilter, Sequence[int]]] = {
     "cluster": (UsageFilter(), range(WORKLOADS)),
     "project": (UsageFilter(project="project-0"), range(0, WORKLOADS, 4)),
     "user": (UsageFilter(user="user-1"), range(1, WORKLOADS, 8)),
@@ -88,7 +88,7 @@ def fill(connection: sa.Connection, level: int, since: int) -> int:
     """Write windows of all series since START + `since`; return their number."""
     written = 0
     for number, (scope, gpus) in enumerate(scopes().items(), 1):
-        held = level * min(gpus if scope.kind == "device" else 1, 1)
+        duration_s = level * min(gpus if scope.kind == "device" else 1, 1)
         busy = f"{gpus * level} * (CASE WHEN (t - {level}) % 7200 < 3600 THEN 0.8 ELSE 0.2 END)"
         result = connection.execute(
             sa.text(
@@ -97,7 +97,8 @@ def fill(connection: sa.Connection, level: int, since: int) -> int:
                 # SQLite wants it before the select, PostgreSQL allows it there.
                 f" WITH RECURSIVE instants(t) AS (SELECT {since + level}"
                 f" UNION ALL SELECT t + {level} FROM instants WHERE t < {DAYS * DAY})"
-                f" SELECT {number}, {level}, {START} + t, {held}, {held}, {gpus * level}, {busy}"
+                f" SELECT {number}, {level}, {START} + t, {duration_s}, {duration_s},"
+                f" {gpus * level}, {busy}"
                 " FROM instants"
             )
         )
@@ -171,7 +172,7 @@ async def timed(
     ledger: Ledger, name: str, since: float, until: float, step_s: int | None = None
 ) -> tuple[float, int]:
     """Run a query, compare its answer with the formula, and return its milliseconds and points."""
-    who, workloads = ASKED[name]
+    who, workloads = QUERIES[name]
     began = time.perf_counter()
     found = await ledger.usage(who, since, until, step_s)
     took = 1000 * (time.perf_counter() - began)
@@ -199,7 +200,7 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
     figures = []
     now = [float(END)]
     ledger = Ledger(database, clock=lambda: now[0])
-    for name in ASKED:
+    for name in QUERIES:
         for range_, length in RANGES.items():
             times = [await timed(ledger, name, END - length, END) for _ in range(ROUNDS)]
             figures.append(figures_of(name, range_, times))
@@ -214,7 +215,7 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
     times = []
     for _ in range(WRITES):
         now[0] += 10
-        ledger.record(now[0], 10.0, HOLDS, report(now[0]))
+        ledger.record(now[0], 10.0, ALLOCATIONS, report(now[0]))
         began = time.perf_counter()
         await ledger.flush()
         times.append((1000 * (time.perf_counter() - began), 0))
@@ -223,7 +224,7 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
     return figures
 
 
-HOLDS = [
+ALLOCATIONS = [
     DeviceAllocation(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}",
          f"GPU-{n % 40}", round(1000 * gpus), f"node-{n % 2}")
     for n, gpus in enumerate(SEED)
@@ -233,8 +234,10 @@ HOLDS = [
 def report(at: float) -> AgentReport:
     """Return an agent's report of all workloads' use in the last ten seconds."""
     samples = [
-        UsageSample(workload=held.workload, device=held.device, utilization=0.5, memory_mib=1)
-        for held in HOLDS
+        UsageSample(
+            workload=allocation.workload, device=allocation.device, utilization=0.5, memory_mib=1
+        )
+        for allocation in ALLOCATIONS
     ]
     return AgentReport(node="node-0", at=at, interval=10.0, devices=[], samples=samples)
 

@@ -58,7 +58,7 @@ AT_ONCE = 16
 """Submissions at once while it is filled."""
 PAGES = 300
 FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
-OTHERS = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
+PROBES = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
 """Requests of other users during a flood, each once a second."""
 SUBMITTERS, SUBMITS, COMMANDS = 3, 200, 40
 
@@ -70,14 +70,14 @@ def project_of(number: int) -> str:
     return f"project-{number % PROJECTS:02}"
 
 
-class Asker:
+class UserClient:
     """HTTP client that makes and times calls of users."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
         self.statuses = Counter[int]()
 
-    async def ask(self, user: int, path: str, body: object = None) -> tuple[float, Any]:
+    async def call(self, user: int, path: str, body: object = None) -> tuple[float, Any]:
         """Make one call; return its seconds and its JSON, or None if it was refused."""
         began = time.perf_counter()
         headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
@@ -97,8 +97,8 @@ class Asker:
 
     async def submit(self, user: int) -> tuple[float, Any]:
         """Submit a job that waits."""
-        wish = {"project": project_of(user), "gpus": 1, "command": ["sleep", "600"]}
-        return await self.ask(user, "api/v1/workloads", wish)
+        job_fields = {"project": project_of(user), "gpus": 1, "command": ["sleep", "600"]}
+        return await self.call(user, "api/v1/workloads", job_fields)
 
 
 @asynccontextmanager
@@ -166,8 +166,8 @@ def fill(url: str, users: int, jobs: int) -> Measured:
         for number in range(users):
             mine = {"owner": name_of(number), "project": project_of(number)}
             for server in servers_of(number):
-                wish = SubmitRequest(kind="session", server=server, gpus=0.25, **mine)
-                (session,) = hub.submit(wish).workloads
+                request = SubmitRequest(kind="session", server=server, gpus=0.25, **mine)
+                (session,) = hub.submit(request).workloads
                 while session.allocated == 0:
                     session = hub.wait(session.id, session.version)
                 hub.attach(session.id, report)
@@ -183,15 +183,15 @@ def fill(url: str, users: int, jobs: int) -> Measured:
                 array=array,
             )
 
-        asked = time.perf_counter()
+        submitted_at = time.perf_counter()
         first = hub.submit(job(0, "array", jobs // 2)).workloads[0]
-        array["reply_s"] = round(time.perf_counter() - asked, 3)
+        array["reply_s"] = round(time.perf_counter() - submitted_at, 3)
         while first.started is None:
             first = hub.wait(first.id, first.version)
-        array["first_start_s"] = round(time.perf_counter() - asked, 3)
-        others = [job(1 + n % (users - 1), f"queued-{n}") for n in range(jobs // 2)]
+        array["first_start_s"] = round(time.perf_counter() - submitted_at, 3)
+        queued_jobs = [job(1 + n % (users - 1), f"queued-{n}") for n in range(jobs // 2)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(hub.submit, others))
+            list(pool.map(hub.submit, queued_jobs))
     took = round(time.perf_counter() - began, 1)
     return {"sessions": sessions, "queued": jobs, "took_s": took, "array": array}
 
@@ -202,71 +202,71 @@ async def idle(seconds: float) -> Measured:
     return {}
 
 
-async def change(asker: Asker) -> Measured:
+async def change(client: UserClient) -> Measured:
     """Submit single jobs; return the mean of the scheduler's part of the cycles since."""
-    before = await _decided(asker)
+    before = await _decided(client)
     for _ in range(20):
-        await asker.submit(11)
+        await client.submit(11)
         await asyncio.sleep(0.3)
-    after = await _decided(asker)
+    after = await _decided(client)
     cycles = after[1] - before[1]
     return {"cycles": cycles, "decide_ms": round(1000 * (after[0] - before[0]) / cycles, 1)}
 
 
-async def _decided(asker: Asker) -> tuple[float, float]:
+async def _decided(client: UserClient) -> tuple[float, float]:
     """Return the seconds of all decisions so far, and their number."""
     found = {}
-    for line in (await asker.text(11, "metrics")).splitlines():
+    for line in (await client.text(11, "metrics")).splitlines():
         if line.startswith("runai_cycle_phase_seconds_") and 'phase="decide"' in line:
             name, _, value = line.rpartition(" ")
             found[name.partition("{")[0].rpartition("_")[2]] = float(value)
     return found["sum"], found["count"]
 
 
-async def explains(asker: Asker) -> Measured:
+async def explains(client: UserClient) -> Measured:
     """Ask why a job waits while another user's dry runs have forecasts made."""
-    _, reply = await asker.submit(12)
+    _, reply = await client.submit(12)
     (workload,) = reply["workloads"]
 
     async def try_on() -> None:
-        wish = {"project": project_of(13), "gpus": 1, "command": ["true"]}
+        job_fields = {"project": project_of(13), "gpus": 1, "command": ["true"]}
         while True:
-            await asker.ask(13, "api/v1/workloads?dry_run=true", wish)
+            await client.call(13, "api/v1/workloads?dry_run=true", job_fields)
 
     beside = asyncio.create_task(try_on())
     path = f"api/v1/workloads/{workload['id']}/explanation"
-    took = [(await asker.ask(12, path))[0] for _ in range(40)]
+    took = [(await client.call(12, path))[0] for _ in range(40)]
     beside.cancel()
     return spread(took)
 
 
-async def what_if(asker: Asker) -> Measured:
+async def what_if(client: UserClient) -> Measured:
     """Ask what one more job would change; return its seconds, and those of `health/live` beside."""
     question = {"add": [{"project": project_of(14), "gpus": 1, "command": ["true"]}]}
-    asked = asyncio.create_task(asker.ask(14, "api/v1/plan", question))
+    plan_call = asyncio.create_task(client.call(14, "api/v1/plan", question))
     beside: list[float] = []
-    while not asked.done():
-        beside.append((await asker.ask(15, "health/live"))[0])
-    took, reply = await asked
+    while not plan_call.done():
+        beside.append((await client.call(15, "health/live"))[0])
+    took, reply = await plan_call
     most = round(max(beside), 3)
     return {"answered": reply is not None, "s": round(took, 2), "live_max_s": most}
 
 
-async def kills(asker: Asker, service: psutil.Process, times: int) -> Measured:
+async def kills(client: UserClient, service: psutil.Process, times: int) -> Measured:
     """Kill the decision worker, and submit a job at once; return the time until its decision."""
     took: list[float] = []
     stored: list[str] = []
     for _ in range(times):
         for worker in _workers(service):
             worker.kill()
-        began, (_, reply) = time.perf_counter(), await asker.submit(14)
+        began, (_, reply) = time.perf_counter(), await client.submit(14)
         if reply is not None:
             (seen,) = reply["workloads"]
             stored.append(seen["id"])
             while seen["state"] == "queued" and seen["reason"] is None:
-                _, seen = await asker.ask(14, f"api/v1/workloads/{seen['id']}")
+                _, seen = await client.call(14, f"api/v1/workloads/{seen['id']}")
             took.append(time.perf_counter() - began)
-    _, page = await asker.ask(14, f"api/v1/workloads?user={name_of(14)}&limit=2000")
+    _, page = await client.call(14, f"api/v1/workloads?user={name_of(14)}&limit=2000")
     listed = Counter(w["id"] for w in page["items"])
     lost = [workload for workload in stored if not listed[workload]]
     return {
@@ -286,70 +286,72 @@ def _workers(service: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-async def opens(asker: Asker) -> Measured:
+async def opens(client: UserClient) -> Measured:
     """Request the page and a list, in sequence."""
     found: Measured = {}
     for name, path in (("page", ""), ("list", "api/v1/workloads?limit=200")):
-        found[name] = spread([(await asker.ask(n % 40 + 1, path))[0] for n in range(40)])
+        found[name] = spread([(await client.call(n % 40 + 1, path))[0] for n in range(40)])
     return found
 
 
-async def pages(asker: Asker, http: aiohttp.ClientSession, users: int, seconds: float) -> Measured:
+async def pages(
+    client: UserClient, http: aiohttp.ClientSession, users: int, seconds: float
+) -> Measured:
     """Keep pages of different users open; count the pieces that they receive."""
-    heard = 0
+    pieces = 0
 
-    async def look(user: int) -> None:
-        nonlocal heard
+    async def watch_page(user: int) -> None:
+        nonlocal pieces
         headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
         async with http.get("live/gpus", headers=headers) as reply:
             async for _ in reply.content.iter_any():
-                heard += 1
+                pieces += 1
 
-    looking = [asyncio.create_task(look(n % users)) for n in range(PAGES)]
+    watchers = [asyncio.create_task(watch_page(n % users)) for n in range(PAGES)]
     await asyncio.sleep(seconds)
-    asked = spread([(await asker.ask(n, "api/v1/whoami"))[0] for n in range(40)])
-    broken = sum(task.done() for task in looking)
-    for task in looking:
+    whoami_times = spread([(await client.call(n, "api/v1/whoami"))[0] for n in range(40)])
+    broken = sum(task.done() for task in watchers)
+    for task in watchers:
         task.cancel()
-    await asyncio.gather(*looking, return_exceptions=True)
-    return {"open": PAGES, "broken": broken, "pieces": heard, "whoami_beside": asked}
+    await asyncio.gather(*watchers, return_exceptions=True)
+    return {"open": PAGES, "broken": broken, "pieces": pieces, "whoami_beside": whoami_times}
 
 
-async def flood(asker: Asker, loud: Asker, seconds: float) -> Measured:
+async def flood(client: UserClient, loud: UserClient, seconds: float) -> Measured:
     """Flood the service as one user; return other users' response times without and with it."""
 
-    async def others() -> dict[str, list[float]]:
-        took: dict[str, list[float]] = {name: [] for name in OTHERS}
+    async def probe_users() -> dict[str, list[float]]:
+        took: dict[str, list[float]] = {name: [] for name in PROBES}
 
         async def one(name: str, number: int) -> None:
             await asyncio.sleep(number)
             user = 1 + number % 3
-            call = asker.submit(user) if name == "submit" else asker.ask(user, f"api/v1/{name}")
+            call = client.submit(user) if name == "submit" else client.call(user, f"api/v1/{name}")
             took[name].append((await call)[0])
 
-        await asyncio.gather(*(one(name, n) for name in OTHERS for n in range(int(seconds))))
+        await asyncio.gather(*(one(name, n) for name in PROBES for n in range(int(seconds))))
         return took
 
     async def flooding() -> None:
-        at_once, under_way = asyncio.Semaphore(FLOOD_AT_ONCE), set[asyncio.Task[None]]()
+        at_once, pending = asyncio.Semaphore(FLOOD_AT_ONCE), set[asyncio.Task[None]]()
 
         async def one(number: int) -> None:
             path = ("overview", "workloads", "whoami")[number % 3]
             with suppress(aiohttp.ClientError, TimeoutError):
-                await loud.ask(0, f"api/v1/{path}")
+                await loud.call(0, f"api/v1/{path}")
             at_once.release()
 
         began, number = time.perf_counter(), 0
         while True:
             await asyncio.sleep(began + number / FLOOD_A_SECOND - time.perf_counter())
             await at_once.acquire()
-            under_way.add(task := asyncio.create_task(one(number)))
-            task.add_done_callback(under_way.discard)
+            pending.add(task := asyncio.create_task(one(number)))
+            task.add_done_callback(pending.discard)
             number += 1
 
-    alone = await others()
+    alone = await probe_users()
     noise = asyncio.create_task(flooding())
-    beside = await others()
+    beside = await probe_users()
     noise.cancel()
     return {
         "alone": {name: spread(took) for name, took in alone.items()},
@@ -359,14 +361,14 @@ async def flood(asker: Asker, loud: Asker, seconds: float) -> Measured:
     }
 
 
-async def loops(asker: Asker) -> Measured:
+async def loops(client: UserClient) -> Measured:
     """Submit jobs in sequence as some users; wait a second after each refusal."""
     stored: list[str] = []
 
     async def one(user: int) -> list[float]:
         took: list[float] = []
         while len(took) < SUBMITS:
-            seconds, reply = await asker.submit(user)
+            seconds, reply = await client.submit(user)
             if reply is None:
                 await asyncio.sleep(1.0)
                 continue
@@ -447,35 +449,35 @@ def _unused_port() -> int:
         return port
 
 
-async def measure(python: str, asked: argparse.Namespace) -> Measured:
+async def measure(python: str, options: argparse.Namespace) -> Measured:
     """Start and fill a service with this interpreter, and run all parts."""
     with tempfile.TemporaryDirectory(prefix="runai-load-") as folder:
-        async with service(python, Path(folder), asked.users) as (url, process):
+        async with service(python, Path(folder), options.users) as (url, process):
             found: Measured = {
-                "filled": await asyncio.to_thread(fill, url, asked.users, asked.jobs)
+                "filled": await asyncio.to_thread(fill, url, options.users, options.jobs)
             }
             limits = aiohttp.TCPConnector(limit=0)
             patience = aiohttp.ClientTimeout(total=120)
             async with aiohttp.ClientSession(url, connector=limits, timeout=patience) as http:
-                asker, loud = Asker(http), Asker(http)
-                for user in range(asked.users):  # fills the service's cache of token owners
-                    await asker.ask(user, "api/v1/whoami")
+                client, loud = UserClient(http), UserClient(http)
+                for user in range(options.users):  # fills the service's cache of token owners
+                    await client.call(user, "api/v1/whoami")
                 parts: dict[str, Callable[[], Awaitable[Measured]]] = {
-                    "idle": lambda: idle(asked.seconds / 2),
-                    "change": lambda: change(asker),
-                    "explains": lambda: explains(asker),
-                    "what_if": lambda: what_if(asker),
-                    "opens": lambda: opens(asker),
-                    "pages": lambda: pages(asker, http, asked.users, asked.seconds),
-                    "flood": lambda: flood(asker, loud, asked.seconds),
-                    "loops": lambda: loops(asker),
+                    "idle": lambda: idle(options.seconds / 2),
+                    "change": lambda: change(client),
+                    "explains": lambda: explains(client),
+                    "what_if": lambda: what_if(client),
+                    "opens": lambda: opens(client),
+                    "pages": lambda: pages(client, http, options.users, options.seconds),
+                    "flood": lambda: flood(client, loud, options.seconds),
+                    "loops": lambda: loops(client),
                     "commands": lambda: commands(python, url),
-                    "kills": lambda: kills(asker, process, asked.kills),
+                    "kills": lambda: kills(client, process, options.kills),
                 }
-                for name in asked.only or parts:
+                for name in options.only or parts:
                     found[name] = await used(process, parts[name])
                     print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
-                found["statuses"] = dict(asker.statuses)
+                found["statuses"] = dict(client.statuses)
     return found
 
 
@@ -489,13 +491,13 @@ def main() -> None:
     parser.add_argument("--baseline", metavar="PYTHON", help="whose service is played first")
     parser.add_argument("--only", action="append", metavar="PART", help="play only this part")
     parser.add_argument("--keep", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     result = measured()
-    if asked.baseline:
-        result["baseline"] = asyncio.run(measure(asked.baseline, asked))
-    result["now"] = asyncio.run(measure(sys.executable, asked))
+    if options.baseline:
+        result["baseline"] = asyncio.run(measure(options.baseline, options))
+    result["now"] = asyncio.run(measure(sys.executable, options))
     print(json.dumps(result, indent=1))
-    if asked.keep:
+    if options.keep:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 

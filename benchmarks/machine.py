@@ -22,8 +22,8 @@ def machine() -> dict[str, str]:
 
 def commit() -> str:
     """Return the measured commit, with `-dirty` if files differ from it."""
-    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measured() -> dict[str, Any]:

@@ -81,10 +81,10 @@ def arrivals(pods: Sequence[RequestShape], capacity: int, seed: int) -> list[Req
     dice = random.Random(seed)
     order = list(pods)
     dice.shuffle(order)
-    asked = sum(kind.quota for kind in order)
-    while asked < ARRIVES * capacity:
+    requested = sum(kind.quota for kind in order)
+    while requested < ARRIVES * capacity:
         order.append(dice.choice(pods))
-        asked += order[-1].quota
+        requested += order[-1].quota
     return order
 
 
@@ -151,17 +151,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/openb")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(42, 47)))
     parser.add_argument("--packing", choices=[*PUBLISHED], nargs="+", default=[*PUBLISHED])
-    asked = parser.parse_args()
-    folder: Path = asked.data / "traces" / "openb"
+    options = parser.parse_args()
+    folder: Path = options.data / "traces" / "openb"
     if not folder.is_dir():
         print(f"openb is left out: there is no {folder}; name the traces' folder by --data")
         return
     result = {
         **measured(),
         "what": "GPU allocation in % once 130 % have arrived; ties by smallest node name",
-        "seeds": asked.seeds,
+        "seeds": options.seeds,
         "source": "Alibaba cluster-trace-gpu-v2023; Weng et al., USENIX ATC'23",
-        "figures": measure(folder, asked.seeds, asked.packing),
+        "figures": measure(folder, options.seeds, options.packing),
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")

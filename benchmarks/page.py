@@ -43,7 +43,7 @@ PROJECTS, USERS = 20, 60
 PREFIX = "/services/runai/"
 
 
-class Somebody:
+class AdminAuthenticator:
     """Authenticator that accepts every request as an admin's."""
 
     async def actor(self, _request: Request) -> Actor:
@@ -169,11 +169,11 @@ async def measure(visits: int) -> dict[str, Any]:
         filled = time.perf_counter() - began
         cluster = SimulatedCluster(devices(), clock=time.time)
         ledger = Ledger(Path(folder) / "ledger.sqlite")
-        scheduler = DecisionWorker()
+        worker = DecisionWorker()
         platform = Platform(
-            cluster=cluster, controller=Controller(cluster, scheduler), decision_worker=scheduler,
+            cluster=cluster, controller=Controller(cluster, worker), decision_worker=worker,
             ledger=ledger,
-            idle=IdleWatch(cluster, ledger), authenticator=Somebody(), prefix=PREFIX,
+            idle=IdleWatch(cluster, ledger), authenticator=AdminAuthenticator(), prefix=PREFIX,
             version="benchmark", workdir_exists=lambda _: True,
         )  # fmt: skip
         placed = await place(platform)
@@ -199,7 +199,7 @@ async def measure(visits: int) -> dict[str, Any]:
         server.stop()
         await serving
         ledger.close()
-        await scheduler.close()
+        await worker.close()
     medians = {name: round(statistics.median(f[name] for f in found), 3) for name in found[0]}
     return {
         "workloads": {"all": WORKLOADS, "with GPUs": placed},
@@ -216,11 +216,11 @@ def main() -> None:
     parser.add_argument("--remark", default="", help="what else the machine did")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    on = measured()
-    told = {**on, "remark": options.remark, **asyncio.run(measure(options.visits))}
-    print(json.dumps(told, indent=1))
+    environment = measured()
+    figures = {**environment, "remark": options.remark, **asyncio.run(measure(options.visits))}
+    print(json.dumps(figures, indent=1))
     if options.output:
-        options.output.write_text(json.dumps(told, indent=1) + "\n")
+        options.output.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

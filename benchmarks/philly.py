@@ -125,16 +125,16 @@ def in_proportion(weights: Mapping[str, int], whole: int) -> dict[str, int]:
     return given
 
 
-def quotas(weights: Mapping[str, int], least: Mapping[str, int], nodes: int) -> dict[str, int]:
+def quotas(weights: Mapping[str, int], minimums: Mapping[str, int], nodes: int) -> dict[str, int]:
     """Divide the nodes among the projects, each at least its minimum."""
     fixed: dict[str, int] = {}
     while True:
         free = {name: weight for name, weight in weights.items() if name not in fixed}
         given = in_proportion(free, nodes - sum(fixed.values()))
-        low = [name for name in given if given[name] < least[name]]
+        low = [name for name in given if given[name] < minimums[name]]
         if not low:
             return {**given, **fixed}
-        fixed |= {name: least[name] for name in low}
+        fixed |= {name: minimums[name] for name in low}
 
 
 class Philly:
@@ -161,10 +161,12 @@ class Philly:
         largest: dict[str, int] = {}
         for row in self.rows:
             largest[row.project] = max(largest.get(row.project, 0), row.gpus)
-        least = {name: 4 if largest.get(name, 0) > 1000 * NODE_GPUS else 1 for name in self.weights}
+        minimums = {
+            name: 4 if largest.get(name, 0) > 1000 * NODE_GPUS else 1 for name in self.weights
+        }
         power = 2 if case.quotas == "skewed" else 1
         weights = {name: weight**power for name, weight in self.weights.items()}
-        given = quotas(weights, least, count)
+        given = quotas(weights, minimums, count)
         return Setting(
             nodes=[
                 Node(name=f"node-{n:03}", devices=NODE_GPUS, device_memory_mib=Mib(24_576))
@@ -293,15 +295,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
     parser.add_argument("--run", choices=[*CASES], nargs="+", default=[*CASES])
     parser.add_argument("--days", type=int, default=LAST - FIRST, help="fewer: only printed")
-    asked = parser.parse_args(arguments)
-    folder: Path = asked.data / "traces" / "philly"
+    options = parser.parse_args(arguments)
+    folder: Path = options.data / "traces" / "philly"
     if not folder.is_dir():
         print(f"philly is left out: there is no {folder}; name the traces' folder by --data")
         return
-    philly = Philly(folder, asked.days)
-    is_whole = asked.days == LAST - FIRST
+    philly = Philly(folder, options.days)
+    is_whole = options.days == LAST - FIRST
     columns: dict[str, tuple[RunColumn, Setting]] = {}
-    for name in asked.run:
+    for name in options.run:
 
         def note(written: dict[str, Any], name: str = name) -> None:
             print(name, json.dumps(written, indent=1), flush=True)
@@ -367,8 +369,8 @@ def write_table(runs: Mapping[str, Any]) -> None:
 
 def keep(name: str, written: Mapping[str, Any]) -> None:
     """Save one case in the results file."""
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    runs = {**kept.get("runs", {}), name: written}
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    runs = {**saved.get("runs", {}), name: written}
     result: dict[str, Any] = {
         **machine(),
         "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",

@@ -43,15 +43,17 @@ class Nodes:
     def __init__(self, count: int) -> None:
         """Start with all GPUs free."""
         self.free = [NODE_GPUS] * count
-        self.having = [0] * NODE_GPUS + [(1 << count) - 1]
+        self.nodes_by_free_gpus = [0] * NODE_GPUS + [(1 << count) - 1]
 
     def place(self, gpus: int) -> Places | None:
         """Allocate GPUs on the fullest node that fits, or on whole nodes; None if none fits."""
         if gpus <= NODE_GPUS:
-            level = next((n for n in range(gpus, NODE_GPUS + 1) if self.having[n]), None)
+            level = next(
+                (n for n in range(gpus, NODE_GPUS + 1) if self.nodes_by_free_gpus[n]), None
+            )
             return None if level is None else [self._take(level, gpus)]
         count = -(-gpus // NODE_GPUS)
-        if self.having[NODE_GPUS].bit_count() < count:
+        if self.nodes_by_free_gpus[NODE_GPUS].bit_count() < count:
             return None
         return [self._take(NODE_GPUS, NODE_GPUS) for _ in range(count)]
 
@@ -61,14 +63,14 @@ class Nodes:
             self._change(node, gpus)
 
     def _take(self, level: int, gpus: int) -> tuple[int, int]:
-        node = (self.having[level] & -self.having[level]).bit_length() - 1
+        node = (self.nodes_by_free_gpus[level] & -self.nodes_by_free_gpus[level]).bit_length() - 1
         self._change(node, -gpus)
         return node, gpus
 
     def _change(self, node: int, gpus: int) -> None:
-        self.having[self.free[node]] ^= 1 << node
+        self.nodes_by_free_gpus[self.free[node]] ^= 1 << node
         self.free[node] += gpus
-        self.having[self.free[node]] ^= 1 << node
+        self.nodes_by_free_gpus[self.free[node]] ^= 1 << node
 
 
 class Line:
@@ -110,7 +112,7 @@ def replay(
     nodes, line = Nodes(count), Line(is_strict=is_strict)
     ends: list[tuple[int, int, Places]] = []
     waits: list[int] = []
-    held = upcoming = 0
+    allocated_s = upcoming = 0
     due: int | None = None
     last = -every
     while ends or upcoming < len(rows) or due is not None:
@@ -133,8 +135,8 @@ def replay(
             waits.append(now - row.submit_s)
             heappush(ends, (now + row.duration_s, len(waits), places))
             seconds = min(now + row.duration_s, until) - max(now, since)
-            held += sum(gpus for _, gpus in places) * max(0, seconds)
-    return waits, held
+            allocated_s += sum(gpus for _, gpus in places) * max(0, seconds)
+    return waits, allocated_s
 
 
 def figures(philly: Philly, policy: PolicyName, seed: int | None, every: int) -> dict[str, float]:
@@ -150,18 +152,18 @@ def figures(philly: Philly, policy: PolicyName, seed: int | None, every: int) ->
             for name, quota in quotas.items()
         ]
     waits: list[int] = []
-    held = 0
+    allocated_s = 0
     for part, count in parts:
         some, gpu_s = replay(
             *(part, count, philly.settled, philly.until),
             is_strict=policy.endswith("-strict"),
             every=every,
         )
-        waits, held = waits + some, held + gpu_s
+        waits, allocated_s = waits + some, allocated_s + gpu_s
     assert len(waits) == len(rows)
     capacity = len(setting.nodes) * NODE_GPUS * (philly.until - philly.settled)
     return {
-        "allocated_pct": round(100 * held / capacity, 4),
+        "allocated_pct": round(100 * allocated_s / capacity, 4),
         "wait_mean_h": round(statistics.mean(waits) / HOUR, 4),
     }
 
@@ -191,8 +193,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
     parser.add_argument("--orders", type=int, default=60)
     parser.add_argument("--run", choices=POLICIES, nargs="+", default=POLICIES)
-    asked = parser.parse_args()
-    folder: Path = asked.data / "traces" / "philly"
+    options = parser.parse_args()
+    folder: Path = options.data / "traces" / "philly"
     if not folder.is_dir():
         print(f"left out: there is no {folder}; name the traces' folder by --data")
         return
@@ -205,9 +207,9 @@ def main() -> None:
         "by_name_every_10_s": figures(philly, "static", None, SAME_EVERY_S),
         "rows": json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {},
     }
-    for name in asked.run:
+    for name in options.run:
         runs = []
-        for seed in range(asked.orders):
+        for seed in range(options.orders):
             runs.append(figures(philly, name, seed, 0))
             print(f"{name}, order {seed}: {runs[-1]}", file=sys.stderr, flush=True)
         result["rows"][name] = summed(name, runs)

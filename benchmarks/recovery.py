@@ -77,9 +77,9 @@ def main() -> None:
         },
     }
     print(json.dumps(result, indent=2))
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept["recovery"] = result
-    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    saved["recovery"] = result
+    RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
 
 
 if __name__ == "__main__":

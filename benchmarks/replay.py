@@ -46,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = os.environ.get("RUNAI_DATA", str(philly.DATA))
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
     parser.add_argument("--jobs", type=int, default=JOBS, help="fewer: only printed")
-    asked = parser.parse_args(arguments)
-    folder: Path = asked.data / "traces" / "philly"
+    options = parser.parse_args(arguments)
+    folder: Path = options.data / "traces" / "philly"
     if not folder.is_dir():
         print(f"the replay is left out: there is no {folder}; name the traces' folder by --data")
         return
     month = philly.Philly(folder, philly.LAST - philly.FIRST)
     case = philly.CASES["quota"]
-    rows = repeated(month.jobs(case, None), asked.jobs, month.until - month.since)
+    rows = repeated(month.jobs(case, None), options.jobs, month.until - month.since)
     setting = replace(month.setting(case), until=rows[-1].submit_s)
     process = psutil.Process()
     began, worked = time.perf_counter(), time.process_time()
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "figures": as_json(run.results),
     }
     print(json.dumps(written, indent=1))
-    if asked.jobs == JOBS:
+    if options.jobs == JOBS:
         RESULTS.write_text(json.dumps(written, indent=2) + "\n")
 
 

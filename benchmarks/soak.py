@@ -27,16 +27,18 @@ FLAT = 1.05
 """Tolerated growth from the second to the last quarter: the state varies with the time of day."""
 
 
-def play(jobs: int, days: float, most: int, looks: int) -> tuple[list[dict[str, Any]], list[str]]:
+def play(
+    jobs: int, days: float, most: int, measurements: int
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Run the simulation; return the measured states and the errors."""
-    from endurance.counts import kept, sizes  # noqa: PLC0415  after the path is set
+    from endurance.counts import live_objects, sizes  # noqa: PLC0415  after the path is set
     from endurance.month import Keeping, Lab, Month  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
     process, began, seen = psutil.Process(), time.perf_counter(), list[dict[str, Any]]()
 
-    def look(month: Month) -> None:
-        found = kept()
+    def measure(month: Month) -> None:
+        found = live_objects()
         seen.append(
             {
                 "day": round(month.clock.true / 86400, 2),
@@ -57,9 +59,9 @@ def play(jobs: int, days: float, most: int, looks: int) -> tuple[list[dict[str, 
         )
 
     with tempfile.TemporaryDirectory(prefix="runai-soak-") as place:
-        lab = Lab(jobs=jobs, days=days, keeping=Keeping(most=most), looks=looks)
+        lab = Lab(jobs=jobs, days=days, retention=Keeping(most=most), inspections=measurements)
         month = Month(lab, Path(place))
-        month.play(look)
+        month.play(measure)
         seen[-1]["disk_mib"] = {
             name: round((Path(place) / name).stat().st_size / MIB, 1)
             for name in ("cluster.sqlite", "ledger.sqlite")
@@ -83,27 +85,27 @@ def main() -> int:
     parser.add_argument("--looks", type=int, default=40)
     parser.add_argument("--remark", default="", help="kept beside the figures")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/soak.json")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     about, began = measured(), time.perf_counter()
-    seen, wrong = play(asked.jobs, asked.days, asked.most, asked.looks)
+    seen, wrong = play(options.jobs, options.days, options.most, options.looks)
     by_quarter = {what: quarters(seen, what) for what in ("rss_mib", "objects", "own_objects")}
     grows = [what for what, (_, second, _, last) in by_quarter.items() if last > FLAT * second]
     result = {
         "what": "a lab in virtual time: service, HTTP, SQLite; processes and time faked",
         **about,
-        "jobs": asked.jobs,
-        "days": asked.days,
-        "kept_at_most": asked.most,
+        "jobs": options.jobs,
+        "days": options.days,
+        "kept_at_most": options.most,
         "by_quarter": by_quarter,
         "grows": grows,
         "wrong": wrong,
         "took_s": round(time.perf_counter() - began, 1),
         "processor_s": round(time.process_time(), 1),
-        **({"remark": asked.remark} if asked.remark else {}),
+        **({"remark": options.remark} if options.remark else {}),
         "looks": seen,
     }
     print(json.dumps({name: part for name, part in result.items() if name != "looks"}, indent=2))
-    if asked.keep:
+    if options.keep:
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     return int(bool(grows or wrong))
 

@@ -20,16 +20,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tiers", nargs="+", metavar="TIER=SECONDS")
     parser.add_argument("--keep", action="store_true", help=f"write {RESULTS.name}")
-    asked = parser.parse_args()
-    took = {name: int(s) for name, _, s in (tier.partition("=") for tier in asked.tiers)}
-    kept = json.loads(RESULTS.read_text())["seconds"] if RESULTS.exists() else {}
+    options = parser.parse_args()
+    took = {name: int(s) for name, _, s in (tier.partition("=") for tier in options.tiers)}
+    saved = json.loads(RESULTS.read_text())["seconds"] if RESULTS.exists() else {}
     for name, now, before in (
-        *((name, now, kept.get(name)) for name, now in took.items()),
-        ("all", sum(took.values()), sum(kept.values()) or None),
+        *((name, now, saved.get(name)) for name, now in took.items()),
+        ("all", sum(took.values()), sum(saved.values()) or None),
     ):
         beside = f"kept {before:5} s, ratio {now / before:.2f}" if before else "nothing kept"
         print(f"{name:10} {now:5} s   {beside}")
-    if asked.keep:
+    if options.keep:
         RESULTS.write_text(json.dumps({**measured(), "seconds": took}, indent=2) + "\n")
 
 

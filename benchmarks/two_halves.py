@@ -54,13 +54,13 @@ def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, f
 
 def main() -> None:
     """Measure both variants and save the figures."""
-    on = measured()
+    environment = measured()
     with simulated(1) as (root, folder):
         bob = as_user(root, folder / "data", "bob", "vision")
         alone_s, alone_busy = run_two(bob, "1", ("first", "second"))
         shared_s, shared_busy = run_two(bob, "0.5", ("left", "right"))
     result = {
-        **on,
+        **environment,
         "gpu": "simulated by one processor core",
         "both_finished_s": {
             "value": round(shared_s, 1),

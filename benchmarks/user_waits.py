@@ -77,7 +77,7 @@ def bare_process() -> float:
 
 def main() -> None:
     """Run everything once and save the figures."""
-    on = measured()
+    environment = measured()
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)
         plain, plain_idle = plain_hub(folder)
@@ -114,7 +114,7 @@ def main() -> None:
         "idle_percent_of_a_core": (idle, plain_idle),
     }
     result = {
-        **on,
+        **environment,
         "figures": {
             what: {
                 "value": round(value, 3),

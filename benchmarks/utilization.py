@@ -116,8 +116,8 @@ def month(seed: int) -> list[TraceRow]:
     """Return a month's notebooks and jobs."""
     chance = random.Random(seed)
     opened = list(notebooks(chance))
-    asked = sum(row.gpus / 1000 * row.duration_s / HOUR for row in opened)
-    return [*opened, *jobs(chance, LOAD * GPUS * 24 * DAYS - asked)]
+    notebook_hours = sum(row.gpus / 1000 * row.duration_s / HOUR for row in opened)
+    return [*opened, *jobs(chance, LOAD * GPUS * 24 * DAYS - notebook_hours)]
 
 
 def draw(figures: dict[str, dict[str, float]]) -> str:
@@ -180,8 +180,8 @@ def main() -> None:
         figures[policy] = {key: round(fmean(run[key] or 0 for run in runs), 2) for key in runs[0]}
         spread[policy] = sorted(round(run["utilized_pct"] or 0, 1) for run in runs)
         print(f"{words}: {json.dumps(figures[policy])}; utilized {spread[policy]}", flush=True)
-    kept = {**found, "figures": figures, "utilized_pct_of_each_month": spread}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    result = {**found, "figures": figures, "utilized_pct_of_each_month": spread}
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     PICTURE.write_text(draw(figures))
 
 

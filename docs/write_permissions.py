@@ -56,14 +56,14 @@ def _table() -> Iterator[str]:
     yield f"|action|route, commands, buttons|{'|'.join(COLUMNS.values())}|"
     yield f"|---|---|{':-:|' * len(COLUMNS)}"
     for row in ROWS:
-        cells = [_told(row, role) for role in COLUMNS]
+        cells = [_cell(row, role) for role in COLUMNS]
         yield f"|{row['what']}|{_by(row)}|{'|'.join(cells)}|"
 
 
-def _told(row: dict[str, Any], role: str) -> str:
+def _cell(row: dict[str, Any], role: str) -> str:
     # One column for all read-only tokens.
-    told = {WORDS[expected(row, reader)] for reader in READERS}
-    if role == READS and not row.get("submits") and len(told) > 1:
+    reader_words = {WORDS[expected(row, reader)] for reader in READERS}
+    if role == READS and not row.get("submits") and len(reader_words) > 1:
         return "as its user"
     return WORDS[expected(row, role)]
 
@@ -75,8 +75,8 @@ def _by(row: dict[str, Any]) -> str:
 
 
 def _rest() -> Iterator[str]:
-    for name, asked in TABLE["asks_nothing"].items():
-        yield f"- `{name}`" + (": " + ", ".join(f"`{each}`" for each in asked) if asked else "")
+    for name, routes in TABLE["asks_nothing"].items():
+        yield f"- `{name}`" + (": " + ", ".join(f"`{each}`" for each in routes) if routes else "")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ RULES: dict[str, tuple[ProjectSpec, ...]] = {
 }  # fmt: skip
 
 
-class Direct:
+class InProcessScheduler:
     """The scheduler in this process."""
 
     async def decide(self, snapshot: Snapshot) -> Plan:
@@ -96,11 +96,11 @@ async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
     now = [0.0]
     devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(GPUS)]
     cluster = SimulatedCluster({"machine": devices}, clock=lambda: now[0])
-    controller = Controller(cluster, Direct())
+    controller = Controller(cluster, InProcessScheduler())
     for project in projects:
         await cluster.put_project(project)
     left = {s.spec.id: s.minutes * MINUTE for s in STORY}
-    told: dict[str, int] = {}
+    reported_counts: dict[str, int] = {}
     moments: list[Moment] = []
     for at in range(0, LAST_MINUTE * MINUTE, STEP_S):
         now[0] = float(at)
@@ -114,7 +114,7 @@ async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
                     cluster.complete(record.id)
         for _ in range(3):  # freed GPUs are assigned at the same instant
             await controller.cycle()
-        moment = await _moment(cluster, at / MINUTE, told)
+        moment = await _moment(cluster, at / MINUTE, reported_counts)
         if moment.news or not moments:
             moments.append(moment)
         if at > 40 * MINUTE and all(r.state.finished for r in await _jobs(cluster)):
@@ -126,18 +126,20 @@ async def _jobs(cluster: SimulatedCluster) -> list[WorkloadRecord]:
     return [record for record in await cluster.workloads() if record.spec.kind == "job"]
 
 
-TOLD = {"queued": "waits", "starting": "", "stopping": "is paused", "succeeded": "is done"}
+STATE_PHRASES = {"queued": "waits", "starting": "", "stopping": "is paused", "succeeded": "is done"}
 
 
-async def _moment(cluster: SimulatedCluster, minute: float, told: dict[str, int]) -> Moment:
-    held: list[list[tuple[str, float]]] = [[] for _ in range(GPUS)]
+async def _moment(
+    cluster: SimulatedCluster, minute: float, reported_counts: dict[str, int]
+) -> Moment:
+    shares_by_gpu: list[list[tuple[str, float]]] = [[] for _ in range(GPUS)]
     jobs: list[tuple[str, str, str]] = []
     news: list[str] = []
     for record in await cluster.workloads():
         for worker in record.workers:
             # Reserved devices still belong to the stopping workload.
             for share in () if worker.state == "reserved" else worker.devices:
-                held[share.device].append((record.spec.name, share.gpus / 1000))
+                shares_by_gpu[share.device].append((record.spec.name, share.gpus / 1000))
         waits = record.state in {"queued", "paused"}
         jobs.append(
             (
@@ -147,21 +149,21 @@ async def _moment(cluster: SimulatedCluster, minute: float, told: dict[str, int]
             )
         )
         lines = await cluster.history(record.id)
-        fresh = lines[told.get(record.id, 0) :]
-        told[record.id] = len(lines)
+        fresh = lines[reported_counts.get(record.id, 0) :]
+        reported_counts[record.id] = len(lines)
         starts = any(line.kind == "starting" for line in fresh)
         news += [
-            _said(record.spec.name, line)
+            _news_line(record.spec.name, line)
             for line in fresh
-            if line.kind in TOLD and not (starts and line.kind == "queued")
+            if line.kind in STATE_PHRASES and not (starts and line.kind == "queued")
         ]
-    return Moment(minute, held, jobs, news)
+    return Moment(minute, shares_by_gpu, jobs, news)
 
 
-def _said(name: str, line: HistoryEvent) -> str:
+def _news_line(name: str, line: HistoryEvent) -> str:
     if line.kind == "starting":
         return f"{name} {line.text.replace(' on machine', ' on')}"
-    return f"{name} {TOLD[line.kind]}{f': {line.text}' if line.kind == 'stopping' else ''}"
+    return f"{name} {STATE_PHRASES[line.kind]}{f': {line.text}' if line.kind == 'stopping' else ''}"
 
 
 def text() -> str:

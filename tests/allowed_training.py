@@ -46,39 +46,39 @@ class AllowedTraining:
         Raises:
             RuntimeError: the job has failed; the message has its workers' output.
         """
-        found = self._client().workload(self.name)
-        if found.state in {"failed", "ended"}:
-            said = "\n".join(line.text for line in self._client().logs(self.name))
-            raise RuntimeError(f"{found.reason}\n{said}")
-        return found
+        detail = self._client().workload(self.name)
+        if detail.state in {"failed", "ended"}:
+            output = "\n".join(line.text for line in self._client().logs(self.name))
+            raise RuntimeError(f"{detail.reason}\n{output}")
+        return detail
 
     def trains_on(self, ranks: int) -> None:
         """Wait until `ranks` ranks train; let the previous ones finish their update."""
 
-        def so_many() -> bool:
+        def has_ranks() -> bool:
             elastic, records = self.job().elastic, read_records(self.directory)
             if elastic is None or elastic.training != ranks:
                 return False
             newest = max((record["gen"] for record in records), default=0)
-            now = {record["ranks"] for record in records if record["gen"] == newest}
-            if now == {ranks}:
+            rank_counts = {record["ranks"] for record in records if record["gen"] == newest}
+            if rank_counts == {ranks}:
                 return True
             allow_more(self.directory)
             return False
 
-        eventually(so_many, within=PATIENCE_S, what=f"it trains on {ranks}")
+        eventually(has_ranks, within=PATIENCE_S, what=f"it trains on {ranks}")
 
-    def until(self, state: str) -> WorkloadDetail:
+    def wait_until(self, state: str) -> WorkloadDetail:
         """Wait until the job is in `state`; allow updates meanwhile."""
 
-        def there() -> bool:
+        def is_in_state() -> bool:
             allow_more(self.directory)
             return self.job().state == state
 
-        eventually(there, within=PATIENCE_S, what=f"it is {state}")
+        eventually(is_in_state, within=PATIENCE_S, what=f"it is {state}")
         return self.job()
 
-    def to_the_end(self) -> WorkloadDetail:
+    def run_to_end(self) -> WorkloadDetail:
         """Let the job train all epochs; return its details at the end."""
         allow(self.directory, 10**9)
         eventually(
@@ -97,12 +97,12 @@ class AllowedTraining:
 
 def allow(directory: Path, updates: int) -> None:
     """Allow the workers of this directory `updates` updates, counted from the first."""
-    whole = directory / ".allowed"
-    whole.write_text(str(updates))
-    whole.replace(directory / "allowed")
+    temporary = directory / ".allowed"
+    temporary.write_text(str(updates))
+    temporary.replace(directory / "allowed")
 
 
 def allow_more(directory: Path) -> None:
     """Allow one more update than so far."""
-    begun = [record["update"] for record in read_records(directory)]
-    allow(directory, max(begun, default=-1) + 1)
+    updates = [record["update"] for record in read_records(directory)]
+    allow(directory, max(updates, default=-1) + 1)

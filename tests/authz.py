@@ -48,20 +48,20 @@ def token_name(role: str) -> str:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    said = {**row.get("path", {}), **row.get("query", {}), **row.get("body", {})}
-    return " ".join([row["route"], *(f"{k}={v}" for k, v in said.items() if v)])
+    fields = {**row.get("path", {}), **row.get("query", {}), **row.get("body", {})}
+    return " ".join([row["route"], *(f"{k}={v}" for k, v in fields.items() if v)])
 
 
-def let_in(row: dict[str, Any]) -> set[str]:
-    who = {*ACTORS, "service"} if row["who"] == "anybody" else set(row["who"])
-    return who | set(USERS) if "user" in who else who
+def allowed_roles(row: dict[str, Any]) -> set[str]:
+    roles = {*ACTORS, "service"} if row["who"] == "anybody" else set(row["who"])
+    return roles | set(USERS) if "user" in roles else roles
 
 
 def expected(row: dict[str, Any], role: str) -> str:
     """Return the expected answer to a role's request: let in, sent to the login, or the status."""
-    told = _expected(row, LIKE.get(role, READERS.get(role, role)))
-    lacks = role in READERS and row.get("submits") and told in {"let in", "400"}
-    return "403" if lacks else told
+    answer = _expected(row, LIKE.get(role, READERS.get(role, role)))
+    is_denied = role in READERS and row.get("submits") and answer in {"let in", "400"}
+    return "403" if is_denied else answer
 
 
 def _expected(row: dict[str, Any], role: str) -> str:
@@ -73,25 +73,25 @@ def _expected(row: dict[str, Any], role: str) -> str:
         if row["who"] == "anybody":
             return "let in"
         return "sent to the login" if row.get("page") else "401"
-    if role in let_in(row):  # a JupyterHub service is in no row: it has no permission
+    if role in allowed_roles(row):  # a JupyterHub service is in no row: it has no permission
         return "let in"
     if role in row.get("asked", ()):
         return "400"
     return "404" if role in row.get("hidden", ()) else "403"
 
 
-def asked(row: dict[str, Any], **places: str) -> dict[str, Any]:
+def request_arguments(row: dict[str, Any], **places: str) -> dict[str, Any]:
     """Return a row as a request; `places` replace fields of the table."""
     method, path = row["route"].split()
-    given = {name: places.get(name, value) for name, value in row.get("path", {}).items()}
+    path_fields = {name: places.get(name, value) for name, value in row.get("path", {}).items()}
     body = row.get("body")
     if body is not None:
         body = {name: places.get(name, value) for name, value in body.items()}
-    url = path.format(**given).lstrip("/")
+    url = path.format(**path_fields).lstrip("/")
     return {"method": method, "url": url, "json": body, "params": row.get("query")}
 
 
-def judged(reply: httpx.Response) -> str:
+def actual_answer(reply: httpx.Response) -> str:
     if reply.status_code == httpx.codes.FOUND:
         at_login = "/login" in reply.headers["location"]
         return "sent to the login" if at_login else "let in"

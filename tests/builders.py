@@ -81,7 +81,7 @@ def table(name: str, quotas: dict[str, float | None], **fields: Any) -> Project:
     return replace(project(name, **fields), quota_by_type=by_type)
 
 
-def asking(gpu_type: str, workload: Workload) -> Workload:
+def requesting(gpu_type: str, workload: Workload) -> Workload:
     """Make a workload request a GPU type by name."""
     workers = tuple(replace(worker, gpu_types=(gpu_type,)) for worker in workload.workers)
     return replace(workload, workers=workers)
@@ -107,7 +107,7 @@ def job(
     `on` places workers: "n1:0,1" places one worker, "n1:0,1 n1:2,3" two; the rest pend.
     Fields of a worker (`gpu_memory_mib`, `node_selector`, ...) go to every worker.
     """
-    of_worker = {
+    worker_fields = {
         key: fields.pop(key)
         for key in (
             "gpu_memory_mib",
@@ -122,10 +122,10 @@ def job(
         )
         if key in fields
     }
-    amount = milli_gpus(0 if "gpu_memory_mib" in of_worker else gpus)
-    pending = [Worker(name=f"{name}-{i}", gpus=amount, **of_worker) for i in range(workers)]
+    amount = milli_gpus(0 if "gpu_memory_mib" in worker_fields else gpus)
+    pending = [Worker(name=f"{name}-{i}", gpus=amount, **worker_fields) for i in range(workers)]
     places = on.split() if on else []
-    placed = [_at(w, place, state) for w, place in zip(pending, places, strict=False)]
+    placed = [_placed_on(w, place, state) for w, place in zip(pending, places, strict=False)]
     return Workload(
         name=name, project=project, workers=(*placed, *pending[len(placed) :]), **fields
     )
@@ -136,7 +136,7 @@ def session(name: str, gpus: float = 1, project: str = "a", **fields: Any) -> Wo
     return job(name, gpus, project, **{"kind": "session", "user": name.partition("-")[0], **fields})
 
 
-def _at(worker: Worker, place: str, state: str) -> Worker:
+def _placed_on(worker: Worker, place: str, state: str) -> Worker:
     node, _, devices = place.partition(":")
     return replace(
         worker,
@@ -207,43 +207,49 @@ def sentence(plan: Plan, workload: str) -> str:
     )
 
 
-def running(world: Snapshot) -> set[str]:
+def running(cluster_snapshot: Snapshot) -> set[str]:
     """Return the workloads with at least one running worker."""
     return {
-        w.name for w in world.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
+        w.name
+        for w in cluster_snapshot.workloads
+        if any(k.state is WorkerState.RUNNING for k in w.workers)
     }
 
 
-def applied(world: Snapshot, plan: Plan, *, seconds: int = 10, grace: bool = False) -> Snapshot:
+def applied(
+    cluster_snapshot: Snapshot, plan: Plan, *, seconds: int = 10, grace: bool = False
+) -> Snapshot:
     """Return the snapshot after a plan: started workers run; stopped ones pend (`grace`: stop)."""
     by_worker: dict[str, Decision] = {
         d.worker: d for d in plan.decisions if not isinstance(d, Wait)
     }
-    now = world.now + seconds
+    now = cluster_snapshot.now + seconds
     workloads = []
-    for workload in world.workloads:
-        workers = [_after(k, by_worker.get(k.name), now, grace=grace) for k in workload.workers]
+    for workload in cluster_snapshot.workloads:
+        workers = [
+            _next_state(k, by_worker.get(k.name), now, grace=grace) for k in workload.workers
+        ]
         ends = workload.kind == "session" and any(
             isinstance(by_worker.get(k.name), Stop) for k in workload.workers
         )
         if not ends:
             workloads.append(replace(workload, workers=tuple(workers)))
-    return replace(world, now=now, workloads=tuple(workloads))
+    return replace(cluster_snapshot, now=now, workloads=tuple(workloads))
 
 
-def _after(worker: Worker, decision: Decision | None, now: int, *, grace: bool) -> Worker:
-    gone = replace(worker, state=WorkerState.PENDING, node=None, devices=(), started=None)
+def _next_state(worker: Worker, decision: Decision | None, now: int, *, grace: bool) -> Worker:
+    pending = replace(worker, state=WorkerState.PENDING, node=None, devices=(), started=None)
     match decision:
         case Stop() if grace:
             return replace(worker, state=WorkerState.STOPPING)
         case Stop() | Unreserve():
-            return gone
+            return pending
         case Start() | Resize():
             return _placed(worker, decision, WorkerState.RUNNING, started=now)
         case Reserve() | Move():
             return _placed(worker, decision, WorkerState.RESERVED, started=None)
         case _:
-            return gone if worker.state is WorkerState.STOPPING else worker
+            return pending if worker.state is WorkerState.STOPPING else worker
 
 
 def _placed(
@@ -262,19 +268,22 @@ def _placed(
     )
 
 
-def settled(world: Snapshot, *, cycles: int = 3, seconds: int = 10) -> Snapshot:
+def settled(cluster_snapshot: Snapshot, *, cycles: int = 3, seconds: int = 10) -> Snapshot:
     """Return the snapshot after `cycles` cycles of deciding and applying, `seconds` s apart."""
     for _ in range(cycles):
-        world = applied(world, decide(world), seconds=seconds)
-    return world
+        cluster_snapshot = applied(cluster_snapshot, decide(cluster_snapshot), seconds=seconds)
+    return cluster_snapshot
 
 
-def without(world: Snapshot, *names: str) -> Snapshot:
+def without(cluster_snapshot: Snapshot, *names: str) -> Snapshot:
     """Return the snapshot after these workloads have ended."""
-    return replace(world, workloads=tuple(w for w in world.workloads if w.name not in names))
+    return replace(
+        cluster_snapshot,
+        workloads=tuple(w for w in cluster_snapshot.workloads if w.name not in names),
+    )
 
 
-def with_(world: Snapshot, *more: Workload) -> Snapshot:
+def with_(cluster_snapshot: Snapshot, *more: Workload) -> Snapshot:
     """Return the snapshot with newly submitted workloads."""
-    added = tuple(replace(w, submitted=w.submitted or world.now) for w in more)
-    return replace(world, workloads=world.workloads + added)
+    added = tuple(replace(w, submitted=w.submitted or cluster_snapshot.now) for w in more)
+    return replace(cluster_snapshot, workloads=cluster_snapshot.workloads + added)

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from hashlib import blake2s
 from pathlib import Path
 
-from dice import worlds
+from dice import random_snapshots
 from runai.hub_service.scheduler import (
     ClusterIndex,
     Decision,
@@ -46,108 +46,110 @@ _BY_INDEX, _EXPLAINED = 3, 8
 
 def digest(number: int) -> str:
     """Return the digest of a world as one line."""
-    return " ".join([str(number), *(_sum_up(*told) for told in cycles(number))])
+    return " ".join([str(number), *(_sum_up(*texts) for texts in cycles(number))])
 
 
 def cycles(number: int) -> Iterator[tuple[str, str]]:
     """Yield two texts per cycle of a world: the decisions with their cost, and the whole plan."""
     index: ClusterIndex | None = None
-    life = worlds(number)
-    world: Snapshot | None = next(life)
-    while world is not None:
+    snapshots = random_snapshots(number)
+    snapshot: Snapshot | None = next(snapshots)
+    while snapshot is not None:
         if number % _BY_INDEX:
-            state = PlanningState(world, tree_of(world))
+            state = PlanningState(snapshot, tree_of(snapshot))
         else:
-            index = _carried(index, world)
+            index = _updated_index(index, snapshot)
             state = index.state()
         plan = run(state)
         cost = f"{state.candidates_examined} looks, {state.pod_sets_popped} asks"
         state.roll_back(0)
-        decided = [in_words(decision) for decision in plan.decisions]
+        decided = [format_decision(decision) for decision in plan.decisions]
         shares = [f"{n} {s.allocated}/{s.fair_share}" for n, s in plan.projects.items()]
         at_length = json.dumps(plan_to_json(plan))
-        after = _after(life, plan)
-        if after is None:
-            at_length += "".join([*oversubscribed(world), *asked(world, plan)])
-            at_length += explained(world, plan, number)
+        next_snapshot = _next_snapshot(snapshots, plan)
+        if next_snapshot is None:
+            at_length += "".join([*oversubscribed(snapshot), *describe_victims(snapshot, plan)])
+            at_length += explanation_json(snapshot, plan, number)
         yield f"{'; '.join(decided)} | {', '.join(shares)} | {cost}", at_length
-        world = after
+        snapshot = next_snapshot
 
 
-def in_words(decision: Decision) -> str:
+def format_decision(decision: Decision) -> str:
     """Format a decision in few words."""
-    told = decision_to_json(decision)
-    words = [decision.kind, told.get("worker", decision.workload)]
-    if "node" in told:
-        devices = ",".join(f"{d['device']}={d['gpus']}" for d in told["devices"])
-        words.append(f"{told['node']}:{devices}")
-    if told.get("waits_for"):
-        words.append(f"after {','.join(told['waits_for'])}")
-    if "reason" in told:
-        reason = told["reason"]
+    fields = decision_to_json(decision)
+    words = [decision.kind, fields.get("worker", decision.workload)]
+    if "node" in fields:
+        devices = ",".join(f"{d['device']}={d['gpus']}" for d in fields["devices"])
+        words.append(f"{fields['node']}:{devices}")
+    if fields.get("waits_for"):
+        words.append(f"after {','.join(fields['waits_for'])}")
+    if "reason" in fields:
+        reason = fields["reason"]
         words += [
             reason["code"],
             reason["rule"],
             *(["for", reason["for"]] if "for" in reason else []),
         ]
-    if "position" in told:
-        words.append(f"#{told['position']}")
+    if "position" in fields:
+        words.append(f"#{fields['position']}")
     return " ".join(words)
 
 
-def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
+def _next_snapshot(snapshots: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
     """Return the world's next snapshot after a plan; None at its end."""
     try:
-        return life.send(plan)
+        return snapshots.send(plan)
     except StopIteration:
         return None
 
 
-def _carried(index: ClusterIndex | None, world: Snapshot) -> ClusterIndex:
+def _updated_index(index: ClusterIndex | None, snapshot: Snapshot) -> ClusterIndex:
     """Return the index with the changes since the previous cycle applied."""
     if index is None:
-        return ClusterIndex(world)
+        return ClusterIndex(snapshot)
     before = index.snapshot()
     known = {workload.name: workload for workload in before.workloads}
-    there = {workload.name for workload in world.workloads}
+    names = {workload.name for workload in snapshot.workloads}
     frame = {
-        name: getattr(world, name)
+        name: getattr(snapshot, name)
         for name in ("nodes", "projects")
-        if getattr(world, name) != getattr(before, name)
+        if getattr(snapshot, name) != getattr(before, name)
     }
     index.apply(
         SnapshotChanges(
-            now=world.now,
-            workloads=tuple(w for w in world.workloads if known.get(w.name) != w),
-            removed=tuple(name for name in known if name not in there),
+            now=snapshot.now,
+            workloads=tuple(w for w in snapshot.workloads if known.get(w.name) != w),
+            removed=tuple(name for name in known if name not in names),
             **frame,
         )
     )
     return index
 
 
-def asked(world: Snapshot, plan: Plan) -> Iterator[str]:
+def describe_victims(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Describe, for up to three pending workloads, their candidate victims in order."""
-    known = {workload.name: workload for workload in world.workloads}
+    known = {workload.name: workload for workload in snapshot.workloads}
     for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)][:3]:
-        holdings, code = HolderAllocations(world, plan, known[wait.workload]), wait.reason.code
+        holdings, code = HolderAllocations(snapshot, plan, known[wait.workload]), wait.reason.code
         if not holdings.path:
             continue
         yield f"\n{wait.workload} lacks {holdings.demand}"
-        for held in (holdings.holders(code), holdings.by_end(code)):
-            yield f", {[(h.workload.name, h.quota, h.protected_until) for h in held]}"
+        for candidates in (holdings.holders(code), holdings.by_end(code)):
+            yield f", {[(h.workload.name, h.quota, h.protected_until) for h in candidates]}"
         yield f", {[account.name for account in holdings.non_lending_projects()]}"
         for rival in holdings.rivals():
-            sets = [[held.workload.name for held in some] for some in holdings.sets_of(rival)]
+            sets = [
+                [holder.workload.name for holder in victims] for victims in holdings.sets_of(rival)
+            ]
             yield f", {rival.name} by {holdings.overage_of(rival)}: {sets}"
 
 
-def explained(world: Snapshot, plan: Plan, number: int) -> str:
+def explanation_json(snapshot: Snapshot, plan: Plan, number: int) -> str:
     """Return the explanation for one pending workload, in some of the worlds."""
     waiting = [decision.workload for decision in plan.decisions if decision.kind == "wait"]
     if number % _EXPLAINED or not waiting:
         return ""
-    wait = explain(world, plan, waiting[number // _EXPLAINED % len(waiting)])
+    wait = explain(snapshot, plan, waiting[number // _EXPLAINED % len(waiting)])
     assert wait is not None
     return json.dumps(decision_to_json(wait))
 
@@ -168,14 +170,14 @@ def choose(count: int, among: int) -> list[int]:
 
 def _kinds(number: int) -> Iterator[tuple[str, str]]:
     """Yield the kind and the rule of each decision in a world."""
-    life = worlds(number)
-    world: Snapshot | None = next(life)
-    while world is not None:
-        plan = decide(world)
+    snapshots = random_snapshots(number)
+    snapshot: Snapshot | None = next(snapshots)
+    while snapshot is not None:
+        plan = decide(snapshot)
         for decision in plan.decisions:
             reason = getattr(decision, "reason", None)
             yield decision.kind, f"{reason.code} {reason.rule}" if reason else ""
-        world = _after(life, plan)
+        snapshot = _next_snapshot(snapshots, plan)
 
 
 def main(arguments: list[str]) -> None:

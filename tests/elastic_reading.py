@@ -81,7 +81,7 @@ class Iterated(IterableDataset[int]):
         return iter(range(self._size))
 
 
-def _drawn(index: int) -> tuple[int, float, float, float]:
+def _augmented(index: int) -> tuple[int, float, float, float]:
     return index, random.random(), float(np.random.random()), torch.rand(()).item()  # noqa: NPY002
 
 
@@ -89,14 +89,14 @@ class Randomized(Indexed):
     """Samples that are augmented with all three generators."""
 
     def __getitem__(self, index: int) -> Any:
-        return _drawn(index)
+        return _augmented(index)
 
 
 class RandomStream(Iterated):
     """The same without indices."""
 
     def __iter__(self) -> Any:
-        return map(_drawn, range(self._size))
+        return map(_augmented, range(self._size))
 
 
 class SelfSharded(Iterated):

@@ -31,7 +31,7 @@ def _empty() -> bytes:
         return file.read_bytes()
 
 
-TURNS_UNTIL_TAKEN_IN = 3
+TURNS_UNTIL_ACCEPTED = 3
 """Turns of the event loop between a client's connection and the server's accepting it."""
 
 
@@ -45,13 +45,13 @@ async def stop_server(server: Server, answering: asyncio.Task[None]) -> None:
     for listener in server.servers:
         for listening in listener.sockets:
             loop.remove_reader(listening.fileno())
-    for _ in range(TURNS_UNTIL_TAKEN_IN):
+    for _ in range(TURNS_UNTIL_ACCEPTED):
         await asyncio.sleep(0)
     for listener in server.servers:
         listener.close()
     for connection in [*server.server_state.connections]:
         connection.transport.abort()
-    under_way = [*server.server_state.tasks]
-    for task in [answering, *under_way]:
+    open_requests = [*server.server_state.tasks]
+    for task in [answering, *open_requests]:
         task.cancel()
-    await asyncio.gather(answering, *under_way, return_exceptions=True)
+    await asyncio.gather(answering, *open_requests, return_exceptions=True)

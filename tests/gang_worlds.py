@@ -1,6 +1,6 @@
 """Hypothesis strategy: small clusters with incomplete gangs.
 
-In the worlds of `troubled()` gangs have lost workers, or have stopping workers or reservations;
+In the snapshots of `troubled()` gangs have lost workers, or have stopping workers or reservations;
 nodes are cordoned or gone; jobs run on the freed devices, or pend.
 """
 
@@ -18,50 +18,50 @@ from runai.hub_service.scheduler import (
     WorkerState,
     Workload,
 )
-from strategies import MEMORY, CarelessRoom, pending
+from strategies import MEMORY, CarelessPlacer, pending
 
 
 @st.composite
 def full_of_gangs(draw: st.DrawFn) -> Snapshot:
     """Draw a world with running gangs, placed before the remaining workloads."""
-    world = draw(pending(most=4))
+    snapshot = draw(pending(most=4))
     sizes = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
     nodes = tuple(
         Node(name=f"n{i}", devices=size, device_memory_mib=MEMORY) for i, size in enumerate(sizes)
     )
-    world = replace(world, nodes=nodes)
-    room = CarelessRoom(world)
+    snapshot = replace(snapshot, nodes=nodes)
+    room = CarelessPlacer(snapshot)
     gangs = []
     for index in range(draw(st.integers(1, 3))):
         count = draw(st.integers(2, 4))
         worker = Worker(name="", gpus=MilliGpu(draw(st.sampled_from([1000, 1000, 1000, 500]))))
         gang = Workload(
             name=f"g{index}",
-            project=draw(st.sampled_from(world.projects)).name,
+            project=draw(st.sampled_from(snapshot.projects)).name,
             priority=draw(st.sampled_from([None, None, 25])),
             submitted=draw(st.integers(0, 20)),
             min_workers=draw(st.sampled_from([None, None, 2])),
             workers=tuple(replace(worker, name=f"g{index}-{i}") for i in range(count)),
         )
         gangs.append(room.run(gang, since=900))
-    others = [
+    other_workloads = [
         room.run(workload, since=980) if draw(st.booleans()) else workload
-        for workload in world.workloads
+        for workload in snapshot.workloads
     ]
-    return replace(world, workloads=(*gangs, *others))
+    return replace(snapshot, workloads=(*gangs, *other_workloads))
 
 
 @st.composite
 def troubled(draw: st.DrawFn) -> Snapshot:
     """Draw a world with incomplete gangs, shorter or longer than their grace period."""
-    world = draw(full_of_gangs())
+    snapshot = draw(full_of_gangs())
     nodes = tuple(
         replace(node, schedulable=draw(st.integers(0, 5)) < 5)
-        for node in world.nodes
+        for node in snapshot.nodes
         if draw(st.integers(0, 7)) < 7
     )
     known = {node.name for node in nodes}
-    leaving: list[Worker] = []
+    terminating: list[Worker] = []
     newcomers: list[Workload] = []
 
     def newcomer(worker: Worker) -> None:
@@ -70,58 +70,58 @@ def troubled(draw: st.DrawFn) -> Snapshot:
         newcomers.append(
             Workload(
                 name=name,
-                project=draw(st.sampled_from(world.projects)).name,
+                project=draw(st.sampled_from(snapshot.projects)).name,
                 priority=draw(st.sampled_from([None, 90])),
                 submitted=draw(st.integers(0, 20)),
                 workers=(replace(worker, name=f"{name}-0"),),
             )
         )
 
-    def hit(worker: Worker) -> Worker:
+    def disturbed(worker: Worker) -> Worker:
         """Let a running worker be lost, be stopping, or not have started yet."""
         if worker.state is not WorkerState.RUNNING:
             return worker
-        state = draw(st.sampled_from(HIT))
-        if worker.node not in known and state is not WorkerState.RESERVED:
+        new_state = draw(st.sampled_from(WORKER_STATES))
+        if worker.node not in known and new_state is not WorkerState.RESERVED:
             return lost(worker)
-        if state is WorkerState.PENDING:
+        if new_state is WorkerState.PENDING:
             newcomer(worker)
             if draw(st.booleans()):
                 newcomer(lost(worker))
             return lost(worker)
-        worker = replace(worker, state=state)
-        if state is WorkerState.STOPPING:
-            leaving.append(worker)
-        return replace(worker, started=None) if state is WorkerState.RESERVED else worker
+        worker = replace(worker, state=new_state)
+        if new_state is WorkerState.STOPPING:
+            terminating.append(worker)
+        return replace(worker, started=None) if new_state is WorkerState.RESERVED else worker
 
-    def promised(worker: Worker) -> Worker:
-        """Reserve the devices of a leaving worker for a worker with the same request."""
-        for there in leaving if worker.state is WorkerState.PENDING else ():
-            if replace(worker, name="") == replace(lost(there), name="") and draw(st.booleans()):
-                leaving.remove(there)
+    def reserved(worker: Worker) -> Worker:
+        """Reserve the devices of a terminating worker for a worker with the same request."""
+        for freed in terminating if worker.state is WorkerState.PENDING else ():
+            if replace(worker, name="") == replace(lost(freed), name="") and draw(st.booleans()):
+                terminating.remove(freed)
                 return replace(
-                    worker, state=WorkerState.RESERVED, node=there.node, devices=there.devices
+                    worker, state=WorkerState.RESERVED, node=freed.node, devices=freed.devices
                 )
         return worker
 
     workloads = [
-        replace(w, workers=tuple(map(hit, w.workers)))
+        replace(w, workers=tuple(map(disturbed, w.workers)))
         if draw(st.integers(0, 2)) or any(k.node and k.node not in known for k in w.workers)
         else w
-        for w in world.workloads
+        for w in snapshot.workloads
     ]
     workloads = [
         replace(
             w,
-            workers=tuple(map(promised, w.workers)),
+            workers=tuple(map(reserved, w.workers)),
             below_min_since=draw(st.sampled_from([None, 990, 900])) if is_short(w) else None,
         )
         for w in workloads
     ]
-    return replace(world, nodes=nodes, workloads=(*workloads, *newcomers))
+    return replace(snapshot, nodes=nodes, workloads=(*workloads, *newcomers))
 
 
-HIT = [
+WORKER_STATES = [
     *[WorkerState.RUNNING] * 4,
     *[WorkerState.PENDING] * 2,
     WorkerState.STOPPING,

@@ -31,7 +31,7 @@ runpy.run_path({training!r}, run_name="__main__")
 """
 
 
-def held(training: Path, may_go_on: Path) -> str:
+def gated_training(training: Path, may_go_on: Path) -> str:
     """Return a program equivalent to `training` (examples/train_numpy.py or a copy of it).
 
     It takes the same arguments, and runs no further than one epoch before `may_go_on` exists.

@@ -67,7 +67,7 @@ def content(path: Path) -> Iterator[str]:
         yield from connection.iterdump()
 
 
-def killed(kind: str, path: Path, after: int) -> bool:
+def opens_until_killed(kind: str, path: Path, after: int) -> bool:
     """Open a database in a child, killed after `after` statements; return False if it succeeded."""
     if (child := os.fork()) == 0:
         left = iter(range(after - 1))
@@ -88,20 +88,20 @@ def killed(kind: str, path: Path, after: int) -> bool:
 def main() -> int:
     """Kill until one child succeeds; return the number of errors found."""
     kind, place, again = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["again"]
-    path, wanted, old = (place / f"{name}.sqlite" for name in (kind, "wanted", "old"))
+    path, expected, old = (place / f"{name}.sqlite" for name in (kind, "wanted", "old"))
     if again:
         KINDS[kind](old).close()
-        shutil.copy(old, wanted)
+        shutil.copy(old, expected)
         for module, name, value in newest_revision(kind, place):
             setattr(module, name, value)
-    KINDS[kind](wanted).close()
-    as_it_should_be, wrong = [*content(wanted)], 0
+    KINDS[kind](expected).close()
+    expected_content, wrong = [*content(expected)], 0
     for statements in count(1):
         for left in place.glob(f"{path.name}*"):
             left.unlink()
         if again:
             shutil.copy(old, path)
-        if not killed(kind, path, statements):
+        if not opens_until_killed(kind, path, statements):
             print(f"{statements - 1} kills")
             return wrong
         try:
@@ -110,7 +110,7 @@ def main() -> int:
             print(f"after {statements} statements: {failed!r}")
             wrong += 1
         else:
-            if invalid_reason(path) or [*content(path)] != as_it_should_be:
+            if invalid_reason(path) or [*content(path)] != expected_content:
                 print(f"after {statements} statements it is not what it should be")
                 wrong += 1
     raise AssertionError

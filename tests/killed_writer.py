@@ -30,7 +30,7 @@ Writes = Callable[[Path, int, int], None]
 Reads = Callable[[Path], tuple[list[int], bool]]
 
 
-def write_cluster(path: Path, say: int, first: int) -> None:
+def write_cluster(path: Path, write_fd: int, first: int) -> None:
     """Store workloads one by one, each with a line of history, and change the latest ones."""
     store = SqliteStore(path)
     for number in count(first):
@@ -39,7 +39,7 @@ def write_cluster(path: Path, say: int, first: int) -> None:
         assert row is not None
         changed = [replace(old, losses=old.losses + 1) for old in [*store.rows()][-3:]]
         store.save([row, *changed], events=[(row.id, HistoryEvent(1.0, "queued", "submitted"))])
-        os.write(say, f"{number}\n".encode())
+        os.write(write_fd, f"{number}\n".encode())
 
 
 def read_cluster(path: Path) -> tuple[list[int], bool]:
@@ -47,11 +47,11 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
     store = SqliteStore(path)
     names = [row.spec.name for row in store.rows()]
     store.close()
-    [lines] = ask(path, "SELECT count(*) FROM history")
+    [lines] = query_column(path, "SELECT count(*) FROM history")
     return [int(name.removeprefix("exp-")) for name in names], lines == len(names)
 
 
-def write_ledger(path: Path, say: int, first: int) -> None:
+def write_ledger(path: Path, write_fd: int, first: int) -> None:
     """Store one batch after the other: a series, three windows of it, and an event."""
     store = LedgerStore(path)
     for number in count(first):
@@ -64,27 +64,33 @@ def write_ledger(path: Path, say: int, first: int) -> None:
                 events=[Event(float(number), workload, "queued", "#" * 3000)],
             )
         )
-        os.write(say, f"{number}\n".encode())
+        os.write(write_fd, f"{number}\n".encode())
 
 
 def read_ledger(path: Path) -> tuple[list[int], bool]:
     """Return the stored series, and whether each has its complete batch."""
     store = LedgerStore(path)
-    open_ones = [series.opened for series in store.open()]
+    open_series = [series.opened for series in store.open()]
     store.close()
-    numbers = ask(path, "SELECT opened FROM series ORDER BY id")
-    many = len(numbers)
-    (events,) = ask(path, "SELECT count(*) FROM events")
-    samples = ask(path, "SELECT count(*) FROM samples WHERE held_s = 1 AND level = 10")
-    held = ask(path, "SELECT held_s FROM series")
-    whole = events == many and samples == [3 * many] and held == [3.0] * many
-    return list(map(int, numbers)), whole and open_ones == [many - 1][: many > 0]
+    numbers = query_column(path, "SELECT opened FROM series ORDER BY id")
+    series_count = len(numbers)
+    (events,) = query_column(path, "SELECT count(*) FROM events")
+    samples = query_column(path, "SELECT count(*) FROM samples WHERE held_s = 1 AND level = 10")
+    durations = query_column(path, "SELECT held_s FROM series")
+    is_complete = (
+        events == series_count
+        and samples == [3 * series_count]
+        and durations == [3.0] * series_count
+    )
+    return list(map(int, numbers)), is_complete and open_series == [series_count - 1][
+        : series_count > 0
+    ]
 
 
-def ask(path: Path, question: str) -> list[int]:
+def query_column(path: Path, sql: str) -> list[int]:
     """Return the first column of a query's result."""
     with closing(sqlite3.connect(path)) as connection:
-        return [row[0] for row in connection.execute(question)]
+        return [row[0] for row in connection.execute(sql)]
 
 
 KINDS: dict[str, tuple[type[SqliteStore | LedgerStore], Writes, Reads]] = {
@@ -100,18 +106,18 @@ def main() -> int:
     dice, path, acknowledged, wrong = random.Random(seed), place / f"{kind}.sqlite", -1, 0
     opened(path).close()
     for _ in range(kills):
-        heard, say = os.pipe()
+        read_fd, write_fd = os.pipe()
         child = os.fork()
         if child == 0:
-            write(path, say, acknowledged + 1)
-        os.close(say)
+            write(path, write_fd, acknowledged + 1)
+        os.close(write_fd)
         time.sleep(dice.uniform(0.005, 0.08))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        with os.fdopen(heard) as said:
-            acknowledged = max([acknowledged, *map(int, said.read().split())])
-        if found := invalid_reason(path):
-            print("broken:", found)
+        with os.fdopen(read_fd) as acknowledgements:
+            acknowledged = max([acknowledged, *map(int, acknowledgements.read().split())])
+        if corruption := invalid_reason(path):
+            print("broken:", corruption)
             wrong += 1
         numbers, whole = read(path)
         if len(numbers) <= acknowledged or numbers != [*range(len(numbers))] or not whole:

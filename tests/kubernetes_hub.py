@@ -61,8 +61,11 @@ class KubernetesHub(HubPlatform):
         """Return the pod of a user's server, empty if there is none."""
         for pod in self.lab.namespace.pods():
             notes = pod["metadata"].get("annotations", {})
-            of = notes.get("hub.jupyter.org/username"), notes.get("hub.jupyter.org/servername", "")
-            if of == (user, server):
+            server_key = (
+                notes.get("hub.jupyter.org/username"),
+                notes.get("hub.jupyter.org/servername", ""),
+            )
+            if server_key == (user, server):
                 return pod
         return {}
 
@@ -83,8 +86,10 @@ class KubernetesHub(HubPlatform):
 
     def sessions(self) -> dict[str, WorkloadView]:
         with self.client() as client:
-            over = {"ended", "failed", "succeeded"}
-            found = [w for w in client.workloads() if w.state not in over and w.kind == "session"]
+            final_states = {"ended", "failed", "succeeded"}
+            found = [
+                w for w in client.workloads() if w.state not in final_states and w.kind == "session"
+            ]
             return {session.user: session for session in found}
 
     def spawn_named(self, user: str, server: str, **options: object) -> httpx.Response:
@@ -175,7 +180,7 @@ def resources(pod: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def told(pod: dict[str, Any]) -> dict[str, Any]:
+def spec_environment(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the environment in the pod's spec, values and sources alike."""
     env = pod["spec"]["containers"][0]["env"]
     return {e["name"]: e.get("value", e.get("valueFrom", "")) for e in env}
@@ -189,15 +194,15 @@ def sentence(events: list[dict[str, Any]], begin: str) -> str:
 def _hub_rights(lab: ClusterLab) -> Path:
     """Return a kubeconfig with the rights of zero-to-jupyterhub's hub."""
     plane, namespace = lab.plane, lab.namespace.name
-    everything = ["get", "watch", "list", "create", "delete"]
-    made = ["pods", "persistentvolumeclaims", "secrets", "services"]
+    all_verbs = ["get", "watch", "list", "create", "delete"]
+    created_kinds = ["pods", "persistentvolumeclaims", "secrets", "services"]
     objects: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount"},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "rules": [
-                {"apiGroups": [""], "resources": made, "verbs": everything},
+                {"apiGroups": [""], "resources": created_kinds, "verbs": all_verbs},
                 {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
             ],
         },
@@ -208,7 +213,7 @@ def _hub_rights(lab: ClusterLab) -> Path:
             "subjects": [{"kind": "ServiceAccount", "name": "hub", "namespace": namespace}],
         },
     ]
-    for found in objects:
-        found["metadata"] = {"name": "hub", "namespace": namespace}
-        plane.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+    for manifest in objects:
+        manifest["metadata"] = {"name": "hub", "namespace": namespace}
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     return plane.service_account(namespace, "hub")

@@ -30,7 +30,7 @@ from waiting import eventually_async
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-class Insisting(KubernetesCluster):
+class RetryingCluster(KubernetesCluster):
     """A cluster that repeats starts: pods appear after their Job's release, and are bound then."""
 
     def __init__(self, api: Api, **options: Any) -> None:
@@ -42,19 +42,19 @@ class Insisting(KubernetesCluster):
         """Carry out a plan, and record its starts."""
         await self.observe()
         refused = await self.scheduling.apply(plan)
-        named = {r.worker for r in refused}
+        refused_workers = {r.worker for r in refused}
         for decision in plan.decisions:
-            if isinstance(decision, Start | Resize) and decision.worker not in named:
-                again = {f.name: getattr(decision, f.name) for f in fields(Start)}
-                self.to_start[decision.worker] = Start(**again)
+            if isinstance(decision, Start | Resize) and decision.worker not in refused_workers:
+                start_fields = {f.name: getattr(decision, f.name) for f in fields(Start)}
+                self.to_start[decision.worker] = Start(**start_fields)
             elif hasattr(decision, "worker"):
                 self.to_start.pop(decision.worker, None)
         return refused
 
-    async def insist(self) -> None:
+    async def retry_starts(self) -> None:
         """Retry the starts that were not possible yet, as the next cycle does."""
-        drawn = (await self.observe()).workloads
-        waiting = {w.name for found in drawn for w in found.workers if w.state == "reserved"}
+        workloads = (await self.observe()).workloads
+        waiting = {w.name for found in workloads for w in found.workers if w.state == "reserved"}
         due = [start for name, start in self.to_start.items() if name in waiting]
         if due:
             await self.scheduling.apply(Plan(decisions=tuple(due)))
@@ -82,15 +82,15 @@ class KubernetesLab(Lab):
     """Jobs and pods of a real API server."""
 
     kind = "kubernetes"
-    cluster: Insisting  # type: ignore[assignment]
+    cluster: RetryingCluster  # type: ignore[assignment]
 
-    def __init__(self, cluster: Insisting, around: ClusterLab, clock: RealTime) -> None:
+    def __init__(self, cluster: RetryingCluster, around: ClusterLab, clock: RealTime) -> None:
         super().__init__(cluster, clock)  # type: ignore[arg-type]
         self.around = around
         self._plugin = DevicePlugin(around.plane, {NODE: [d.uuid for d in DEVICES]})
         self._on_term: dict[str, int | str | None] = {}
 
-    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+    def record_on_term(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
         self._on_term[spec.id] = on_term
 
     async def ready(self, spec: WorkloadSpec) -> None:
@@ -115,13 +115,13 @@ class KubernetesLab(Lab):
     async def until(self, workload: str, *states: str) -> WorkloadRecord:
         record: WorkloadRecord
 
-        async def there() -> bool:
+        async def is_in_state() -> bool:
             nonlocal record
             await self.nudge()
             record = await self.cluster.workload(workload)
             return record.state in states
 
-        await eventually_async(there, what=f"{workload} is {' or '.join(states)}")
+        await eventually_async(is_in_state, what=f"{workload} is {' or '.join(states)}")
         return record
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
@@ -141,15 +141,15 @@ class KubernetesLab(Lab):
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         pod = await asyncio.to_thread(self.around.plane.request, "GET", path)
         container, notes = pod["spec"]["containers"][0], pod["metadata"]["annotations"]
-        shown = {e["name"]: _shown(e, notes) for e in container["env"]}
-        return shown["NVIDIA_VISIBLE_DEVICES"].split(","), shown["RUNAI_RESUMED"] == "1"
+        environment = {e["name"]: _resolved(e, notes) for e in container["env"]}
+        return environment["NVIDIA_VISIBLE_DEVICES"].split(","), environment["RUNAI_RESUMED"] == "1"
 
     async def _running_pod(self, spec: WorkloadSpec, worker: int) -> str:
-        found: list[str] = []
+        names: list[str] = []
 
         async def runs() -> bool:
             await self.nudge()
-            found[:] = [
+            names[:] = [
                 pod["metadata"]["name"]
                 for pod in self._pods(spec)
                 if spec.array_index is not None
@@ -158,10 +158,10 @@ class KubernetesLab(Lab):
             ]
             # The informer may lag behind, and the cluster carries out later plans by its own state.
             known = {w.index: w.state for w in (await self.cluster.workload(spec.id)).workers}
-            return bool(found) and known.get(worker) in ("running", "stopping")
+            return bool(names) and known.get(worker) in ("running", "stopping")
 
         await eventually_async(runs, what=f"worker {worker} of {spec.id} runs")
-        return f"{self.around.namespace.name}/{found[0]}"
+        return f"{self.around.namespace.name}/{names[0]}"
 
     def _pods(self, spec: WorkloadSpec) -> list[dict[str, Any]]:
         """Return the pods of a job; of an array's element its own."""
@@ -172,7 +172,7 @@ class KubernetesLab(Lab):
         return [pod for pod in pods if pod["metadata"]["annotations"][INDEX] == index]
 
     @contextlib.asynccontextmanager
-    async def restarted(self) -> AsyncGenerator[Insisting]:
+    async def restarted(self) -> AsyncGenerator[RetryingCluster]:
         """Open the cluster anew, as the next service does."""
         async with serving(self.around, self.clock) as cluster:  # type: ignore[arg-type]
             yield cluster
@@ -181,11 +181,11 @@ class KubernetesLab(Lab):
         """Do nothing: the API server's clock is the real one."""
 
     async def nudge(self) -> None:
-        self._plugin.look()
-        await self.cluster.insist()
+        self._plugin.sync_pods()
+        await self.cluster.retry_starts()
 
 
-def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
+def _resolved(variable: dict[str, Any], notes: dict[str, str]) -> str:
     """Return a container's variable as a kubelet resolves it."""
     if "valueFrom" not in variable:
         return str(variable["value"])
@@ -194,11 +194,11 @@ def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(around: ClusterLab, clock: RealTime) -> AsyncGenerator[Insisting]:
+async def serving(around: ClusterLab, clock: RealTime) -> AsyncGenerator[RetryingCluster]:
     """Open the cluster as a service does that starts: it knows what the API server stores."""
     rights: Path = around.plane.service_account("runai", "runai-scheduler")
     async with await Api.connect(str(rights)) as api:
-        cluster = Insisting(
+        cluster = RetryingCluster(
             api,
             namespace=around.namespace.name,
             image="example/train",

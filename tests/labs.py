@@ -93,7 +93,7 @@ class Lab:
             min_workers=fields.pop("min_workers", workers),
             **fields,
         )
-        self.made(spec, on_term)
+        self.record_on_term(spec, on_term)
         return spec
 
     def session(self, name: str = "lab-ana", **fields: Any) -> WorkloadSpec:
@@ -112,14 +112,14 @@ class Lab:
                 record = now
         return record
 
-    async def until_gone(self, workload: str) -> None:
+    async def until_deleted(self, workload: str) -> None:
         """Wait until the cluster has deleted a workload."""
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             await self.nudge()
             return workload not in {record.id for record in await self.cluster.workloads()}
 
-        await eventually_async(gone)
+        await eventually_async(is_deleted)
 
     async def started(self, *specs: WorkloadSpec, device: int = 0, share: float = 0) -> None:
         """Submit and start jobs on consecutive devices from `device` on; wait until they run."""
@@ -142,7 +142,7 @@ class Lab:
         """Return a program that the test can end."""
         raise NotImplementedError
 
-    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+    def record_on_term(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
         """Record how a job answers SIGTERM."""
 
     async def ready(self, spec: WorkloadSpec) -> None:
@@ -161,7 +161,7 @@ class Lab:
     async def nudge(self) -> None:
         """Let stopping workers end."""
 
-    async def tell(
+    async def report_status(
         self, spec: WorkloadSpec, state: str, *workers: int, gpus: int = 0, speed: float = 0
     ) -> None:
         """Let workers of an elastic job report a status; wait until their cluster has read it."""
@@ -170,22 +170,22 @@ class Lab:
             # The pid is the test's own: a process outside the worker's session gets no signal.
             status = WorkerStatus(name, 0, WorkerPhase(state), os.getpid(), 0, speed, gpus)
             await self.write(spec, status)
-            await self.until_told(spec, name, status)
+            await self.until_status_read(spec, name, status)
 
     async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         """Write a worker's status."""
         raise NotImplementedError
 
-    async def until_told(self, spec: WorkloadSpec, name: str, status: WorkerStatus) -> None:
+    async def until_status_read(self, spec: WorkloadSpec, name: str, status: WorkerStatus) -> None:
         """Wait until the cluster has read a worker's status."""
 
-        async def known() -> bool:
+        async def is_read() -> bool:
             state = (await self.cluster.workload(spec.id)).elastic
             assert state is not None
             has = state.throughput.get(status.gpus, 0.0)
             return state.phases.get(name) is status.state and bool(has) >= bool(status.gpus)
 
-        await eventually_async(known)
+        await eventually_async(is_read)
 
     async def pass_time(self, seconds: float) -> None:
         """Advance the cluster's clock by `seconds`."""
@@ -276,7 +276,7 @@ class SimulatedLab(Lab):
     def command(self, on_term: int | str | None) -> tuple[str, ...]:
         return ("train", str(on_term))
 
-    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+    def record_on_term(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
         self._on_term[spec.id] = on_term
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
@@ -325,7 +325,7 @@ class LocalLab(Lab):
                 await eventually_async(self._orders(spec, index).exists)
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
-        def given() -> bool:
+        def try_end() -> bool:
             try:
                 fd = os.open(self._orders(spec, worker), os.O_WRONLY | os.O_NONBLOCK)
             except OSError:  # no process reads yet
@@ -334,7 +334,7 @@ class LocalLab(Lab):
             os.close(fd)
             return True
 
-        await eventually_async(given)
+        await eventually_async(try_end)
 
     async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         directory = Path((await self.cluster.workload(spec.id)).checkpoint_dir).parent / "elastic"
@@ -404,7 +404,7 @@ async def local_lab(
                     await cluster.delete(record.id, by="the test")
                 for record in await cluster.workloads():
                     kill(record)
-                await asyncio.gather(*(lab.until_gone(record.id) for record in left))
+                await asyncio.gather(*(lab.until_deleted(record.id) for record in left))
 
 
 def kill(record: WorkloadRecord) -> None:

@@ -22,7 +22,7 @@ from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.snapshot import Plan
 
 MEMORY = 16_384
-LOOKS_EVERY_S = 5
+OBSERVE_EVERY_S = 5
 """The ledger counts longer stretches without observation as unknown."""
 
 Log = list[tuple[int, list[tuple[Any, ...]]]]
@@ -43,7 +43,7 @@ def lines(plan: Plan) -> list[tuple[Any, ...]]:
     ]
 
 
-async def nothing() -> None:
+async def do_nothing() -> None:
     """Do nothing."""
 
 
@@ -74,7 +74,7 @@ class Live:
         self.protection = max(project.min_runtime for project in projects)
         self.unprotected: set[int] = set()
         """The times at which the protection of a started workload ends."""
-        self.look: Callable[[], Awaitable[object]] = nothing
+        self.on_change: Callable[[], Awaitable[object]] = do_nothing
         """Called after every possible change, and every few seconds."""
 
     async def log(self) -> Log:
@@ -89,11 +89,11 @@ class Live:
             + [t for t in (due,) if t is not None]
             + list(self.unprotected)
         ):
-            while self.now + LOOKS_EVERY_S < min(times):
-                self.now += LOOKS_EVERY_S
-                await self.look()
+            while self.now + OBSERVE_EVERY_S < min(times):
+                self.now += OBSERVE_EVERY_S
+                await self.on_change()
             self.now = min(times)
-            if await self.happened() and due is None:
+            if await self.apply_due_events() and due is None:
                 due = max(self.now, last + self.every)
             while due == self.now:
                 plan = (await self.controller.cycle()).plan
@@ -101,14 +101,14 @@ class Live:
                 due, last = None, self.now
                 if self.protection and any(d.kind == "start" for d in plan.decisions):
                     self.unprotected.add(self.now + self.protection)
-                await self.look()
-                if await self.left(plan):
+                await self.on_change()
+                if await self.end_stopped(plan):
                     due = self.now
-            await self.note()
-            await self.look()
+            await self.update_ends()
+            await self.on_change()
         return log
 
-    async def happened(self) -> bool:
+    async def apply_due_events(self) -> bool:
         """End and submit the jobs that are due; return True if anything changed."""
         ended = [job for job, (_, end) in self.ends.items() if end <= self.now]
         for job in ended:
@@ -118,11 +118,11 @@ class Live:
         self.submissions = self.submissions[len(due) :]
         for spec in due:
             await self.cluster.submit([spec])
-        free = self.now in self.unprotected
+        protection_ended = self.now in self.unprotected
         self.unprotected.discard(self.now)
-        return bool(ended or due or free)
+        return bool(ended or due or protection_ended)
 
-    async def left(self, plan: Plan) -> bool:
+    async def end_stopped(self, plan: Plan) -> bool:
         """End stopped workers at once; return True if the scheduler must decide again."""
         for decision in plan.decisions:
             if decision.kind in {"stop", "move"}:
@@ -130,7 +130,7 @@ class Live:
                 self.cluster.complete(decision.workload, 143, worker=index)
         return any(d.kind in {"stop", "move", "reserve"} for d in plan.decisions)
 
-    async def note(self) -> None:
+    async def update_ends(self) -> None:
         running: dict[str, tuple[float, int]] = {}
         for record in await self.cluster.workloads():
             if record.state is WorkloadState.RUNNING:

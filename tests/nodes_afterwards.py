@@ -9,7 +9,7 @@ from real_nodes.cluster import RealCluster
 from runai.hub_service.agent.processes.pod_resources import PodResources
 
 LINES, EVENTS = 60, 80
-_ASKED = (
+_KUBECTL_COMMANDS = (
     f"-n runai logs -l app.kubernetes.io/component=service --all-containers --tail {LINES}",
     f"-n runai logs -l app.kubernetes.io/component=agent --prefix --tail {LINES}",
     "get pods --all-namespaces -o wide",
@@ -17,25 +17,27 @@ _ASKED = (
 )
 
 
-def what_is_left(cluster: RealCluster) -> str:
+def cluster_report(cluster: RealCluster) -> str:
     """Return the report as text; call it inside the cluster's network."""
-    said = [_said(cluster, *words.split()) for words in _ASKED]
-    events = _said(
+    outputs = [_kubectl_output(cluster, *words.split()) for words in _KUBECTL_COMMANDS]
+    events = _kubectl_output(
         cluster, "get", "events", "--all-namespaces", "--sort-by", ".metadata.creationTimestamp"
     )
-    said.append("\n".join(events.splitlines()[-EVENTS:]))
-    return "\n\n".join([*said, *(_books(cluster, number) for number in range(len(cluster.nodes)))])
+    outputs.append("\n".join(events.splitlines()[-EVENTS:]))
+    return "\n\n".join(
+        [*outputs, *(_kubelet_allocations(cluster, number) for number in range(len(cluster.nodes)))]
+    )
 
 
-def _said(cluster: RealCluster, *words: str) -> str:
+def _kubectl_output(cluster: RealCluster, *words: str) -> str:
     try:
-        said = cluster.plane.kubectl(*words)
+        output = cluster.plane.kubectl(*words)
     except AssertionError as wrong:
-        said = str(wrong)
-    return f"$ kubectl {' '.join(words)}\n{said}"
+        output = str(wrong)
+    return f"$ kubectl {' '.join(words)}\n{output}"
 
 
-def _books(cluster: RealCluster, number: int) -> str:
+def _kubelet_allocations(cluster: RealCluster, number: int) -> str:
     node = cluster.nodes[number]
     kubelet = PodResources(str(node.place / "lib/kubelet/pod-resources/kubelet.sock"))
     try:

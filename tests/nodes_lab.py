@@ -57,7 +57,9 @@ class NodesLab(ClusterLab):
         """Return the devices that a pod's container sees, once it runs."""
         self.runs(name)
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}/log"
-        return says(eventually(lambda: self.plane.request("GET", path), what=f"{name} says it"))
+        return printed_devices(
+            eventually(lambda: self.plane.request("GET", path), what=f"{name} says it")
+        )
 
     def running_of(self, job: str) -> list[dict[str, Any]]:
         """Wait until a Job has a running pod; return all its running pods."""
@@ -99,7 +101,7 @@ class NodesLab(ClusterLab):
         yield
         self.plane.kubectl("taint", "node", node, f"{key}-")
 
-    def told(self, name: str, word: str) -> str:
+    def event_message(self, name: str, word: str) -> str:
         """Return the message of a pod's Event with reason `word`, once there is one."""
 
         def found() -> str:
@@ -115,7 +117,7 @@ class NodesLab(ClusterLab):
 
         return eventually(found, what=f"{name} is told {word}")
 
-    def books_of(self, node: int) -> dict[str, list[str]]:
+    def kubelet_allocations(self, node: int) -> dict[str, list[str]]:
         """Return the devices of each pod, from the kubelet's own records."""
         socket = self.cluster.nodes[node].place / "lib/kubelet/pod-resources/kubelet.sock"
         kubelet = PodResources(str(socket))
@@ -138,11 +140,11 @@ class NodesLab(ClusterLab):
         pods = f"/api/v1/namespaces/{self.namespace.name}/pods"
         self.plane.request("DELETE", pods)
 
-        def gone() -> bool:
+        def is_empty() -> bool:
             # The scheduler removes the reservations of deleted pods.
             return not self.namespace.pods() and not self.reservations()
 
-        eventually(gone, within=COMES_UP_WITHIN_S, what="its pods are gone")
+        eventually(is_empty, within=COMES_UP_WITHIN_S, what="its pods are gone")
         self.plane.request("DELETE", f"/api/v1/namespaces/{self.namespace.name}")
 
 
@@ -161,7 +163,7 @@ def training(name: str, gpus: int = 1, *, project: str) -> Any:
     return _running(made, made["spec"]["template"]["spec"])
 
 
-def whole_of_others(name: str, gpus: int, **spec: Any) -> Any:
+def foreign_whole_gpu_pod(name: str, gpus: int, **spec: Any) -> Any:
     """Return a pod of whole GPUs for Kubernetes' own scheduler, unless its spec names a node."""
     made = pod(name, gpus, schedulerName="default-scheduler", **spec)
     return _running(made, made["spec"])
@@ -172,7 +174,7 @@ def on_node(node: str) -> dict[str, Any]:
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
-def says(log: str) -> str:
+def printed_devices(log: str) -> str:
     """Return the devices in a container's log."""
     (line,) = (line for line in log.splitlines() if line.startswith("sees"))
     return line.removeprefix("sees").strip()

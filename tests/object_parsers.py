@@ -59,20 +59,20 @@ METADATA = {
 T = TypeVar("T")
 
 
-def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -> Any:
+def _via_informer(parse: Callable[[Object], T | None], use: Callable[[T], object]) -> Any:
     log = logging.getLogger("runai.kubernetes")
 
     def reading(found: dict[str, Any]) -> None:
-        mirror = Informer(cast("Api", None), "/", parse, lambda: None)
+        informer = Informer(cast("Api", None), "/", parse, lambda: None)
         before = log.level
         log.setLevel(logging.CRITICAL)  # it logs each unreadable object
         try:
-            mirror.apply(found)
+            informer.apply(found)
         finally:
             log.setLevel(before)
-        kept = mirror.objects.get(key_of(found))
-        if kept is not None:
-            use(kept)
+        parsed = informer.objects.get(key_of(found))
+        if parsed is not None:
+            use(parsed)
 
     return reading
 
@@ -104,10 +104,10 @@ def _use_job(job: Job) -> None:
         str(job.spec.gpus * job.spec.workers)
 
 
-def _use_machine(machine: KubeNode) -> None:
-    obstacle(Demands(), machine.name, machine.labels, machine.taints, machine.stock)
-    assert len(inventory(machine, {}, [])) <= 10_000
-    str(machine)
+def _use_node(node: KubeNode) -> None:
+    obstacle(Demands(), node.name, node.labels, node.taints, node.stock)
+    assert len(inventory(node, {}, [])) <= 10_000
+    str(node)
 
 
 def _use_project(record: ProjectRecord) -> None:
@@ -115,13 +115,13 @@ def _use_project(record: ProjectRecord) -> None:
     str(manifest(record.spec))
 
 
-def _claimed(claim: Claim, volume: Volume, of_class: StorageClass) -> None:
+def _use_claim(claim: Claim, volume: Volume, of_class: StorageClass) -> None:
     storage = Storage(
         {f"n/{claim.name}": claim},
         {volume.name: volume},
         {claim.class_name: of_class},
     )
-    for _way in (storage.terms(claim), storage.waiting(POD), placed(POD, storage)):
+    for _result in (storage.terms(claim), storage.waiting(POD), placed(POD, storage)):
         _use_demands(placed(POD, storage).demands)
     storage.choose(claim, "gpu-0", {"zone": "a"}, ())
 
@@ -140,14 +140,14 @@ VOLUME = read_volume({"metadata": METADATA, "spec": {"storageClassName": "fast"}
 CLASS = read_class({"provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer"})
 
 READERS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "pod": _mirrored(EVERYTHING.read_pod, _use_pod),
-    "Job": _mirrored(EVERYTHING.read_job, _use_job),
-    "PyTorchJob": _mirrored(EVERYTHING.read_pytorch_job, _use_job),
-    "node": _mirrored(read_node, _use_machine),
-    "Project": _mirrored(read_project, _use_project),
-    "claim": _mirrored(read_claim, lambda claim: _claimed(claim, VOLUME, CLASS)),
-    "volume": _mirrored(read_volume, lambda volume: _claimed(CLAIM, volume, CLASS)),
-    "storage class": _mirrored(read_class, lambda found: _claimed(CLAIM, VOLUME, found)),
+    "pod": _via_informer(EVERYTHING.read_pod, _use_pod),
+    "Job": _via_informer(EVERYTHING.read_job, _use_job),
+    "PyTorchJob": _via_informer(EVERYTHING.read_pytorch_job, _use_job),
+    "node": _via_informer(read_node, _use_node),
+    "Project": _via_informer(read_project, _use_project),
+    "claim": _via_informer(read_claim, lambda claim: _use_claim(claim, VOLUME, CLASS)),
+    "volume": _via_informer(read_volume, lambda volume: _use_claim(CLAIM, volume, CLASS)),
+    "storage class": _via_informer(read_class, lambda found: _use_claim(CLAIM, VOLUME, found)),
 }
 
 

@@ -30,12 +30,12 @@ POOL = {"jupyter-runai.dev/test": "here"}
 """The label of the objects that tests may use."""
 VALUES = "RUNAI_CLUSTER_VALUES"
 """The variable that names a file with chart values, most importantly the image."""
-LEAST_GPUS = 2
+MIN_GPUS = 2
 WITHIN_S = 300
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 KIND = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/projects.jupyter-runai.dev"
 NAMESPACES = "/api/v1/namespaces"
-OF_THE_WHOLE_CLUSTER = (
+CLUSTER_SCOPED_PATHS = (
     NAMESPACES,
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -95,11 +95,11 @@ class OwnRelease:
             self.cluster.request("DELETE", path, {"propagationPolicy": "Background"})
         self._forget(PROJECTS)
 
-        def gone() -> bool:
+        def is_empty() -> bool:
             reserved = self.cluster.request("GET", f"{NAMESPACES}/{RESERVATIONS}/pods")
             return not self.work.pods() and not reserved["items"]
 
-        eventually(gone, within=WITHIN_S, what="the pods of the test are gone")
+        eventually(is_empty, within=WITHIN_S, what="the pods of the test are gone")
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -138,15 +138,15 @@ class OwnRelease:
 
     def _node(self) -> tuple[int, str]:
         """Return the node with the fewest sufficient free GPUs, as (free GPUs, name)."""
-        held: Counter[str] = Counter()
+        allocated: Counter[str] = Counter()
         for found in self.cluster.request("GET", "/api/v1/pods")["items"]:
             pod = read_pod(found)
-            held[pod.node] += 0 if pod.is_finished else pod.gpus
+            allocated[pod.node] += 0 if pod.is_finished else pod.gpus
         nodes = map(read_node, self.cluster.request("GET", "/api/v1/nodes")["items"])
-        free = [(n.gpus - held[n.name], n.name) for n in nodes if n.is_open and not n.taints]
-        enough = [each for each in free if each[0] >= LEAST_GPUS]
+        free = [(n.gpus - allocated[n.name], n.name) for n in nodes if n.is_open and not n.taints]
+        enough = [each for each in free if each[0] >= MIN_GPUS]
         if not enough:
-            raise RuntimeError(f"no node has {LEAST_GPUS} free GPUs and no taint")
+            raise RuntimeError(f"no node has {MIN_GPUS} free GPUs and no taint")
         return min(enough)
 
     def _label(self, value: str | None) -> None:
@@ -165,7 +165,7 @@ class OwnRelease:
     def _names(self) -> set[str]:
         """Return the names of the cluster-scoped objects."""
         names = set()
-        for path in OF_THE_WHOLE_CLUSTER:
+        for path in CLUSTER_SCOPED_PATHS:
             found = self._quietly(partial(self.cluster.request, "GET", path))
             names |= {
                 f"{path.rpartition('/')[2]}/{each['metadata']['name']}"

@@ -97,9 +97,9 @@ def _message(model: Any) -> Callable[[bytes], object]:
             return model.model_validate(_json(content))
         except ValidationError as wrong:
             # The error must become a sentence that can be shown and encoded.
-            told = invalid_request([dict(error) for error in wrong.errors()])
-            told.message.encode()
-            raise told from None
+            refusal = invalid_request([dict(error) for error in wrong.errors()])
+            refusal.message.encode()
+            raise refusal from None
 
     return reading
 
@@ -131,21 +131,23 @@ def _form(content: bytes) -> object:
     for line in _text(content).split("\n"):
         name, _, value = line.partition("=")
         fields.setdefault(name, []).append(value)
-    return _asked_for(SessionRequest.parse(options_of(fields)), server=fields.get("project", [""]))
+    return _use_session_request(
+        SessionRequest.parse(options_of(fields)), server=fields.get("project", [""])
+    )
 
 
 def _options(content: bytes) -> object:
     found = _json(content)
     if not isinstance(found, dict):
         return None
-    return _asked_for(SessionRequest.parse(found), server=list(found.values()))
+    return _use_session_request(SessionRequest.parse(found), server=list(found.values()))
 
 
-def _asked_for(request: SessionRequest, server: list[Any]) -> object:
+def _use_session_request(request: SessionRequest, server: list[Any]) -> object:
     """Return the spawners' reading of it, and the request saved for the next start."""
-    kept = SessionRequest.parse(request.options())
+    saved = SessionRequest.parse(request.options())
     submission = request.submission(owner="ana", server=str(server[0]) if server else "")
-    return request.amount.in_words(), kept, submission
+    return request.amount.in_words(), saved, submission
 
 
 def _magic(content: bytes) -> object:
@@ -228,7 +230,7 @@ def _backup(content: bytes) -> object:
     return read_manifest(FOLDER)
 
 
-def _kept(content: bytes) -> object:
+def _elastic_state(content: bytes) -> object:
     """Parse the elastic state in a Job's annotation, which any writer of Jobs may change."""
     return read_elastic({ELASTIC: content.decode(errors="replace")})
 
@@ -379,7 +381,7 @@ PARSERS = {
     "progress": Parser(read_progress, (), (b'{"metrics": {"loss": 0.5}, "parameters": {}}',)),
     "form": Parser(_form, (RunaiError,), (b"project=vision\ngpus=0.5", b"project=nlp\ngpus=4 GiB")),
     "options of a server": Parser(_options, (RunaiError,), (b'{"project": "a", "gpus": 0.5}',)),
-    "elastic job": Parser(_kept, (), (
+    "elastic job": Parser(_elastic_state, (), (
         b'{"target": null, "losses": {"a-0": 1}, "throughput": {"1": 2.5}, "steps": 3}',
     )),
     "type of GPU": Parser(_type, (RunaiError,), (b"a100", b"nvidia l4")),

@@ -36,7 +36,7 @@ class RestartedServer:
     def stop(self) -> None:
         """Stop the server at once, in good order."""
         psutil.Process(self.pid()).send_signal(signal.SIGINT)
-        self._gone()
+        self._wait_for_exit()
         eventually(lambda: not (self.folder / "data" / "postmaster.pid").exists(), within=60)
 
     def kill(self) -> None:
@@ -49,7 +49,7 @@ class RestartedServer:
                 victim.kill()
         # Unreaped, a child of ours would be a zombie, which the next server takes for a live one.
         main.wait(60)
-        self._gone()
+        self._wait_for_exit()
         eventually(lambda: not any(_lives(victim) for victim in victims), within=60)
 
     def start(self) -> None:
@@ -57,16 +57,16 @@ class RestartedServer:
 
         If it exits at once, retry: the killed server may hold its shared memory a moment longer.
         """
-        self._begin()
+        self._launch()
 
         def is_there() -> bool:
             if self.running is None or self.running.poll() is not None:
-                self._begin()
+                self._launch()
             return self.answers()
 
         eventually(is_there, within=60)
 
-    def _begin(self) -> None:
+    def _launch(self) -> None:
         account = pwd.getpwnam(ACCOUNT) if os.geteuid() == 0 else None
         self.running = subprocess.Popen(
             self.command,
@@ -85,7 +85,7 @@ class RestartedServer:
             return False
         return True
 
-    def _gone(self) -> None:
+    def _wait_for_exit(self) -> None:
         if self.running is not None:
             self.running.wait(60)
         eventually(lambda: not self.answers(), within=60)

@@ -23,9 +23,9 @@ def messages(fields: Mapping[str, Sequence[tuple[str, int, str, str]]]) -> dict[
     """Return a class for each message, by name."""
     package = f"test{next(_NUMBERS)}"
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto3")
-    for name, drawn in fields.items():
+    for name, definitions in fields.items():
         message = file.message_type.add(name=name)
-        for field, number, kind, label in drawn:
+        for field, number, kind, label in definitions:
             made = message.field.add(name=field, number=number)
             made.label = made.LABEL_REPEATED if label else made.LABEL_OPTIONAL
             if kind in _SCALARS:

@@ -171,7 +171,7 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
-def ask(
+def send_request(
     connection: socket.socket, target: str, *headers: str, method: str = "GET", body: bytes = b""
 ) -> Answer:
     """Send one request, then close the connection."""

@@ -24,7 +24,7 @@ class ReportServer(ThreadingHTTPServer):
         """The next answer; None: the allocations."""
         self.hangs_up = False
         self.reports: list[AgentReport] = []
-        self.asked: set[tuple[str, str]] = set()
+        self.requested: set[tuple[str, str]] = set()
         """Requested paths, each with its authorization header."""
         self.request_ids: list[str] = []
         self.clients: set[int] = set()
@@ -47,18 +47,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.asked.add((self.path, self.headers["Authorization"]))
+        self.server.requested.add((self.path, self.headers["Authorization"]))
         self.server.request_ids.append(self.headers["X-Request-ID"])
         self.server.clients.add(self.client_address[1])
         self.server.reports.append(AgentReport.model_validate_json(body))
         self.server.answers.wait()
-        told = self.server.reply
-        if told is None:
-            told = AgentReply(allocations=self.server.allocations).model_dump_json()
+        content = self.server.reply
+        if content is None:
+            content = AgentReply(allocations=self.server.allocations).model_dump_json()
         self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(told.encode())))
+        self.send_header("Content-Length", str(len(content.encode())))
         self.end_headers()
-        self.wfile.write(told.encode())
+        self.wfile.write(content.encode())
         # Without a `Connection: close` header, as a server closes a connection that idled too long.
         self.close_connection = self.server.hangs_up
 

@@ -33,19 +33,19 @@ class Acknowledged:
         return len(self.submitted), len(self.suspended), len(self.deleted), len(self.quotas)
 
     @property
-    def kept(self) -> set[str]:
+    def remaining(self) -> set[str]:
         """Return the workloads that were submitted, and not deleted."""
         return set(self.submitted) - set(self.deleted)
 
-    def wrong(self, states: dict[str, str]) -> list[str]:
+    def contradictions(self, states: dict[str, str]) -> list[str]:
         """Return the contradictions between workloads' states and the acknowledgements."""
         runs = {"queued", "starting", "running"}
-        expected = dict.fromkeys(self.kept, runs)
+        expected = dict.fromkeys(self.remaining, runs)
         expected |= {name: {"suspended", "stopping"} for name in self.suspended}
         return [
             *(f"{one.message} was an answer" for one in self.failed),
-            *(f"{name} is there though it is not" for name in states.keys() - self.kept),
-            *(f"{name} is lost" for name in self.kept - states.keys()),
+            *(f"{name} is there though it is not" for name in states.keys() - self.remaining),
+            *(f"{name} is lost" for name in self.remaining - states.keys()),
             *(f"{n} is {s}" for n, s in states.items() if s not in expected.get(n, {s})),
             *(f"{n} was given {k} times" for n, k in Counter(self.submitted).items() if k > 1),
         ]
@@ -55,63 +55,63 @@ Act = Callable[[Client, Acknowledged, int], None]
 """An action that a client repeats; the integer counts its calls from 1."""
 
 
-def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
+def submit(client: Client, acknowledged: Acknowledged, name: str | None = None) -> str:
     # Without a name: only the idempotency key distinguishes a retry from another submission.
     request = SubmitRequest(
         name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
     )
     (workload,) = client.submit(request).workloads
-    told.submitted.append(workload.id)
+    acknowledged.submitted.append(workload.id)
     return workload.id
 
 
-def submits(client: Client, told: Acknowledged, _number: int) -> None:
+def submits(client: Client, acknowledged: Acknowledged, _number: int) -> None:
     """Submit a workload."""
-    submit(client, told)
+    submit(client, acknowledged)
 
 
-def suspends(client: Client, told: Acknowledged, _number: int) -> None:
+def suspends(client: Client, acknowledged: Acknowledged, _number: int) -> None:
     """Submit a workload, and suspend it."""
-    workload = submit(client, told)
+    workload = submit(client, acknowledged)
     client.suspend(workload)
-    told.suspended.append(workload)
+    acknowledged.suspended.append(workload)
 
 
-def deletes(client: Client, told: Acknowledged, number: int) -> None:
+def deletes(client: Client, acknowledged: Acknowledged, number: int) -> None:
     """Submit a workload, and delete it."""
-    workload = submit(client, told, f"gone-{number}")
+    workload = submit(client, acknowledged, f"gone-{number}")
     with suppress(NotFound):  # the first answer was lost; the retry confirms the deletion
         client.delete(workload)
-    told.deleted.append(workload)
+    acknowledged.deleted.append(workload)
 
 
-def changes(client: Client, told: Acknowledged, number: int) -> None:
+def changes(client: Client, acknowledged: Acknowledged, number: int) -> None:
     """Change a project's quota."""
     client.put_project("side", ProjectPut(quota=number))
-    told.quotas.append(number)
+    acknowledged.quotas.append(number)
 
 
 @contextmanager
-def going_on(url: str, acts: Sequence[tuple[Act, str]]) -> Iterator[Acknowledged]:
+def running_clients(url: str, acts: Sequence[tuple[Act, str]]) -> Iterator[Acknowledged]:
     """Repeat each act with a client of its own, in a thread; all have ended at the exit."""
-    told, enough = Acknowledged(), threading.Event()
+    acknowledged, enough = Acknowledged(), threading.Event()
 
-    def again_and_again(act: Act, token: str) -> None:
+    def repeat_act(act: Act, token: str) -> None:
         with Client(url, token, patience_s=120) as client:
             for number in itertools.count(1):
                 try:
-                    act(client, told, number)
+                    act(client, acknowledged, number)
                 except RunaiError as error:
-                    told.failed.append(error)
+                    acknowledged.failed.append(error)
                 if enough.is_set():
                     return
 
-    people = [threading.Thread(target=again_and_again, args=each) for each in acts]
-    for person in people:
-        person.start()
+    threads = [threading.Thread(target=repeat_act, args=each) for each in acts]
+    for thread in threads:
+        thread.start()
     try:
-        yield told
+        yield acknowledged
     finally:
         enough.set()
-        for person in people:
-            person.join()
+        for thread in threads:
+            thread.join()

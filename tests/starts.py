@@ -31,26 +31,26 @@ class Start:
         """The PATH of the start; its last folder marks every process that inherits it."""
 
     def __call__(
-        self, *command: str, environment: dict[str, str] | None = None, **told: Any
+        self, *command: str, environment: dict[str, str] | None = None, **overrides: Any
     ) -> Start:
         """Start a command and return when it runs, or could not start."""
-        everything: dict[str, Any] = {"workdir": "/tmp", "grace_seconds": 30} | told
+        instructions: dict[str, Any] = {"workdir": "/tmp", "grace_seconds": 30} | overrides
         environment = {"PATH": self.search_path, **(environment or {})}
-        self.pid, status = self.attempt.launch(Instructions(command, **everything), environment)
+        self.pid, status = self.attempt.launch(Instructions(command, **instructions), environment)
         os.read(status, 1)
         os.close(status)
         return self
 
-    def python(self, program: str, **told: Any) -> Start:
+    def python(self, program: str, **overrides: Any) -> Start:
         """Start a Python program, and wait until it has printed "ready"."""
-        self(sys.executable, "-I", "-S", "-u", "-c", program, **told)
+        self(sys.executable, "-I", "-S", "-u", "-c", program, **overrides)
         return self
 
     @property
     def supervisor(self) -> psutil.Process:
         """Return the supervisor itself; `pid` is its parent, the witness."""
-        told = json.loads((self.path / "supervisor.json").read_text())
-        return psutil.Process(told["pid"])
+        supervisor_info = json.loads((self.path / "supervisor.json").read_text())
+        return psutil.Process(supervisor_info["pid"])
 
     @property
     def worker(self) -> psutil.Process:

@@ -1,7 +1,7 @@
 """Hypothesis strategies: small clusters, project trees and workloads in every state.
 
 `snapshots()` draws possible states of a cluster: running workloads fit on their devices, gangs run
-whole, limits and build quotas hold. Random worlds come from running random plans of our own and
+whole, limits and build quotas hold. Random snapshots come from running random plans of our own and
 of a careless placer that puts jobs wherever there is room.
 """
 
@@ -54,9 +54,9 @@ def projects(draw: st.DrawFn) -> tuple[Project, ...]:
     """Draw two to four projects, sometimes with a parent."""
     names = ["a", "b", "c", "d"][: draw(st.integers(2, 4))]
     has_parent = draw(st.booleans())
-    drawn = []
+    tree = []
     if has_parent:
-        drawn.append(
+        tree.append(
             Project(
                 name="p",
                 quota=MilliGpu(draw(QUOTAS)) if draw(st.booleans()) else Project(name="").quota,
@@ -67,7 +67,7 @@ def projects(draw: st.DrawFn) -> tuple[Project, ...]:
         )
     for name in names:
         quota = draw(QUOTAS)
-        drawn.append(
+        tree.append(
             Project(
                 name=name,
                 parent="p" if has_parent and draw(st.booleans()) else None,
@@ -83,7 +83,7 @@ def projects(draw: st.DrawFn) -> tuple[Project, ...]:
                 never_lent=MilliGpu(draw(st.sampled_from([0, 0, 0, 0, 1000]))),
             )
         )
-    return tuple(drawn)
+    return tuple(tree)
 
 
 @st.composite
@@ -133,7 +133,7 @@ def workloads(draw: st.DrawFn, index: int, owners: list[str]) -> Workload:
 
 @st.composite
 def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
-    """Draw a world in which nothing runs yet."""
+    """Draw a snapshot in which nothing runs yet."""
     owned = draw(projects())
     owners = [project.name for project in owned]
     count = draw(st.integers(1, most))
@@ -154,22 +154,22 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 
 @st.composite
 def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
-    """Draw a world in which some workloads already run, wherever there was room."""
-    world = draw(pending(most=most))
-    room = CarelessRoom(world)
+    """Draw a snapshot in which some workloads already run, wherever there was room."""
+    snapshot = draw(pending(most=most))
+    placer = CarelessPlacer(snapshot)
     placed = []
-    for workload in world.workloads:
+    for workload in snapshot.workloads:
         if draw(st.booleans()):
-            placed.append(room.run(workload, since=draw(st.sampled_from([900, 980]))))
+            placed.append(placer.run(workload, since=draw(st.sampled_from([900, 980]))))
         else:
             placed.append(workload)
-    return replace(world, workloads=tuple(placed))
+    return replace(snapshot, workloads=tuple(placed))
 
 
 @st.composite
 def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
-    """Draw a world whose admins lower quotas and limits, or remove a user, while work runs."""
-    world = draw(snapshots(most=most))
+    """Draw a snapshot whose admins lower quotas and limits, or remove a user, while work runs."""
+    snapshot = draw(snapshots(most=most))
 
     def lowered(project: Project) -> Project:
         number = MilliGpu(draw(st.sampled_from([0, 500, 1000])))
@@ -181,14 +181,14 @@ def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
             former_members=draw(st.sampled_from([(), (), ("ana",), ("bo", "cy")])),
         )
 
-    return replace(world, projects=tuple(lowered(project) for project in world.projects))
+    return replace(snapshot, projects=tuple(lowered(project) for project in snapshot.projects))
 
 
 @st.composite
 def impossible(draw: st.DrawFn) -> Snapshot:
-    """Draw a world that no cluster should be in: overbooked, half reserved, partly unknown."""
-    world = draw(pending(most=6))
-    names = [*(node.name for node in world.nodes), "gone"]
+    """Draw a snapshot that no cluster should be in: overbooked, half reserved, partly unknown."""
+    snapshot = draw(pending(most=6))
+    names = [*(node.name for node in snapshot.nodes), "gone"]
 
     def anywhere(worker: Worker) -> Worker:
         return replace(
@@ -206,32 +206,32 @@ def impossible(draw: st.DrawFn) -> Snapshot:
             below_min_since=draw(st.sampled_from([None, 0, 990])),
             workers=tuple(anywhere(worker) for worker in workload.workers),
         )
-        for workload in world.workloads
+        for workload in snapshot.workloads
     )
-    closed = tuple(replace(node, schedulable=draw(st.booleans())) for node in world.nodes)
+    closed = tuple(replace(node, schedulable=draw(st.booleans())) for node in snapshot.nodes)
     owned = tuple(
         replace(project, parent=draw(st.sampled_from([project.parent, "a", "nobody"])))
-        for project in world.projects
+        for project in snapshot.projects
     )
-    return replace(world, nodes=closed, projects=owned, workloads=workloads)
+    return replace(snapshot, nodes=closed, projects=owned, workloads=workloads)
 
 
-class CarelessRoom:
+class CarelessPlacer:
     """A placer on the first devices with room; it respects only caps."""
 
-    def __init__(self, world: Snapshot) -> None:
-        self.nodes = {node.name: node for node in world.nodes}
-        self.milli = {(n.name, d): 1000 for n in world.nodes for d in range(n.devices)}
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.nodes = {node.name: node for node in snapshot.nodes}
+        self.milli = {(n.name, d): 1000 for n in snapshot.nodes for d in range(n.devices)}
         self.mib = {place: int(MEMORY) for place in self.milli}
-        self.cpu = {n.name: n.cpu_milli or 0 for n in world.nodes}
-        self.projects = {p.name: p for p in world.projects}
-        self.held = dict.fromkeys(self.projects, 0)
+        self.cpu = {n.name: n.cpu_milli or 0 for n in snapshot.nodes}
+        self.projects = {p.name: p for p in snapshot.projects}
+        self.allocated = dict.fromkeys(self.projects, 0)
         self.built = dict.fromkeys(self.projects, 0)
 
     def run(self, workload: Workload, *, since: int) -> Workload:
         needed = workload.minimum
         saved = (self.milli.copy(), self.mib.copy())
-        saved_sums = (self.cpu.copy(), self.held.copy(), self.built.copy())
+        saved_sums = (self.cpu.copy(), self.allocated.copy(), self.built.copy())
         workers: list[Worker] = []
         for worker in workload.workers:
             place = self._place(worker, workload) if len(workers) < needed else None
@@ -248,13 +248,19 @@ class CarelessRoom:
             )
         if len(workers) < needed:
             self.milli, self.mib = saved
-            self.cpu, self.held, self.built = saved_sums
+            self.cpu, self.allocated, self.built = saved_sums
             return workload
         return replace(workload, workers=(*workers, *workload.workers[len(workers) :]))
 
     def _place(self, worker: Worker, workload: Workload) -> tuple[str, tuple[int, ...]] | None:
         whole = worker.gpus > 1000
-        count = worker.gpus // 1000 if whole else worker.devices_wanted if self._asks(worker) else 0
+        count = (
+            worker.gpus // 1000
+            if whole
+            else worker.devices_wanted
+            if self._requests_devices(worker)
+            else 0
+        )
         milli = 1000 if whole else int(worker.gpus)
         mib = worker.gpu_memory_mib or milli * MEMORY // 1000
         quota = count * (milli or -(-1000 * mib // MEMORY))
@@ -278,7 +284,7 @@ class CarelessRoom:
         return None
 
     @staticmethod
-    def _asks(worker: Worker) -> bool:
+    def _requests_devices(worker: Worker) -> bool:
         return bool(worker.gpus or worker.gpu_memory_mib)
 
     def _path(self, workload: Workload) -> list[Project]:
@@ -287,7 +293,7 @@ class CarelessRoom:
 
     def _may(self, workload: Workload, quota: int) -> bool:
         for project in self._path(workload):
-            if project.limit is not None and self.held[project.name] + quota > project.limit:
+            if project.limit is not None and self.allocated[project.name] + quota > project.limit:
                 return False
             cap = self._build_cap(project)
             if not workload.is_preemptible and self.built[project.name] + quota > cap:
@@ -308,6 +314,6 @@ class CarelessRoom:
 
     def _book(self, workload: Workload, quota: int) -> None:
         for project in self._path(workload):
-            self.held[project.name] += quota
+            self.allocated[project.name] += quota
             if not workload.is_preemptible:
                 self.built[project.name] += quota

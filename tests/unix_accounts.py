@@ -43,12 +43,12 @@ class Accounts:
 
     folder: Path
 
-    def answer(self, user: str, told: Any) -> None:
+    def answer(self, user: str, reply: Any) -> None:
         """Let the directory give this answer from now on; "silence": none."""
         path = self.folder / "answers.json"
         answers = json.loads(path.read_text()) if path.exists() else {}
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(answers | {user: told}))
+        new.write_text(json.dumps(answers | {user: reply}))
         new.replace(path)
 
     def state(self, user: str, code: int, text: str = "", nologin: str = "") -> None:

@@ -136,7 +136,9 @@ class Hub:
             reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
             return str(reply.json().get("token", ""))
 
-    def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
+    def call_service(
+        self, token: str, path: str, method: str = "GET", **request: Any
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
             return http.request(method, f"{ROOT}{path}", **request)

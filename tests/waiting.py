@@ -57,5 +57,5 @@ async def eventually_async(
 
 
 def _too_late(condition: object, within: float, what: str, outcome: object) -> str:
-    wanted = what or getattr(condition, "__qualname__", repr(condition))
-    return f"not within {within:g} s: {wanted}; last: {outcome!r}"
+    description = what or getattr(condition, "__qualname__", repr(condition))
+    return f"not within {within:g} s: {description}; last: {outcome!r}"

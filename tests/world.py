@@ -30,7 +30,7 @@ from runai.hub_service.scheduler import (
 )
 
 
-class Held(NamedTuple):
+class Placement(NamedTuple):
     """A worker at a place."""
 
     worker: Worker
@@ -72,7 +72,7 @@ class Usage:
     memory: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-class World:
+class PlanEffects:
     """A snapshot, a plan, and every worker's place before and after."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -91,65 +91,77 @@ class World:
             for worker in workload.workers:
                 yield workload, worker
 
-    def _old(self, worker: Worker) -> Held:
+    def _placement_before(self, worker: Worker) -> Placement:
         assert worker.node is not None
-        return Held(worker, worker.node, worker.devices)
+        return Placement(worker, worker.node, worker.devices)
 
-    def _new(self, worker: Worker) -> Held | None:
+    def _planned_placement(self, worker: Worker) -> Placement | None:
         decision = self.new.get(worker.name)
         if decision is None:
             return None
-        return Held(worker, decision.node, tuple(share.device for share in decision.devices))
+        return Placement(worker, decision.node, tuple(share.device for share in decision.devices))
 
     def put_back(self, usage: Usage, worker: Worker) -> None:
         """Book a worker that loses its place where it was."""
-        kept, old = self.keeps(worker), self._old(worker)
-        if kept is not None:
-            add(usage, kept, self.nodes[kept.node], -1)
-        add(usage, old, self.nodes[old.node])
+        after, before = self.placement_after(worker), self._placement_before(worker)
+        if after is not None:
+            add(usage, after, self.nodes[after.node], -1)
+        add(usage, before, self.nodes[before.node])
 
-    def keeps(self, worker: Worker) -> Held | None:
+    def placement_after(self, worker: Worker) -> Placement | None:
         """Return a worker's place after the plan, None without one."""
-        new = self._new(worker)
+        new = self._planned_placement(worker)
         if new is not None:
             return new
         stays = worker.state is WorkerState.RUNNING and worker.name not in self.stops
         waits = worker.state is WorkerState.RESERVED and worker.name not in self.unreserved
-        return self._old(worker) if stays or waits else None
+        return self._placement_before(worker) if stays or waits else None
 
-    def occupies(self, worker: Worker) -> Held | None:
+    def occupies(self, worker: Worker) -> Placement | None:
         """Return the devices that a worker occupies now, or starts on now."""
         if worker.state in {WorkerState.RUNNING, WorkerState.STOPPING}:
-            return self._old(worker)
-        return self._new(worker) if isinstance(self.new.get(worker.name), Start) else None
+            return self._placement_before(worker)
+        return (
+            self._planned_placement(worker)
+            if isinstance(self.new.get(worker.name), Start)
+            else None
+        )
 
     def before(self) -> Usage:
-        """Sum the snapshot's bookings, leaving workers included."""
-        there = [self._old(w) for _, w in self.workers() if w.state is not WorkerState.PENDING]
+        """Sum the snapshot's bookings, stopping workers included."""
+        there = [
+            self._placement_before(w)
+            for _, w in self.workers()
+            if w.state is not WorkerState.PENDING
+        ]
         return self._usage(there)
 
     def later(self) -> Usage:
-        """Sum the bookings after every stopped worker has gone."""
-        return self._usage([held for _, w in self.workers() if (held := self.keeps(w))])
+        """Sum the bookings after every stopped worker has exited."""
+        return self._usage(
+            [placement for _, w in self.workers() if (placement := self.placement_after(w))]
+        )
 
     def now(self) -> Usage:
         """Sum the present usage, with the workers that start now."""
-        return self._usage([held for _, w in self.workers() if (held := self.occupies(w))])
+        return self._usage(
+            [placement for _, w in self.workers() if (placement := self.occupies(w))]
+        )
 
     def now_and_reserved(self) -> Usage:
         """Sum the present usage and the reservations: no other worker can start there."""
-        everybody = [held for _, w in self.workers() if (held := self.occupies(w))]
+        placements = [placement for _, w in self.workers() if (placement := self.occupies(w))]
         for _, worker in self.workers():
-            kept, occupied = self.keeps(worker), self.occupies(worker)
-            if kept is not None and kept != occupied:
-                everybody.append(kept)
-        return self._usage(everybody)
+            after, occupied = self.placement_after(worker), self.occupies(worker)
+            if after is not None and after != occupied:
+                placements.append(after)
+        return self._usage(placements)
 
-    def _usage(self, everybody: list[Held]) -> Usage:
+    def _usage(self, placements: list[Placement]) -> Usage:
         usage = Usage()
-        for held in everybody:
-            if held.node in self.nodes:
-                add(usage, held, self.nodes[held.node])
+        for placement in placements:
+            if placement.node in self.nodes:
+                add(usage, placement, self.nodes[placement.node])
         return usage
 
     def path(self, project: str) -> list[Project]:
@@ -176,7 +188,7 @@ class World:
         """Return a worker's charge to quotas on its most expensive node."""
         return max(quota_of(worker, node) for node in self.nodes.values())
 
-    def may_reclaim(self, claimant: Workload, victim: Workload, held: dict[str, int]) -> bool:
+    def may_reclaim(self, claimant: Workload, victim: Workload, allocated: dict[str, int]) -> bool:
         """Return True if R2 lets a claimant within its quota evict this victim alone."""
         theirs = self.path(victim.project)
         mine = self.path(claimant.project)
@@ -191,57 +203,60 @@ class World:
             return False
         above = {p.name for p in mine}
         judged = next(p for p in theirs if p.parent is None or p.parent in above)
-        return held[judged.name] > self.quota(judged)
+        return allocated[judged.name] > self.quota(judged)
 
-    def held_before(self, *, fixed_only: bool = False) -> dict[str, int]:
+    def allocated_before(self, *, fixed_only: bool = False) -> dict[str, int]:
         """Sum each project's running and reserved allocation in the snapshot."""
         states = {WorkerState.RUNNING, WorkerState.RESERVED}
-        return self._held(
-            [(w, self._old(k)) for w, k in self.workers() if k.state in states],
+        return self._allocated(
+            [(w, self._placement_before(k)) for w, k in self.workers() if k.state in states],
             fixed_only=fixed_only,
         )
 
-    def held_after(self, *, fixed_only: bool = False) -> dict[str, int]:
+    def allocated_after(self, *, fixed_only: bool = False) -> dict[str, int]:
         """Sum each project's allocation after the plan."""
-        return self._held(
-            [(w, held) for w, k in self.workers() if (held := self.keeps(k))], fixed_only=fixed_only
+        return self._allocated(
+            [(w, placement) for w, k in self.workers() if (placement := self.placement_after(k))],
+            fixed_only=fixed_only,
         )
 
-    def held_at_once(self, *, by_plan: bool) -> dict[str, int]:
+    def allocated_at_once(self, *, by_plan: bool) -> dict[str, int]:
         """Sum the allocations that each project's workers occupy, stopping ones included.
 
         `by_plan` adds the workers that the plan starts.
         """
         there = {WorkerState.RUNNING, WorkerState.STOPPING}
-        return self._held(
+        return self._allocated(
             [
-                (w, held)
+                (w, placement)
                 for w, k in self.workers()
-                if (by_plan or k.state in there) and (held := self.occupies(k))
+                if (by_plan or k.state in there) and (placement := self.occupies(k))
             ],
             fixed_only=False,
         )
 
-    def _held(self, everybody: list[tuple[Workload, Held]], *, fixed_only: bool) -> dict[str, int]:
+    def _allocated(
+        self, placements: list[tuple[Workload, Placement]], *, fixed_only: bool
+    ) -> dict[str, int]:
         sums = dict.fromkeys(self.projects, 0)
-        for workload, held in everybody:
+        for workload, placement in placements:
             if not (fixed_only and workload.is_preemptible):
                 for project in self.path(workload.project):
-                    sums[project.name] += quota_of(held.worker, self.nodes[held.node])
+                    sums[project.name] += quota_of(placement.worker, self.nodes[placement.node])
         return sums
 
     def active_after(self, workload: Workload) -> int:
         """Count the active workers of a workload after the plan."""
-        return sum(1 for worker in workload.workers if self.keeps(worker))
+        return sum(1 for worker in workload.workers if self.placement_after(worker))
 
 
-def add(usage: Usage, held: Held, node: Node, sign: int = 1) -> None:
+def add(usage: Usage, placement: Placement, node: Node, sign: int = 1) -> None:
     """Book a worker, or with sign -1 take it off."""
-    for device in {*held.devices}:  # an invalid world names one twice
-        usage.milli[held.node, device] += sign * device_milli(held.worker)
-        usage.mib[held.node, device] += sign * device_mib(held.worker, node)
-    usage.cpu[held.node] += sign * held.worker.cpu_milli
-    usage.memory[held.node] += sign * held.worker.memory_mib
+    for device in {*placement.devices}:  # an invalid snapshot names one twice
+        usage.milli[placement.node, device] += sign * device_milli(placement.worker)
+        usage.mib[placement.node, device] += sign * device_mib(placement.worker, node)
+    usage.cpu[placement.node] += sign * placement.worker.cpu_milli
+    usage.memory[placement.node] += sign * placement.worker.memory_mib
 
 
 def overbooked(usage: Usage, nodes: dict[str, Node]) -> list[str]:
@@ -273,34 +288,34 @@ def fits_somewhere(workers: list[Worker], usage: Usage, nodes: dict[str, Node]) 
             continue
         fitting = []
         for device in range(node.devices):
-            held = Held(worker, node.name, (device,))
+            placement = Placement(worker, node.name, (device,))
             if (
                 usage.milli[node.name, device] + device_milli(worker) <= 1000
                 and usage.mib[node.name, device] + device_mib(worker, node)
                 <= node.device_memory_mib
             ):
                 fitting.append(device)
-        wanted = device_count(worker)
+        needed = device_count(worker)
         has_base = (
             node.cpu_milli is None or usage.cpu[node.name] + worker.cpu_milli <= node.cpu_milli
         ) and (
             node.memory_mib is None
             or usage.memory[node.name] + worker.memory_mib <= node.memory_mib
         )
-        if len(fitting) < wanted or not has_base:
+        if len(fitting) < needed or not has_base:
             continue
-        held = Held(worker, node.name, tuple(fitting[:wanted]))
-        add(usage, held, node)
+        placement = Placement(worker, node.name, tuple(fitting[:needed]))
+        add(usage, placement, node)
         found = fits_somewhere(rest, usage, nodes)
-        add(usage, held, node, -1)
+        add(usage, placement, node, -1)
         if found:
             return True
     return False
 
 
-def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
+def decide_and_note(snapshot: Snapshot) -> tuple[Plan, PlanEffects]:
     """Decide on a snapshot, noting each decision for the report of a failing example."""
     plan = decide(snapshot)
     for decision in plan.decisions:
         note(str(decision))
-    return plan, World(snapshot, plan)
+    return plan, PlanEffects(snapshot, plan)

@@ -43,26 +43,26 @@ def application(users: int) -> web.Application:
     }
     tokens = {token_of(name): name for name in people}
 
-    async def whose(request: web.Request) -> web.Response:
+    async def token_owner(request: web.Request) -> web.Response:
         token = request.headers.get("Authorization", "").partition(" ")[2]
         if token not in tokens:
             return web.json_response({"status": 403}, status=403)
         return web.json_response(people[tokens[token]] | {"scopes": SCOPES})
 
-    async def one(request: web.Request) -> web.Response:
+    async def user_by_name(request: web.Request) -> web.Response:
         found = people.get(request.match_info["name"])
         return web.json_response(found or {}, status=200 if found else 404)
 
-    async def all_of_them(request: web.Request) -> web.Response:
+    async def page_of_users(request: web.Request) -> web.Response:
         first, many = (int(request.query[word]) for word in ("offset", "limit"))
         return web.json_response(list(people.values())[first : first + many])
 
     app = web.Application()
     app.add_routes(
         [
-            web.get("/hub/api/user", whose),
-            web.get("/hub/api/users/{name}", one),
-            web.get("/hub/api/users", all_of_them),
+            web.get("/hub/api/user", token_owner),
+            web.get("/hub/api/users/{name}", user_by_name),
+            web.get("/hub/api/users", page_of_users),
         ]
     )
     return app

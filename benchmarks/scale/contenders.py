@@ -49,10 +49,10 @@ def decided(place: Path) -> list[tuple[float, dict[str, int]]]:
     plans = []
     began = time.time() - time.monotonic()
     for line in (place / "log").read_text().rpartition("\n")[0].splitlines():
-        said = json.loads(line) if line.startswith("{") else {}
-        if said.get("logger") == "runai.controller" and " decided in " in said["message"]:
-            at = datetime.fromisoformat(said["time"]).timestamp() - began
-            kinds = re.findall(r"(\d+) (\w+)", said["message"].partition(": ")[2])
+        log_entry = json.loads(line) if line.startswith("{") else {}
+        if log_entry.get("logger") == "runai.controller" and " decided in " in log_entry["message"]:
+            at = datetime.fromisoformat(log_entry["time"]).timestamp() - began
+            kinds = re.findall(r"(\d+) (\w+)", log_entry["message"].partition(": ")[2])
             plans.append((at, {kind: int(number) for number, kind in kinds}))
     return plans
 
@@ -60,8 +60,8 @@ def decided(place: Path) -> list[tuple[float, dict[str, int]]]:
 def requests(plane: ControlPlane, name: str) -> int:
     """Return the number of a scheduler's requests at the API server, including watches."""
     metrics = plane.request("GET", "/metrics")
-    counted = rf'apiserver_flowcontrol_dispatched_requests_total\{{flow_schema="{name}".*\}} (\S+)'
-    return int(sum(float(value) for value in re.findall(counted, metrics)))
+    pattern = rf'apiserver_flowcontrol_dispatched_requests_total\{{flow_schema="{name}".*\}} (\S+)'
+    return int(sum(float(value) for value in re.findall(pattern, metrics)))
 
 
 def _ours(plane: ControlPlane, place: Path) -> tuple[list[str], dict[str, str]]:

@@ -13,23 +13,23 @@ GPU = "nvidia.com/gpu"
 
 
 class Crowd:
-    """Times (monotonic) at which each pod was seen, bound, up, marked for deletion and gone."""
+    """Times (monotonic) at which each pod was seen, bound, up, marked for deletion and removed."""
 
     def __init__(self, api: Api) -> None:
         """Start without a watch; `run` opens it."""
         self._api = api
-        self._mirror = Informer(api, "/api/v1/pods", self._note, self._note_gone)
+        self._informer = Informer(api, "/api/v1/pods", self._note, self._note_removed)
         self._changed = asyncio.Event()
         self.seen: dict[str, float] = {}
         self.bound: dict[str, float] = {}
         self.up: dict[str, float] = {}
-        self.leaving: dict[str, float] = {}
-        self.gone: dict[str, float] = {}
+        self.terminating: dict[str, float] = {}
+        self.removed: dict[str, float] = {}
         self.of_job: dict[str, str] = {}
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        await self._mirror.run()
+        await self._informer.run()
 
     async def make(self, bodies: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, float]:
         """Create many objects in namespace `default`; return the time of each answer."""
@@ -83,14 +83,14 @@ class Crowd:
         if pod["status"].get("phase") == "Running":
             self.up.setdefault(name, now)
         if metadata.get("deletionTimestamp"):
-            self.leaving.setdefault(name, now)
+            self.terminating.setdefault(name, now)
         self._changed.set()
         return name
 
-    def _note_gone(self) -> None:
-        left = self.leaving.keys() - self.gone.keys()
-        there = self._mirror.objects
-        self.gone.update((n, time.monotonic()) for n in left if f"default/{n}" not in there)
+    def _note_removed(self) -> None:
+        left = self.terminating.keys() - self.removed.keys()
+        there = self._informer.objects
+        self.removed.update((n, time.monotonic()) for n in left if f"default/{n}" not in there)
         self._changed.set()
 
 

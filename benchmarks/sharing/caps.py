@@ -60,30 +60,30 @@ def hook(gpu: Gpu, pace: float) -> Row:
     limit, rounds = gpu.device.memory_mib // 2, max(1, round(20 * pace))
     most, beyond = int(limit * 0.85), int(limit * 0.2)
     env = gpu.environment(limit_mib=limit)
-    kept = 0
+    passed_rounds = 0
     words = ""
     with (
         Child("hold", env, mib=f"{most},{beyond}", rounds=rounds) as one,
         Child("hold", env, mib=most, rounds=rounds) as other,
     ):
         for _ in range(rounds):
-            mine, theirs = one.hear("held")["outcomes"], other.hear("held")["outcomes"]
+            mine, theirs = one.receive("held")["outcomes"], other.receive("held")["outcomes"]
             words = mine[1]
-            kept += (
+            passed_rounds += (
                 not mine[0]
                 and words.startswith("OutOfMemoryError")
                 and "allowed" in words
                 and gpu.memory_of(one.pid) <= limit
                 and not theirs[0]
             )
-            one.tell()
-            other.tell()
+            one.resume()
+            other.resume()
     return Row(
         "P2",
         f"hook, limit {limit} MiB: {most}, then {beyond} MiB; a neighbour takes {most}",
         "the second refused, both within, every time",
-        f"{kept} of {rounds} rounds; {words[:120]!r}",
-        kept == rounds,
+        f"{passed_rounds} of {rounds} rounds; {words[:120]!r}",
+        passed_rounds == rounds,
     )
 
 
@@ -91,7 +91,7 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
     """Limits that frameworks read from the environment."""
     half = gpu.device.memory_mib // 2
     beyond = f"{int(half * 1.3)}"
-    told, kept = [], True
+    outcomes, all_refused = [], True
     for name, words, setting in (
         ("torch", "", {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.49"}),
         (
@@ -102,7 +102,7 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
         ("cupy", "OutOfMemoryError", {"CUPY_GPU_MEMORY_LIMIT": str(half << 20)}),
     ):
         if importlib.util.find_spec(name) is None:
-            told.append(f"{name}: not installed")
+            outcomes.append(f"{name}: not installed")
             continue
         env = gpu.environment() | setting
         child = (
@@ -111,17 +111,17 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
             else Child("framework", env, library=name, mib=beyond)
         )
         with child:
-            outcome = child.hear("held")["outcomes"][0]
+            outcome = child.receive("held")["outcomes"][0]
         refused = bool(outcome) and words in outcome
         # Only recent PyTorch releases support it: record the result, do not judge it.
-        kept &= refused or name == "torch"
-        told.append(f"{name}: {'refused' if refused else f'not refused {outcome[:80]!r}'}")
+        all_refused &= refused or name == "torch"
+        outcomes.append(f"{name}: {'refused' if refused else f'not refused {outcome[:80]!r}'}")
     return Row(
         "P3",
         f"limits by environment alone, half of the device: {beyond} MiB",
         "JAX and CuPy refuse; PyTorch by its release",
-        "; ".join(told),
-        kept,
+        "; ".join(outcomes),
+        all_refused,
     )
 
 
@@ -130,41 +130,42 @@ def escape(gpu: Gpu, _pace: float) -> Row:
     limit = gpu.device.memory_mib // 4
     env = gpu.environment(limit_mib=limit)
     beyond = 2 * limit
-    keeper, told, gone = MemoryEnforcer(), [], None
+    enforcer, rungs, exited_after_s = MemoryEnforcer(), [], None
     with (
         Child("raw", env | UNCACHED, step=1024, most=beyond) as culprit,
         Child("steady", env | {"RUNAI_BENCH_SECONDS": "30"}) as neighbour,
     ):
-        neighbour.hear("ready")
-        culprit.hear("result")
+        neighbour.receive("ready")
+        culprit.receive("result")
         allocations = [
             gpu.allocation(name, child.pid, limit_mib=limit)
             for name, child in (("culprit", culprit), ("neighbour", neighbour))
         ]
         first = time.monotonic()
-        while gone is None and time.monotonic() - first < LADDER_S:
-            told += [n.rung for n in keeper.enforce(gpu.source.poll(allocations), allocations)]
+        while exited_after_s is None and time.monotonic() - first < LADDER_S:
+            rungs += [n.rung for n in enforcer.enforce(gpu.source.poll(allocations), allocations)]
             if culprit.wait(1.0) is not None:
-                gone = time.monotonic() - first
-        went_on = neighbour.hear("result", 60)
+                exited_after_s = time.monotonic() - first
+        went_on = neighbour.receive("result", 60)
     return Row(
         "P4",
         f"limit {limit} MiB, {beyond} allocated past the framework; a neighbour trains",
         "told within 3 s, gone within 10 s, the neighbour goes on",
-        f"{' > '.join(told) or 'nothing'}; {'still there' if gone is None else f'{gone:.1f} s'};"
+        f"{' > '.join(rungs) or 'nothing'};"
+        f" {'still there' if exited_after_s is None else f'{exited_after_s:.1f} s'};"
         f" the neighbour: {went_on['error'] or 'went on'}",
-        gone is not None and gone <= 10 and not went_on["error"],
+        exited_after_s is not None and exited_after_s <= 10 and not went_on["error"],
     )
 
 
 def known_duty(gpu: Gpu, pace: float) -> Row:
     """The device busy for a known part of the time, as the platform's reader sees it."""
     seconds = max(3.0, 30 * pace)
-    pairs, told = [], []
+    pairs, figures = [], []
     for percent in DUTIES:
         with Child("duty", gpu.environment(), percent=percent, seconds=seconds + 3) as child:
-            child.hear("ready")
-            child.tell()
+            child.receive("ready")
+            child.resume()
             time.sleep(1)  # keeps the start out of the first polls
             allocation = [gpu.allocation("duty", child.pid, 1.0)]
             gpu.source.poll(allocation)
@@ -177,14 +178,14 @@ def known_duty(gpu: Gpu, pace: float) -> Row:
             known = [100 * one for one in seen if one is not None]
         measured = statistics.fmean(known) if known else float("nan")
         pairs.append((float(percent), measured))
-        told.append(f"{percent}: {measured:.1f}")
+        figures.append(f"{percent}: {measured:.1f}")
     error = mean_error(pairs)
     within = all(abs(true - seen) <= (8 if true == 10 else 5) for true, seen in pairs)
     return Row(
         "P5",
         f"SM % of a process busy for a known part, {seconds:.0f} s each, once a second",
         "each within 5 points (8 at 10 %), mean error at most 5",
-        f"{', '.join(told)}; mean error {error:.1f}",
+        f"{', '.join(figures)}; mean error {error:.1f}",
         within and error <= 5,
     )
 

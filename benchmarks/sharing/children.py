@@ -37,7 +37,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._errors: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._read_errors, daemon=True).start()
@@ -61,7 +61,7 @@ class Child:
         """Return True while the process runs."""
         return self._process.poll() is None
 
-    def hear(self, event: str, within_s: float = STARTS_WITHIN_S) -> dict[str, Any]:
+    def receive(self, event: str, within_s: float = STARTS_WITHIN_S) -> dict[str, Any]:
         """Wait for an event and return its data.
 
         Raises:
@@ -69,20 +69,20 @@ class Child:
         """
         while True:
             try:
-                said = self._said.get(timeout=within_s)
+                message = self._events.get(timeout=within_s)
             except queue.Empty:
                 raise ChildFailed(f"no {event} within {within_s:.0f} s") from None
-            if said is None:
+            if message is None:
                 tail = "".join(self._errors).strip()[-_TAIL:]
                 status = self._process.wait()
                 raise ChildFailed(f"ended with status {status} before {event}: {tail}")
-            if said["event"] == event:
-                return said
+            if message["event"] == event:
+                return message
 
-    def tell(self) -> None:
+    def resume(self) -> None:
         """Send the process a line, which continues it."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # `hear` reports why the process has ended
+        with suppress(BrokenPipeError):  # `receive` reports why the process has ended
             self._process.stdin.write("\n")
             self._process.stdin.flush()
 
@@ -97,8 +97,8 @@ class Child:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with suppress(json.JSONDecodeError):
-                self._said.put(json.loads(line))
-        self._said.put(None)
+                self._events.put(json.loads(line))
+        self._events.put(None)
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
@@ -112,7 +112,7 @@ def all_ready(children: Sequence[Child]) -> Iterator[Sequence[Child]]:
         for child in children:
             stack.enter_context(child)
         for child in children:
-            child.hear("ready")
+            child.receive("ready")
         yield children
 
 
@@ -120,5 +120,5 @@ def together(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
     """Begin at once and return what each found."""
     with all_ready(children) as ready:
         for child in ready:
-            child.tell()
-        return [child.hear("result", seconds + STARTS_WITHIN_S) for child in ready]
+            child.resume()
+        return [child.receive("result", seconds + STARTS_WITHIN_S) for child in ready]

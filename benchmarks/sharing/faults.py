@@ -64,31 +64,31 @@ def pinned(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
         env = gpu.environment() | daemon.client_environment(memory_mib=limit) | UNCACHED
         children = [Child("raw", env, step=STEP_MIB, most=2 * limit) for _ in range(3)]
-        said = [child.hear("result") for child in children]
+        results = [child.receive("result") for child in children]
         for child in children:
-            child.tell()
+            child.resume()
             child.wait(10)
-    got = [int(one["mib"]) for one in said]
-    least = limit - 2 * STEP_MIB
+    got = [int(one["mib"]) for one in results]
+    lowest = limit - 2 * STEP_MIB
     yield Row(
         "M1",
         f"limit {limit} MiB, allocated in steps of 1 GiB",
         "stops within the last 2 GiB of it, never beyond",
-        f"{got[0]} MiB: {said[0]['refusal']}",
-        least <= got[0] <= limit,
+        f"{got[0]} MiB: {results[0]['refusal']}",
+        lowest <= got[0] <= limit,
     )
     yield Row(
         "M2",
         "what such a client is told of the device's memory",
         "recorded: decides whether a fraction would count twice",
-        f"total {said[0]['total_mib']} of {gpu.device.memory_mib} MiB",
+        f"total {results[0]['total_mib']} of {gpu.device.memory_mib} MiB",
     )
     yield Row(
         "M3",
         "three clients with the same limit",
         "each has it: the limit is per process",
         ", ".join(f"{one} MiB" for one in got),
-        all(least <= one <= limit for one in got),
+        all(lowest <= one <= limit for one in got),
     )
 
 
@@ -99,7 +99,7 @@ def looser(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
         daemon.limit_clients(bound)
         env = gpu.environment() | daemon.client_environment(memory_mib=2 * bound) | UNCACHED
         with Child("raw", env, step=STEP_MIB, most=3 * bound) as child:
-            got = int(child.hear("result")["mib"])
+            got = int(child.receive("result")["mib"])
     yield Row(
         "M4", f"asks for {2 * bound}, default {bound} MiB", "the default", f"{got}", got <= bound
     )
@@ -122,7 +122,7 @@ def twice(gpu: Gpu, pace: float, folder: Path) -> Iterator[Row]:
             )
             for daemon in (one, other)
         ]
-        rates = [float(said["rate"]) for said in together(children, seconds)]
+        rates = [float(result["rate"]) for result in together(children, seconds)]
     parts = shares(rates, float(alone["rate"]))
     yield Row("M5", "two daemons, gemm each", "both run, as if time-sliced", as_percent(parts))
 
@@ -136,12 +136,12 @@ def stranger(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
         env = gpu.environment() | daemon.client_environment()
         with Child("context", env) as mine:
-            mine.hear("ready")
+            mine.receive("ready")
             folder.chmod(0o755)
             prefix = ("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups")
             with Child("context", env | {"HOME": "/tmp"}, prefix) as other:
                 try:
-                    other.hear("ready", 20)
+                    other.receive("ready", 20)
                     seen = "ran beside it"
                 except ChildFailed as waits:
                     seen = f"did not begin while the first ran ({waits})"
@@ -159,25 +159,25 @@ def fault_shared(gpu: Gpu, pace: float, folder: Path) -> Iterator[Row]:
         env = dict(daemon.client_environment())
         yield from faulty("MPS", gpu, pace, env, "the neighbour ends with it", reaches=True)
         with Child("context", gpu.environment() | env) as after:
-            after.hear("ready", 60)
+            after.receive("ready", 60)
             yield Row("M7", "a new client afterwards", "runs", "runs", passed=True)
 
 
 def faulty(
-    way: str, gpu: Gpu, pace: float, extra: dict[str, str], expected: str, *, reaches: bool
+    mode: str, gpu: Gpu, pace: float, extra: dict[str, str], expected: str, *, reaches: bool
 ) -> Iterator[Row]:
     """Fail an assertion in one process while another one trains."""
     env = gpu.environment() | extra
     with Child("steady", env | {"RUNAI_BENCH_SECONDS": str(max(2.0, 20 * pace))}) as neighbour:
-        neighbour.hear("ready")
+        neighbour.receive("ready")
         with all_ready([Child("fault", env)]) as (culprit,):
-            culprit.tell()
-            own = culprit.hear("result")["error"]
-        said = neighbour.hear("result", 60)
+            culprit.resume()
+            own = culprit.receive("result")["error"]
+        outcome = neighbour.receive("result", 60)
     yield Row(
         "M7",
-        f"a failed assertion beside a training, {way}",
+        f"a failed assertion beside a training, {mode}",
         expected,
-        f"{own[:60]!r}; the training: {said['error'][:80] or 'went on'}",
-        bool(said["error"]) is reaches,
+        f"{own[:60]!r}; the training: {outcome['error'][:80] or 'went on'}",
+        bool(outcome["error"]) is reaches,
     )

@@ -110,12 +110,12 @@ class Gpu:
                 pynvml.nvmlGpmSampleGet(self.handle, first)
                 time.sleep(seconds)
                 pynvml.nvmlGpmSampleGet(self.handle, second)
-                asked = pynvml.c_nvmlGpmMetricsGet_t()
-                asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-                asked.numMetrics = 1
-                asked.sample1, asked.sample2 = first, second
-                asked.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
-                return float(pynvml.nvmlGpmMetricsGet(asked).metrics[0].value) / 100
+                query = pynvml.c_nvmlGpmMetricsGet_t()
+                query.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+                query.numMetrics = 1
+                query.sample1, query.sample2 = first, second
+                query.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
+                return float(pynvml.nvmlGpmMetricsGet(query).metrics[0].value) / 100
             finally:
                 pynvml.nvmlGpmSampleFree(first)
                 pynvml.nvmlGpmSampleFree(second)
@@ -126,23 +126,23 @@ class Gpu:
         return {
             "device": self.device.name,
             "memory_mib": self.device.memory_mib,
-            "driver": _told(pynvml.nvmlSystemGetDriverVersion),
-            "cuda": _told(pynvml.nvmlSystemGetCudaDriverVersion_v2),
-            "compute_mode": _told(pynvml.nvmlDeviceGetComputeMode, self.handle),
-            "mig_mode": _told(pynvml.nvmlDeviceGetMigMode, self.handle),
-            "accounting_mode": _told(pynvml.nvmlDeviceGetAccountingMode, self.handle),
-            "persistence_mode": _told(pynvml.nvmlDeviceGetPersistenceMode, self.handle),
-            "virtualization": _told(pynvml.nvmlDeviceGetVirtualizationMode, self.handle),
+            "driver": _value_or_error(pynvml.nvmlSystemGetDriverVersion),
+            "cuda": _value_or_error(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+            "compute_mode": _value_or_error(pynvml.nvmlDeviceGetComputeMode, self.handle),
+            "mig_mode": _value_or_error(pynvml.nvmlDeviceGetMigMode, self.handle),
+            "accounting_mode": _value_or_error(pynvml.nvmlDeviceGetAccountingMode, self.handle),
+            "persistence_mode": _value_or_error(pynvml.nvmlDeviceGetPersistenceMode, self.handle),
+            "virtualization": _value_or_error(pynvml.nvmlDeviceGetVirtualizationMode, self.handle),
             "gpm": self.sm_active(0.2) is not None,
             "mps": shutil.which(MPS_PROGRAM) or "not installed",
             "cgroup": "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1 or none",
-            "memory_limits": _told(_limits_of, self.handle),
+            "memory_limits": _value_or_error(_limits_of, self.handle),
             "kernel": platform.release(),
             "container": Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
         }
 
 
-def _told(call: Any, *arguments: Any) -> object:  # noqa: ANN401  the library's functions
+def _value_or_error(call: Any, *arguments: Any) -> object:  # noqa: ANN401  the library's functions
     try:
         value = call(*arguments)
     except (pynvml.NVMLError, AttributeError) as error:
@@ -152,6 +152,6 @@ def _told(call: Any, *arguments: Any) -> object:  # noqa: ANN401  the library's 
 
 def _limits_of(handle: Any) -> str:  # noqa: ANN401  an opaque pointer of the library
     """Ask for the limits of a group that does not exist: only what the call answers matters."""
-    asked = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup/runai-no-such-group")
-    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, asked)
+    query = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup/runai-no-such-group")
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, query)
     return "answers"

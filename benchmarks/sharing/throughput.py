@@ -106,7 +106,7 @@ def measure(
             for _ in range(cell.processes)
         ]
         pids = {child.pid for child in children}
-        runs.append([float(said["rate"]) for said in together(children, 2 * seconds + 10)])
+        runs.append([float(result["rate"]) for result in together(children, 2 * seconds + 10)])
         by_pid = gpu.busy_by_process(since)
         busy = {
             "the processes": sum(one for pid, one in by_pid.items() if pid in pids),
@@ -118,13 +118,13 @@ def measure(
 def judged(load: str, cell: Cell, rates: Sequence[float], alone: float) -> Row:
     """Compare the rates with the rate of one process alone."""
     if cell is ALONE:
-        told = {"gemm": "an H200: 770 to 800", "copy": "an H200: about 4.3"}.get(load, "")
-        return Row("", f"{load}, alone", told, f"{rates[0]:.4g} {UNITS[load]}")
+        expectation = {"gemm": "an H200: 770 to 800", "copy": "an H200: about 4.3"}.get(load, "")
+        return Row("", f"{load}, alone", expectation, f"{rates[0]:.4g} {UNITS[load]}")
     parts = shares(rates, alone)
     value = min(parts) if load == "notebook" else sum(parts)
-    words, least, most = EXPECTED.get((load, cell.name), ("", 0.0, float("inf")))
+    words, lowest, highest = EXPECTED.get((load, cell.name), ("", 0.0, float("inf")))
     measured = f"each {as_percent(parts)}; total {100 * sum(parts):.0f} %"
-    passed: bool | None = least <= value <= most if words else None
+    passed: bool | None = lowest <= value <= highest if words else None
     if load != "notebook" and not cell.is_mps:
         measured += f"; greatest over smallest {fairness(rates):.2f}"
         words = f"{words}, fair within {FAIR}".removeprefix(", ")
@@ -149,15 +149,15 @@ def latency(gpu: Gpu, pace: float) -> Row:
     env = gpu.environment()
     (quiet,) = together([Child("latency", env, seconds=seconds)], seconds)
     with all_ready([Child("rate", env, work="gemm", seconds=3 * seconds + 5)]) as (neighbour,):
-        neighbour.tell()
+        neighbour.resume()
         (beside,) = together([Child("latency", env, seconds=seconds)], seconds)
-    told = [
+    figures = [
         f"{name} p50 {percentile(one['milliseconds'], 0.5):.2f} p95"
         f" {percentile(one['milliseconds'], 0.95):.2f} ms"
         for name, one in (("alone", quiet), ("time-sliced", beside))
     ]
     return Row(
-        "", "latency of one short kernel", "alone about 1 ms; p95 3 to 8 ms", "; ".join(told)
+        "", "latency of one short kernel", "alone about 1 ms; p95 3 to 8 ms", "; ".join(figures)
     )
 
 
@@ -166,7 +166,7 @@ def sm_active(gpu: Gpu, pace: float) -> Row:
     seconds = max(1.0, 10 * pace)
     env = gpu.environment()
     with all_ready([Child("rate", env, work="small", seconds=2 * seconds + 5)]) as (child,):
-        child.tell()
+        child.resume()
         gpu.source.poll([])
         active = gpu.sm_active(seconds)
         device = gpu.source.poll([]).devices[gpu.device.index]

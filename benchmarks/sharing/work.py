@@ -19,7 +19,7 @@ DEVICE = os.environ.get("RUNAI_BENCH_DEVICE", "cuda")
 IS_CUDA = DEVICE == "cuda"
 MIB = 1 << 20
 DUTY_PERIOD_S = 0.2
-ACTIVE_S, RESTS_S = 1.0, 4.0
+ACTIVE_S, PAUSE_S = 1.0, 4.0
 
 
 class Work(NamedTuple):
@@ -35,7 +35,7 @@ def say(event: str, **facts: object) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
-def heard() -> None:
+def wait_for_line() -> None:
     """Wait for the parent's line."""
     sys.stdin.readline()
 
@@ -110,7 +110,7 @@ def rate(work: str, seconds: str, warm: str = "3") -> None:
     load = LOADS[work]()
     run_for(load, min(1.0, float(warm)))
     say("ready")
-    heard()
+    wait_for_line()
     run_for(load, float(warm))
     steps, busy = 0, 0.0
     if work == "notebook":
@@ -118,7 +118,7 @@ def rate(work: str, seconds: str, warm: str = "3") -> None:
         while time.perf_counter() < until:
             done, took = run_for(load, min(ACTIVE_S, float(seconds)))
             steps, busy = steps + done, busy + took
-            time.sleep(max(0.0, min(RESTS_S, until - time.perf_counter())))
+            time.sleep(max(0.0, min(PAUSE_S, until - time.perf_counter())))
     else:
         steps, busy = run_for(load, float(seconds))
     say("result", rate=steps * load.units / busy)
@@ -129,7 +129,7 @@ def duty(percent: str, seconds: str) -> None:
     load = gemm()._replace(together=1)
     run_for(load, 0.2)
     say("ready")
-    heard()
+    wait_for_line()
     until = time.perf_counter() + float(seconds)
     while (now := time.perf_counter()) < until:
         run_for(load, DUTY_PERIOD_S * float(percent) / 100)
@@ -142,7 +142,7 @@ def latency(seconds: str) -> None:
     load = gemm()._replace(together=1)
     run_for(load, 0.5)
     say("ready")
-    heard()
+    wait_for_line()
     each: list[float] = []
     until = time.perf_counter() + float(seconds)
     while time.perf_counter() < until:
@@ -162,18 +162,18 @@ def hold(mib: str, rounds: str = "1") -> None:
     """Allocate the sizes in sequence, `rounds` times; hold the first until the parent's line."""
     sizes = [int(size) for size in mib.split(",")]
     for turn in range(int(rounds)):
-        kept: list[Any] = []
+        tensors: list[Any] = []
         outcomes = []
         for size in sizes:
             try:
-                kept.append(torch.empty(size * MIB, dtype=torch.uint8, device=DEVICE))
+                tensors.append(torch.empty(size * MIB, dtype=torch.uint8, device=DEVICE))
                 sync()
                 outcomes.append("")
             except RuntimeError as error:  # torch.OutOfMemoryError is one
                 outcomes.append(f"{type(error).__name__}: {error}")
         say("held", turn=turn, outcomes=outcomes)
-        heard()
-        kept.clear()
+        wait_for_line()
+        tensors.clear()
         if IS_CUDA:
             torch.cuda.empty_cache()
     say("result")
@@ -181,42 +181,42 @@ def hold(mib: str, rounds: str = "1") -> None:
 
 def framework(library: str, mib: str) -> None:
     """Allocate with JAX or CuPy, limited by the environment; report the outcome."""
-    size, held, outcome = int(mib) * MIB, None, ""
+    size, array, outcome = int(mib) * MIB, None, ""
     try:
         if library == "jax":
             import jax.numpy as jnp  # noqa: PLC0415
 
-            held = jnp.zeros(size, jnp.uint8).block_until_ready()
+            array = jnp.zeros(size, jnp.uint8).block_until_ready()
         else:
             import cupy  # noqa: PLC0415
 
-            held = cupy.zeros(size, cupy.uint8)
+            array = cupy.zeros(size, cupy.uint8)
     except Exception as error:  # noqa: BLE001  each has errors of its own, told by name
         outcome = f"{type(error).__name__}: {error}"
-    say("held", outcomes=[outcome], held=held is not None)
-    heard()
+    say("held", outcomes=[outcome], held=array is not None)
+    wait_for_line()
 
 
 def raw(step: str, most: str) -> None:
     """Allocate without PyTorch's cache, step by step, until it is refused or enough."""
-    kept, refusal = [], ""
+    tensors, refusal = [], ""
     if IS_CUDA:
         torch.zeros(1, device=DEVICE)
-    while len(kept) * int(step) < int(most):
+    while len(tensors) * int(step) < int(most):
         try:
-            kept.append(torch.empty(int(step) * MIB, dtype=torch.uint8, device=DEVICE))
+            tensors.append(torch.empty(int(step) * MIB, dtype=torch.uint8, device=DEVICE))
         except RuntimeError as error:
             refusal = str(error).splitlines()[0]
             break
     free, total = torch.cuda.mem_get_info() if IS_CUDA else (0, 0)
     say(
         "result",
-        mib=len(kept) * int(step),
+        mib=len(tensors) * int(step),
         refusal=refusal,
         free_mib=free // MIB,
         total_mib=total // MIB,
     )
-    heard()
+    wait_for_line()
 
 
 def steady() -> None:
@@ -237,7 +237,7 @@ def fault() -> None:
     """Read far outside a tensor: a kernel's assertion ends this process's context."""
     x = torch.zeros(8, device=DEVICE)
     say("ready")
-    heard()
+    wait_for_line()
     try:
         x[torch.tensor([1 << 20], device=DEVICE)].sum().item()
         error = ""
@@ -251,11 +251,13 @@ def context() -> None:
     torch.zeros(1, device=DEVICE)
     sync()
     say("ready")
-    heard()
+    wait_for_line()
 
 
-ASKED = {f.__name__: f for f in (rate, duty, latency, hold, framework, raw, steady, fault, context)}
+COMMANDS = {
+    f.__name__: f for f in (rate, duty, latency, hold, framework, raw, steady, fault, context)
+}
 
 if __name__ == "__main__":
     name, *words = sys.argv[1:]
-    ASKED[name](**dict(word.split("=", 1) for word in words))
+    COMMANDS[name](**dict(word.split("=", 1) for word in words))

@@ -1,10 +1,10 @@
 """Fixtures of the agent's tests: processes that really run, and devices that they hold.
 
 start         start a process: start(busy=True, mib=50, how="detached", env={...}) -> its Process
-hold          an allocation: hold("vision/a", 0, process=p)
+allocate      an allocation: allocate("vision/a", 0, process=p)
 holders       two processes that sleep, the same for all tests of a file
 nvml          the fake NVML library, compiled once; nvml.write(...) scripts it (needs `cc`)
-world         devices of one kind with a way to make processes use them; world.kind names it
+harness       devices of one kind and the processes that use them; harness.kind names it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 from runai.hub_service.wire.schemas import DeviceShareView
 from waiting import eventually
 
-# Tells its PID, and for "grandchild" and "detached" runs itself once more below.
+# Prints its PID, and for "grandchild" and "detached" runs itself once more below.
 PROGRAM = """
 import os, signal, subprocess, sys
 how, busy, mib = sys.argv[1], sys.argv[2] == "busy", int(sys.argv[3])
@@ -115,8 +115,8 @@ def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
 
 
 @pytest.fixture
-def hold(tmp_path: Path) -> Callable[..., AgentAllocation]:
-    """Return a function that makes an allocation of devices of the world or of UUIDs.
+def allocate(tmp_path: Path) -> Callable[..., AgentAllocation]:
+    """Return a function that makes an allocation of devices of the harness or of UUIDs.
 
     It belongs to the test's own installation: another one with equal workload names may run too.
     """
@@ -198,7 +198,7 @@ def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @dataclass
-class World:
+class DeviceHarness:
     """Devices of one kind, and real processes that use them."""
 
     kind: str
@@ -230,7 +230,7 @@ class World:
         raise NotImplementedError
 
 
-class SimulatedWorld(World):
+class SimulatedHarness(DeviceHarness):
     """Processes that burn processor time."""
 
     def _work(self) -> None:
@@ -241,7 +241,7 @@ class SimulatedWorld(World):
         )
 
 
-class NvmlWorld(World):
+class NvmlHarness(DeviceHarness):
     """Real processes with a load that the fake library reports."""
 
     fake: FakeNvml
@@ -272,15 +272,17 @@ def _cpu(process: psutil.Process) -> float:
 
 
 @pytest.fixture(params=["simulated", pytest.param("nvml", marks=pytest.mark.cc)])
-def world(request: pytest.FixtureRequest, start: Start) -> Iterator[World]:
+def harness(request: pytest.FixtureRequest, start: Start) -> Iterator[DeviceHarness]:
     """Three devices, of each kind in turn."""
-    made: World
+    device_harness: DeviceHarness
     if request.param == "simulated":
-        made = SimulatedWorld("simulated", start, lambda: SimulatedDevices(3, node="here"))
+        device_harness = SimulatedHarness(
+            "simulated", start, lambda: SimulatedDevices(3, node="here")
+        )
     else:
         fake = request.getfixturevalue("nvml")
         fake.write(*(f"gpu GPU-{n} 1000 100 0 0 Fake" for n in range(3)))
-        made = NvmlWorld("nvml", start, NvmlDevices)
-        made.fake = fake
-    yield made
-    made.source.close()
+        device_harness = NvmlHarness("nvml", start, NvmlDevices)
+        device_harness.fake = fake
+    yield device_harness
+    device_harness.source.close()

@@ -36,13 +36,13 @@ DEVICES = [device.uuid for device in SimulatedDevices(2, node="here").devices()]
 
 
 @contextmanager
-def running(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_agent(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(AGENT, env=os.environ | ENVIRONMENT | environment) as agent:
         yield agent
         agent.terminate()
 
 
-async def scraped(address: str) -> str:
+async def scrape(address: str) -> str:
     async with httpx.AsyncClient(timeout=60) as http:
         try:
             reply = await http.get(f"http://{address}/metrics")
@@ -52,10 +52,10 @@ async def scraped(address: str) -> str:
     return reply.text
 
 
-async def test_it_tells_of_its_devices_and_itself_while_the_service_is_away(free_port):
+async def test_agent_serves_metrics_while_the_service_is_unreachable(free_port):
     address = f"127.0.0.1:{free_port()}"
-    with running(RUNAI_AGENT_METRICS=address) as agent:
-        text = await eventually_async(lambda: scraped(address))
+    with running_agent(RUNAI_AGENT_METRICS=address) as agent:
+        text = await eventually_async(lambda: scrape(address))
         values = {
             (sample.name, *sorted(sample.labels.values())): sample.value
             for family in text_string_to_metric_families(text)
@@ -72,25 +72,25 @@ async def test_it_tells_of_its_devices_and_itself_while_the_service_is_away(free
 
 
 @pytest.mark.prometheus
-async def test_its_names_follow_the_conventions_and_a_prometheus_reads_them(tmp_path, free_port):
+async def test_agent_metrics_follow_conventions_and_prometheus_reads_them(tmp_path, free_port):
     address = f"127.0.0.1:{free_port()}"
     source = {"static_configs": [{"targets": [address]}]}
-    with running(RUNAI_AGENT_METRICS=address):
-        text = await eventually_async(lambda: scraped(address))
+    with running_agent(RUNAI_AGENT_METRICS=address):
+        text = await eventually_async(lambda: scrape(address))
         checked = await asyncio.create_subprocess_exec(
             "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=STDOUT
         )
         complaints, _ = await checked.communicate(text.encode())
         async with prometheus(source, tmp_path, free_port()) as query:
-            found = await eventually_async(
+            series = await eventually_async(
                 lambda: query("runai_agent_device_healthy == 1"), within=60
             )
 
     assert complaints.decode() == ""
-    assert {one["metric"]["device"] for one in found} == set(DEVICES)
+    assert {entry["metric"]["device"] for entry in series} == set(DEVICES)
 
 
-def test_no_workload_user_or_process_is_named():
+def test_agent_metrics_name_no_workload_user_or_process():
     process = {"device": "GPU", "pid": 77_777, "workload": "vision/secret", "worker": "w-secret"}
     sample = {"workload": "vision/secret", "device": "GPU", "utilization": 0.5, "memory_mib": 1}
     report = AgentReport.model_validate(
@@ -110,28 +110,28 @@ def test_no_workload_user_or_process_is_named():
     assert "77777" not in text
 
 
-def test_an_address_that_is_taken_costs_no_metering():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_metrics_address_in_use_does_not_stop_metering():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         environment = os.environ | ENVIRONMENT | {"RUNAI_AGENT_METRICS": address}
         with subprocess.Popen(AGENT, env=environment, stderr=PIPE, text=True) as agent:
             assert agent.stderr is not None
-            said = [agent.stderr.readline(), agent.stderr.readline()]
+            log_lines = [agent.stderr.readline(), agent.stderr.readline()]
             agent.terminate()
 
-    assert f"cannot serve metrics on {address}" in said[0]
-    assert "the service does not respond; reports are queued" in said[1]
+    assert f"cannot serve metrics on {address}" in log_lines[0]
+    assert "the service does not respond; reports are queued" in log_lines[1]
 
 
 @pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
-def test_a_wrong_address_is_told_in_a_sentence(text):
+def test_invalid_metrics_address_is_refused(text):
     with pytest.raises(InvalidRequest, match="RUNAI_AGENT_METRICS is"):
         AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
 
 
-def test_an_address_of_ipv6_stands_in_brackets():
+def test_ipv6_metrics_address_is_parsed_from_brackets():
     settings = AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
 
     assert settings.metrics == ("::1", 9410)

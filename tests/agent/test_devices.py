@@ -12,32 +12,32 @@ def by_workload(report, device):
     return {s.workload: s for s in report.samples if s.device == device}
 
 
-def test_devices_are_numbered_marked_and_the_same_at_the_next_start(world):
-    devices = world.source.devices()
-    again = world.open()
+def test_devices_are_numbered_marked_and_the_same_at_the_next_start(harness):
+    devices = harness.source.devices()
+    reopened = harness.open()
 
     assert [d.index for d in devices] == [0, 1, 2]
     assert len({d.uuid for d in devices}) == 3
     assert all(d.memory_mib > 0 and d.healthy and d.name for d in devices)
-    assert {d.simulated for d in devices} == {world.kind == "simulated"}
-    assert again.devices() == devices
-    again.close()
-    again.close()  # closing twice does nothing
+    assert {d.simulated for d in devices} == {harness.kind == "simulated"}
+    assert reopened.devices() == devices
+    reopened.close()
+    reopened.close()  # closing twice does nothing
 
 
-def test_nothing_is_allocated_and_nothing_runs(world):
-    report = world.report([])
+def test_report_without_allocations_has_devices_but_no_samples(harness):
+    report = harness.report([])
 
     assert report.samples == []
-    assert world.uuids == [d.device for d in report.devices]
+    assert harness.uuids == [d.device for d in report.devices]
     assert report.interval > 0
 
 
-def test_usage_of_a_busy_process_counts_for_its_workload(world, hold):
-    process = world.use(0, mib=50)
+def test_usage_of_a_busy_process_counts_for_its_workload(harness, allocate):
+    process = harness.use(0, mib=50)
 
     samples = by_workload(
-        world.report([hold("vision/a", world.uuids[0], process=process)]), world.uuids[0]
+        harness.report([allocate("vision/a", harness.uuids[0], process=process)]), harness.uuids[0]
     )
 
     assert list(samples) == ["vision/a"]
@@ -45,11 +45,11 @@ def test_usage_of_a_busy_process_counts_for_its_workload(world, hold):
     assert samples["vision/a"].memory_mib >= 50
 
 
-def test_each_process_is_told_and_the_samples_are_their_sums(world, hold):
-    first, second = world.use(0, mib=20), world.use(0, mib=30, busy=False)
-    allocations = [hold("vision/a", world.uuids[0], process=p, worker=n)
+def test_samples_are_the_sums_of_the_reported_processes(harness, allocate):
+    first, second = harness.use(0, mib=20), harness.use(0, mib=30, busy=False)
+    allocations = [allocate("vision/a", harness.uuids[0], process=p, worker=n)
                    for n, p in enumerate((first, second))]  # fmt: skip
-    report = world.report(allocations)
+    report = harness.report(allocations)
 
     rows = {p.pid: p for p in report.processes}
     assert rows.keys() == {first.pid, second.pid}
@@ -62,60 +62,60 @@ def test_each_process_is_told_and_the_samples_are_their_sums(world, hold):
     assert sample.utilization == pytest.approx(sum(p.utilization or 0 for p in rows.values()))
 
 
-def test_an_idle_holder_is_a_zero(world, hold):
-    process = world.use(0, busy=False)
+def test_workload_with_an_idle_process_has_zero_utilization(harness, allocate):
+    process = harness.use(0, busy=False)
 
-    (sample,) = world.report([hold("vision/a", world.uuids[0], process=process)]).samples
+    (sample,) = harness.report([allocate("vision/a", harness.uuids[0], process=process)]).samples
 
     assert sample.utilization == pytest.approx(0, abs=0.05)
 
 
-def test_a_holder_without_a_process_is_a_zero(world, hold):
-    (sample,) = world.report([hold("vision/a", world.uuids[1])]).samples
+def test_workload_without_a_process_has_zero_usage(harness, allocate):
+    (sample,) = harness.report([allocate("vision/a", harness.uuids[1])]).samples
 
-    assert ("vision/a", world.uuids[1], 0.0, 0) == (
+    assert ("vision/a", harness.uuids[1], 0.0, 0) == (
         sample.workload, sample.device, sample.utilization, sample.memory_mib,
     )  # fmt: skip
 
 
-def test_a_process_that_detached_itself_is_known_by_its_environment(world, hold):
-    root = world.use(0, busy=False)
-    world.use(0, how="detached", env={"RUNAI_WORKLOAD": "vision/a"})
+def test_detached_process_is_attributed_by_its_environment(harness, allocate):
+    root = harness.use(0, busy=False)
+    harness.use(0, how="detached", env={"RUNAI_WORKLOAD": "vision/a"})
 
     samples = by_workload(
-        world.report([hold("vision/a", world.uuids[0], process=root)]), world.uuids[0]
+        harness.report([allocate("vision/a", harness.uuids[0], process=root)]), harness.uuids[0]
     )
 
     assert samples["vision/a"].utilization > 0
 
 
-def test_sharers_of_a_device_are_told_apart_and_never_exceed_it(world, hold):
-    first, second = world.use(0), world.use(0)
-    idle = world.use(1, busy=False)
-    report = world.report(
+def test_sharers_of_a_device_are_measured_separately_within_its_load(harness, allocate):
+    first, second = harness.use(0), harness.use(0)
+    idle = harness.use(1, busy=False)
+    report = harness.report(
         [
-            hold("vision/a", world.uuids[0], process=first, gpus=0.5),
-            hold("nlp/b", world.uuids[0], process=second, gpus=0.5),
-            hold("nlp/c", world.uuids[1], process=idle),
+            allocate("vision/a", harness.uuids[0], process=first, gpus=0.5),
+            allocate("nlp/b", harness.uuids[0], process=second, gpus=0.5),
+            allocate("nlp/c", harness.uuids[1], process=idle),
         ]
     )
 
-    shared = by_workload(report, world.uuids[0])
+    shared = by_workload(report, harness.uuids[0])
     assert {"vision/a", "nlp/b"} == set(shared)
     assert all(s.utilization > 0 for s in shared.values())
     assert sum(s.utilization for s in shared.values()) <= 1.0 + 1e-9
-    assert by_workload(report, world.uuids[1])["nlp/c"].utilization == pytest.approx(0, abs=0.05)
+    assert by_workload(report, harness.uuids[1])["nlp/c"].utilization == pytest.approx(0, abs=0.05)
 
 
-def test_a_process_that_ended_leaves_a_zero(world, hold, eventually):
-    process = world.use(0)
-    allocation = hold("vision/a", world.uuids[0], process=process)
-    world.report([allocation])
+def test_workload_has_zero_usage_after_its_process_exited(harness, allocate, eventually):
+    process = harness.use(0)
+    allocation = allocate("vision/a", harness.uuids[0], process=process)
+    harness.report([allocation])
 
     process.kill()
     eventually(lambda: not process.is_running() or process.status() == "zombie")
-    world.poll([allocation])
-    (sample,) = world.report([allocation]).samples
+    harness.poll([allocation])
+    (sample,) = harness.report([allocation]).samples
 
     assert (sample.utilization, sample.memory_mib) == (0.0, 0)
 
@@ -123,7 +123,7 @@ def test_a_process_that_ended_leaves_a_zero(world, hold, eventually):
 # -- choosing ------------------------------------------------------------------------------------
 
 
-def test_simulated_devices_win_when_asked_for(nvml):
+def test_simulated_devices_replace_real_devices_when_requested(nvml):
     nvml.write("gpu GPU-0 1000 0 0 0 Fake")
 
     assert [d.simulated for d in open_devices("auto", 2).devices()] == [True] * 2
@@ -144,13 +144,13 @@ def test_auto_simulates_five_devices_where_no_real_one_answers(nvml, state):
     assert [d.simulated for d in open_devices("auto").devices()] == [True] * 5
 
 
-def test_a_number_takes_the_first_devices(nvml):
+def test_number_of_gpus_selects_the_first_devices(nvml):
     nvml.write("gpu GPU-0 1000 0 0 0 Fake", "gpu GPU-1 1000 0 0 0 Fake")
 
     assert [d.uuid for d in open_devices(1).devices()] == ["GPU-0"]
 
 
-def test_fewer_devices_than_asked_for_is_an_error_with_the_way_out(nvml):
+def test_fewer_devices_than_requested_is_an_error_with_a_hint(nvml):
     nvml.write("gpu GPU-0 1000 0 0 0 Fake")
 
     with pytest.raises(Unavailable) as error:
@@ -162,17 +162,20 @@ def test_fewer_devices_than_asked_for_is_an_error_with_the_way_out(nvml):
     )
 
 
-def test_no_devices_can_be_asked_for():
+def test_zero_gpus_open_no_devices():
     assert open_devices(0).devices() == []
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"simulate": -1}])
-def test_a_negative_number_is_refused(wrong):
+def test_negative_number_of_gpus_is_refused(wrong):
     with pytest.raises(InvalidRequest, match="-1 is not a number of GPUs"):
         open_devices(**wrong)
 
 
 def test_simulated_devices_differ_from_node_to_node():
-    here, there = open_devices(simulate=2, node="here"), open_devices(simulate=2, node="there")
+    first_node, second_node = (
+        open_devices(simulate=2, node="here"),
+        open_devices(simulate=2, node="there"),
+    )
 
-    assert not {d.uuid for d in here.devices()} & {d.uuid for d in there.devices()}
+    assert not {d.uuid for d in first_node.devices()} & {d.uuid for d in second_node.devices()}

@@ -41,7 +41,7 @@ UUIDS = [f"GPU-{n}aaaaaaa-0000-0000-0000-000000000000" for n in range(3)]
 RESERVED = 600
 
 
-def test_nvitop_sees_what_we_see(nvml, nvml_library, holders):
+def test_nvitop_reports_the_same_devices_processes_and_loads(nvml, nvml_library, holders):
     gpus = [f"gpu {u} 143771 {RESERVED} {n * 300} {n * 20} H200" for n, u in enumerate(UUIDS)]
     nvml.write(*gpus)
     source = NvmlDevices()
@@ -57,13 +57,17 @@ def test_nvitop_sees_what_we_see(nvml, nvml_library, holders):
     poll = source.poll([])
     source.close()
     environment = os.environ | {"LD_LIBRARY_PATH": str(nvml_library.parent)}
-    told = json.loads(subprocess.check_output([sys.executable, "-c", NVITOP], env=environment))
+    nvitop_devices = json.loads(
+        subprocess.check_output([sys.executable, "-c", NVITOP], env=environment)
+    )
 
-    assert [(d["uuid"], d["used"], d["load"]) for d in told] == [
+    assert [(d["uuid"], d["used"], d["load"]) for d in nvitop_devices] == [
         (d.device, d.memory_mib, round(100 * (d.utilization or 0))) for d in poll.devices
     ]
-    assert [d["mib"] for d in told] == [143771] * 3
-    assert [sorted((p[0], p[1], p[2] / 100, p[3]) for p in d["processes"]) for d in told] == [
+    assert [d["mib"] for d in nvitop_devices] == [143771] * 3
+    assert [
+        sorted((p[0], p[1], p[2] / 100, p[3]) for p in d["processes"]) for d in nvitop_devices
+    ] == [
         sorted(
             (p.pid, p.memory_mib, p.utilization, p.account)
             for p in poll.processes

@@ -18,13 +18,13 @@ from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
 
 MIB = 1 << 20
-EVERYTHING = getattr(pynvml, "NVML_DEVICE_MEMORY_LIMIT_MAX", None)
+UNLIMITED = getattr(pynvml, "NVML_DEVICE_MEMORY_LIMIT_MAX", None)
 
 
 @pytest.fixture
 def driver_615(nvml, nvml_615_library, monkeypatch) -> Iterator[Path]:
     """Open two devices of a driver with limits; yield the file that records the limits."""
-    if EVERYTHING is None:
+    if UNLIMITED is None:
         pytest.skip("this nvidia-ml-py is older than limits of the driver")
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml_615_library)))
     pynvml._nvmlGetFunctionPointer_cache.clear()
@@ -40,7 +40,7 @@ def name() -> str:
     return f"vision/t{uuid.uuid4().hex[:12]}"
 
 
-def noted(path: Path) -> list[tuple[int, str, int, int]]:
+def recorded_limits(path: Path) -> list[tuple[int, str, int, int]]:
     lines = [line.split() for line in path.read_text().splitlines()]
     return [
         (int(gpu), Path(group).name, int(soft), int(hard))
@@ -55,13 +55,13 @@ def members(groups: Groups, worker: str) -> set[int]:
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, hold, start, name):
+def test_workers_processes_get_a_group_with_a_limit_per_device(driver_615, allocate, start, name):
     first = start(how="grandchild")
     root = first.parent()
     assert root is not None
     driver = DriverLimits.open(["GPU-0", "GPU-1"])
     limits = HardLimits(driver)
-    allocation = hold(
+    allocation = allocate(
         name, "GPU-0", "GPU-1", process=root, gpus=0.5, limits_mib={"GPU-0": 400, "GPU-1": 200}
     )
 
@@ -69,7 +69,7 @@ def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, h
     assert limits.enforce([allocation]) == {name}  # once is enough
 
     group = f"{name.replace('/', '.')}-0"
-    assert noted(driver_615) == [
+    assert recorded_limits(driver_615) == [
         (0, group, 400 * MIB, 400 * MIB),
         (1, group, 200 * MIB, 200 * MIB),
     ]
@@ -80,15 +80,15 @@ def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, h
         process.kill()
         process.wait()
     assert limits.enforce([]) == set()
-    assert noted(driver_615)[2:] == [(0, group, 0, EVERYTHING), (1, group, 0, EVERYTHING)]
+    assert recorded_limits(driver_615)[2:] == [(0, group, 0, UNLIMITED), (1, group, 0, UNLIMITED)]
     assert not driver.groups.path(f"{name}-0").exists()
 
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_the_next_agent_takes_the_groups_over(driver_615, hold, start, name):
+def test_restarted_agent_adopts_existing_groups(driver_615, allocate, start, name):
     process = start()
-    allocation = hold(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
+    allocation = allocate(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
     HardLimits(DriverLimits.open(["GPU-0"])).enforce([allocation])
 
     assert HardLimits(DriverLimits.open(["GPU-0"])).enforce([allocation]) == {name}
@@ -96,12 +96,12 @@ def test_the_next_agent_takes_the_groups_over(driver_615, hold, start, name):
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_a_driver_that_refuses_one_workload_leaves_it_with_the_softer_tiers(
-    driver_615, nvml, hold, start, name, caplog
+def test_workload_refused_by_the_driver_falls_back_to_a_soft_limit(
+    driver_615, nvml, allocate, start, name, caplog
 ):
     limits = HardLimits(DriverLimits.open(["GPU-0"]))
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", "fault 0 nvmlDeviceSetMemoryLimits_v1 3")
-    allocation = hold(name, "GPU-0", process=start(), gpus=0.5, limits_mib={"GPU-0": 400})
+    allocation = allocate(name, "GPU-0", process=start(), gpus=0.5, limits_mib={"GPU-0": 400})
 
     assert limits.enforce([allocation]) == set()
     assert "keeps a soft memory limit" in caplog.text
@@ -109,9 +109,9 @@ def test_a_driver_that_refuses_one_workload_leaves_it_with_the_softer_tiers(
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_a_process_that_took_the_number_of_another_is_not_moved(driver_615, hold, start, name):
+def test_process_with_a_reused_pid_is_not_moved(driver_615, allocate, start, name):
     process = start()
-    allocation = hold(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
+    allocation = allocate(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
     earlier = allocation.model_copy(update={"created": process.create_time() - 60})
     driver = DriverLimits.open(["GPU-0"])
 
@@ -121,7 +121,7 @@ def test_a_process_that_took_the_number_of_another_is_not_moved(driver_615, hold
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_adopt_refuses_to_move_a_process_out_of_another_control_group(start, name):
+def test_adopt_refuses_a_process_in_a_control_group_of_its_own(start, name):
     groups = Groups.find()
     process = start()
     path = groups.adopt(name, process)
@@ -144,7 +144,7 @@ def test_adopt_refuses_to_move_a_process_out_of_another_control_group(start, nam
         pytest.param(3, "NVML says: Not Supported", id="a MIG device"),
     ],
 )
-def test_where_the_driver_keeps_none_it_is_said_why(driver_615, nvml, fault, why):
+def test_driver_that_sets_no_limits_is_unavailable_with_the_reason(driver_615, nvml, fault, why):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", f"fault -1 nvmlDeviceSetMemoryLimits_v1 {fault}")
 
     with pytest.raises(DriverLimitsUnavailable, match=why):
@@ -153,7 +153,7 @@ def test_where_the_driver_keeps_none_it_is_said_why(driver_615, nvml, fault, why
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_a_library_without_the_call_is_an_older_driver(nvml):
+def test_library_without_the_call_is_reported_as_an_older_driver(nvml):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake")
     source = NvmlDevices()
 
@@ -169,19 +169,19 @@ def proc(folder: Path, mounts: str, group: str = "0::/hub\n") -> Path:
     return folder
 
 
-def test_without_control_groups_of_version_2_it_is_said(tmp_path):
+def test_missing_cgroup_v2_is_reported(tmp_path):
     with pytest.raises(GroupsUnavailable, match="has no control groups of version 2"):
         Groups.find(proc(tmp_path, "tmpfs /tmp tmpfs rw 0 0\n"))
 
 
-def test_where_we_may_not_write_it_is_said(tmp_path):
+def test_unwritable_cgroup_root_is_reported(tmp_path):
     mounts = f"cgroup2 {tmp_path / 'absent'} cgroup2 ro 0 0\n"
 
     with pytest.raises(GroupsUnavailable, match="no control group may be made in"):
         Groups.find(proc(tmp_path, mounts))
 
 
-def test_groups_lie_beside_the_leaf_of_the_platform(tmp_path):
+def test_worker_groups_are_siblings_of_the_platforms_group(tmp_path):
     mounts = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
 
     groups = Groups.find(proc(tmp_path, mounts, "0::/unit/platform\n"))
@@ -189,7 +189,7 @@ def test_groups_lie_beside_the_leaf_of_the_platform(tmp_path):
     assert groups.path("vision/a-0") == tmp_path / "unit/vision.a-0"
 
 
-def test_a_process_that_is_gone_has_no_group(hold, tmp_path):
+def test_group_for_an_exited_process_is_unavailable(allocate, tmp_path):
     groups = Groups(tmp_path, "/hub", tmp_path)
 
     with pytest.raises(GroupsUnavailable):

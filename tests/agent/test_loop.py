@@ -23,7 +23,7 @@ POLLS = 100
 
 
 @dataclass
-class Service:
+class FakeService:
     """A service that accepts reports, or refuses them."""
 
     allocations: list[AgentAllocation] = field(default_factory=list)
@@ -44,27 +44,27 @@ class Service:
         return AgentReply(allocations=self.allocations)
 
     @property
-    def told(self) -> list[list[str] | None]:
+    def reported_pods(self) -> list[list[str] | None]:
         """Return the pods with devices in each accepted report."""
-        return [None if r.pods is None else [of.pod for of in r.pods] for r in self.reports]
+        return [None if r.pods is None else [entry.pod for entry in r.pods] for r in self.reports]
 
 
 @dataclass
 class Kubelet:
     """A kubelet that lists the pods with devices, or is silent."""
 
-    has: dict[str, list[str]] = field(default_factory=dict)
+    devices_by_pod: dict[str, list[str]] = field(default_factory=dict)
     is_away: bool = False
-    asked: int = 0
+    query_count: int = 0
 
     def holders(self) -> dict[str, list[str]]:
-        self.asked += 1
+        self.query_count += 1
         if self.is_away:
             raise OSError("nobody is there")
-        return dict(self.has)
+        return dict(self.devices_by_pod)
 
 
-class Sources:
+class FlakyDevices:
     """Simulated devices with polls that fail on the test's command."""
 
     def __init__(self) -> None:
@@ -84,17 +84,17 @@ class Sources:
 
 
 @pytest.fixture
-def service() -> Service:
-    return Service()
+def service() -> FakeService:
+    return FakeService()
 
 
 @pytest.fixture
-def source() -> Sources:
-    return Sources()
+def source() -> FlakyDevices:
+    return FlakyDevices()
 
 
 @contextlib.asynccontextmanager
-async def running(source: DeviceSource, service: Service, **settings):
+async def running_agent(source: DeviceSource, service: FakeService, **settings):
     agent = Agent("here", source, service, **settings)
     task = asyncio.create_task(agent.run())
     try:
@@ -105,39 +105,37 @@ async def running(source: DeviceSource, service: Service, **settings):
             await task
 
 
-async def test_it_reports_again_and_again(source, service, eventually_async):
-    async with running(source, service, idle_s=SOON):
+async def test_agent_sends_reports_repeatedly(source, service, eventually_async):
+    async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert {r.node for r in service.reports} == {"here"}
     assert [r.at for r in service.reports] == sorted({r.at for r in service.reports})
 
 
-async def test_an_allocation_ends_the_idle_wait(source, service, hold, eventually_async):
-    service.allocations = [hold("vision/a", source.devices()[0].uuid)]
-    async with running(source, service, idle_s=NEVER, busy_s=SOON):
+async def test_allocation_ends_the_idle_wait(source, service, allocate, eventually_async):
+    service.allocations = [allocate("vision/a", source.devices()[0].uuid)]
+    async with running_agent(source, service, idle_s=NEVER, busy_s=SOON):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
 
 
 async def test_agent_reports_named_devices_beside_one_without_a_uuid(
-    source, service, hold, eventually_async
+    source, service, allocate, eventually_async
 ):
     """The reply to a report brings the allocations for the next one."""
     uuid = source.devices()[0].uuid
-    service.allocations = [hold("vision/a", uuid, ""), hold("vision/b", "")]
-    async with running(source, service, idle_s=SOON, busy_s=SOON):
+    service.allocations = [allocate("vision/a", uuid, ""), allocate("vision/b", "")]
+    async with running_agent(source, service, idle_s=SOON, busy_s=SOON):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert [(s.workload, s.device) for s in service.reports[-1].samples] == [("vision/a", uuid)]
 
 
-async def test_reports_wait_while_the_service_is_away_and_say_how_old_they_are(
-    source, service, eventually_async
-):
+async def test_reports_queued_during_an_outage_carry_their_age(source, service, eventually_async):
     service.refusal = Unavailable("away")
-    async with running(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: service.refused and source.polls > 10)
         service.refusal = None
         await eventually_async(lambda: len(service.reports) > 10)
@@ -152,10 +150,12 @@ async def test_reports_wait_while_the_service_is_away_and_say_how_old_they_are(
     assert first.at + (first.age or 0) <= later.at + (later.age or 0) + 1
 
 
-async def test_only_so_many_reports_wait_the_newest(source, service, eventually_async, monkeypatch):
+async def test_report_queue_retains_the_newest_reports(
+    source, service, eventually_async, monkeypatch
+):
     monkeypatch.setattr(loop, "MAX_QUEUED_REPORTS", 3)
     service.refusal = Unavailable("away")
-    async with running(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: service.refused and source.polls > 10)
         source.failing = True
         service.refusal = None
@@ -164,9 +164,9 @@ async def test_only_so_many_reports_wait_the_newest(source, service, eventually_
     assert [r.at for r in service.reports] == source.polled_at[-3:]
 
 
-async def test_a_report_that_is_refused_is_not_sent_again(source, service, eventually_async):
+async def test_refused_report_is_not_sent_again(source, service, eventually_async):
     service.refusal = Forbidden("This token is no agent's.")
-    async with running(source, service, idle_s=NEVER):
+    async with running_agent(source, service, idle_s=NEVER):
         await eventually_async(lambda: service.refused == 1)
         service.refusal = None
         await asyncio.sleep(0)
@@ -174,11 +174,11 @@ async def test_a_report_that_is_refused_is_not_sent_again(source, service, event
     assert service.reports == []
 
 
-async def test_a_poll_that_fails_is_a_gap_and_the_next_one_counts(
+async def test_agent_reports_the_next_poll_after_a_failed_poll(
     source, service, eventually_async, caplog
 ):
     source.failing = True
-    async with running(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: source.polls >= 1)
         source.failing = False
         await eventually_async(lambda: service.reports)
@@ -186,7 +186,7 @@ async def test_a_poll_that_fails_is_a_gap_and_the_next_one_counts(
     assert "measuring failed 1 times" in caplog.text
 
 
-async def test_agent_stops_when_it_is_no_longer_wanted(source, service):
+async def test_agent_stops_when_it_should_no_longer_run(source, service):
     answers = iter([True, True, False])
     agent = Agent("here", source, service, idle_s=SOON, should_run=lambda: next(answers))
 
@@ -202,7 +202,7 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
         def enforce(self, poll, allocations):
             raise RuntimeError("no idea")
 
-    async with running(source, service, idle_s=SOON, keeper=Broken()):
+    async with running_agent(source, service, idle_s=SOON, keeper=Broken()):
         await eventually_async(lambda: len(service.reports) >= 2)
 
     assert "could not be enforced" in caplog.text
@@ -212,20 +212,20 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
 
 
 @pytest.fixture
-def at_once(monkeypatch) -> None:
+def no_retry_delay(monkeypatch) -> None:
     """Let the agent retry the service without a pause."""
     monkeypatch.setattr(loop, "MAX_DELAY_S", 0)
 
 
 async def test_reports_after_an_outage_name_the_latest_pods(
-    source, service, at_once, eventually_async
+    source, service, no_retry_delay, eventually_async
 ):
     service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
-    async with running(source, service, idle_s=0, kubelet=kubelet):
-        await eventually_async(lambda: kubelet.asked > POLLS)
-        kubelet.has = {"lab/second": ["GPU-0"]}
-        before = kubelet.asked
-        await eventually_async(lambda: kubelet.asked > before + 1)
+    async with running_agent(source, service, idle_s=0, kubelet=kubelet):
+        await eventually_async(lambda: kubelet.query_count > POLLS)
+        kubelet.devices_by_pod = {"lab/second": ["GPU-0"]}
+        before = kubelet.query_count
+        await eventually_async(lambda: kubelet.query_count > before + 1)
         service.refusal = None
         await eventually_async(lambda: len(service.reports) > POLLS)
 
@@ -239,15 +239,15 @@ async def test_reports_after_an_outage_name_the_latest_pods(
     assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
 
 
-async def test_a_kubelet_that_is_silent_by_now_is_not_quoted(
-    source, service, at_once, eventually_async
+async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
+    source, service, no_retry_delay, eventually_async
 ):
     service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
-    async with running(source, service, idle_s=0, kubelet=kubelet) as agent:
+    async with running_agent(source, service, idle_s=0, kubelet=kubelet) as agent:
         await eventually_async(lambda: agent.tally.polls > 1)
         kubelet.is_away = True
-        before = kubelet.asked
-        await eventually_async(lambda: kubelet.asked > before + 1)
+        before = kubelet.query_count
+        await eventually_async(lambda: kubelet.query_count > before + 1)
         service.refusal = None
         await eventually_async(lambda: service.reports)
 
@@ -267,12 +267,12 @@ async def test_a_kubelet_that_is_silent_by_now_is_not_quoted(
         ),
     ],
 )
-async def test_a_report_that_is_refused_does_not_hold_up_the_next(
+async def test_refused_report_does_not_delay_the_next(
     refusal, source, service, eventually_async, monkeypatch
 ):
     monkeypatch.setattr(loop, "_delay", lambda _failures: NEVER)
     service.refusals.append(refusal)
-    async with running(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
+    async with running_agent(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
         await eventually_async(lambda: service.reports)
 
     assert service.refusals == []
@@ -280,7 +280,7 @@ async def test_a_report_that_is_refused_does_not_hold_up_the_next(
 
 
 @pytest.mark.parametrize("away", [Unavailable("away"), TooMany("later")], ids=["away", "busy"])
-async def test_a_service_that_is_away_is_given_time(
+async def test_unreachable_service_is_retried_with_a_growing_failure_count(
     away, source, service, eventually_async, monkeypatch
 ):
     paused: list[int] = []
@@ -291,7 +291,7 @@ async def test_a_service_that_is_away_is_given_time(
 
     monkeypatch.setattr(loop, "_delay", pause)
     service.refusals += [away, away]
-    async with running(source, service, idle_s=0):
+    async with running_agent(source, service, idle_s=0):
         await eventually_async(lambda: service.reports)
 
     assert paused == [1, 2]

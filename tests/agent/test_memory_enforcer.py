@@ -41,10 +41,10 @@ print("finished", flush=True)
 
 
 @dataclass
-class Runs:
+class Programs:
     """Programs of the test; all of them end with it."""
 
-    world: Any
+    harness: Any
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(
@@ -60,15 +60,15 @@ class Runs:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         process = psutil.Process(child.pid)
-        self.world.users.append((process, device, False, mib))
+        self.harness.users.append((process, device, False, mib))
         return child, process
 
 
 @pytest.fixture
-def runs(world) -> Iterator[Runs]:
-    made = Runs(world)
-    yield made
-    for child in made.started:
+def programs(harness) -> Iterator[Programs]:
+    running = Programs(harness)
+    yield running
+    for child in running.started:
         child.kill()
         child.communicate()
 
@@ -81,29 +81,29 @@ class Clock:
         return self.now
 
 
-def test_enforcer_kills_only_the_job_over_its_limit(world, hold, runs):
-    offender, offending = runs.run(STUBBORN, OVER)
-    neighbour, neighbouring = runs.run(FINISHES, 10)
-    outsider, _ = runs.run(FINISHES, OVER)
-    gpu = world.uuids[0]
+def test_enforcer_kills_only_the_job_over_its_limit(harness, allocate, programs):
+    offender, offending = programs.run(STUBBORN, OVER)
+    neighbour, neighbouring = programs.run(FINISHES, 10)
+    outsider, _ = programs.run(FINISHES, OVER)
+    gpu = harness.uuids[0]
     allocations = [
-        hold("vision/a", gpu, process=offending, gpus=0.5, limits_mib={gpu: LIMIT}),
-        hold("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
+        allocate("vision/a", gpu, process=offending, gpus=0.5, limits_mib={gpu: LIMIT}),
+        allocate("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
     ]
-    clock, told, answers = Clock(), list[Any](), list[int]()
-    keeper = MemoryEnforcer(clock=clock)
-    world.poll(allocations)  # the first one may only set a baseline
+    clock, escalations, answers = Clock(), list[Any](), list[int]()
+    enforcer = MemoryEnforcer(clock=clock)
+    harness.poll(allocations)  # the first one may only set a baseline
 
     while clock.now < SECONDS and offender.poll() is None:
-        notices = keeper.enforce(world.poll(allocations), allocations)
-        told += [(clock.now, n.workload, n.device, n.rung) for n in notices]
+        notices = enforcer.enforce(harness.poll(allocations), allocations)
+        escalations += [(clock.now, n.workload, n.device, n.rung) for n in notices]
         if notices and notices[-1].rung in {"interrupt", "terminate"}:
             answers.append(int(offender.stdout.readline()))  # before it is killed
         if notices and notices[-1].rung == "kill":
             offender.wait()
         clock.now += 1
 
-    assert told == [
+    assert escalations == [
         (2, "vision/a", gpu, "notice"),
         (5, "vision/a", gpu, "interrupt"),
         (15, "vision/a", gpu, "terminate"),
@@ -114,42 +114,43 @@ def test_enforcer_kills_only_the_job_over_its_limit(world, hold, runs):
     assert [child.returncode for child in (neighbour, outsider)] == [0, 0]
 
 
-def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(hold):
+def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(allocate):
     allocations = [
-        hold("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096}) for n in range(2)
+        allocate("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096})
+        for n in range(2)
     ]
 
-    (found,) = Limits(allocations).holdings(Poll(0.0, 1.0, (), ()))
+    (holding,) = Limits(allocations).holdings(Poll(0.0, 1.0, (), ()))
 
-    assert (found.workload, found.limit_mib, found.members) == ("vision/a", 8192, ())
+    assert (holding.workload, holding.limit_mib, holding.members) == ("vision/a", 8192, ())
 
 
-def test_a_whole_device_has_no_limit_and_a_process_without_a_name_is_not_judged(hold):
+def test_limits_skip_whole_devices_and_unidentified_processes(allocate):
     def reading(pid: int, created: float, mib: int | None = 9000) -> ProcessReading:
         return ProcessReading("GPU-0", pid, "vision/a", 0.0, mib, created=created)
 
     poll = Poll(0.0, 1.0, (), (reading(7, 1.0), reading(8, 0.0), reading(9, 1.0, None)))
 
-    assert Limits([hold("vision/a", "GPU-0")]).holdings(poll) == []
-    (found,) = Limits([hold("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})]).holdings(poll)
-    assert [member.pid for member in found.members] == [7]
+    assert Limits([allocate("vision/a", "GPU-0")]).holdings(poll) == []
+    (holding,) = Limits([allocate("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})]).holdings(poll)
+    assert [member.pid for member in holding.members] == [7]
 
 
-def test_a_notebook_server_is_known_as_one(hold, start):
+def test_notebook_server_is_spared_by_the_limits(allocate, start):
     server = start()
-    allocation = hold(
+    allocation = allocate(
         "vision/lab", "GPU-0", process=server, limits_mib={"GPU-0": 1}, is_server=True
     )
     readings = tuple(
         ProcessReading("GPU-0", pid, "vision/lab", 0.0, 100, created=1.0) for pid in (server.pid, 9)
     )
 
-    (found,) = Limits([allocation]).holdings(Poll(0.0, 1.0, (), readings))
+    (holding,) = Limits([allocation]).holdings(Poll(0.0, 1.0, (), readings))
 
-    assert [member.spared for member in found.members] == [True, False]
+    assert [member.spared for member in holding.members] == [True, False]
 
 
-def test_a_process_that_took_the_number_of_another_is_not_signalled(start):
+def test_process_with_a_reused_pid_is_not_signalled(start):
     process = start()
 
     assert not pidfd.send(process.pid, process.create_time() - 1.0, signal.SIGKILL)
@@ -159,39 +160,41 @@ def test_a_process_that_took_the_number_of_another_is_not_signalled(start):
     assert not pidfd.send(process.pid, process.create_time(), signal.SIGKILL)
 
 
-def test_a_process_that_may_not_be_signalled_is_told_of(hold):
+def test_notice_reports_a_process_that_may_not_be_signalled(allocate):
     reading = ProcessReading("GPU-0", 7, "vision/a", 0.0, OVER, created=1.0)
-    allocations = [hold("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT})]
+    allocations = [allocate("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT})]
 
     def refuse(_pid: int, _created: float, _number: signal.Signals) -> bool:
         raise PermissionError
 
-    clock, told = Clock(), list[Any]()
-    keeper = MemoryEnforcer(refuse, clock)
+    clock, notices = Clock(), list[Any]()
+    enforcer = MemoryEnforcer(refuse, clock)
     for _ in range(6):
-        told += keeper.enforce(Poll(clock.now, 1.0, (), (reading,)), allocations)
+        notices += enforcer.enforce(Poll(clock.now, 1.0, (), (reading,)), allocations)
         clock.now += 1
 
-    assert told[-1].text.endswith("is interrupted, but the platform's account has no right to")
+    assert notices[-1].text.endswith("is interrupted, but the platform's account has no right to")
 
 
-def test_a_kernel_is_known_by_its_notebook(world, hold, start):
-    process = world.use(0, mib=10, env={"JPY_SESSION_NAME": "work/a.ipynb"})
-    world.use(1, mib=10, env={"JPY_SESSION_NAME": "theirs.ipynb"})
+def test_kernel_process_is_reported_with_its_notebook(harness, allocate, start):
+    process = harness.use(0, mib=10, env={"JPY_SESSION_NAME": "work/a.ipynb"})
+    harness.use(1, mib=10, env={"JPY_SESSION_NAME": "theirs.ipynb"})
 
-    report = world.report([hold("vision/lab", world.uuids[0], process=process)])
+    report = harness.report([allocate("vision/lab", harness.uuids[0], process=process)])
 
     assert {p.notebook for p in report.processes if p.pid == process.pid} == {"a.ipynb"}
     assert "theirs.ipynb" not in {p.notebook for p in report.processes}
 
 
-def test_a_client_of_mps_is_known_by_its_environment(hold, start):
+def test_mps_client_is_recognized_by_its_environment(allocate, start):
     limits = {"GPU-0": 4096}
-    client = hold("vision/a", "GPU-0", process=start(env={MPS_LIMIT: "0=4096M"}), limits_mib=limits)
-    other = hold("vision/b", "GPU-0", process=start(), limits_mib=limits)
-    gone = hold("vision/c", "GPU-0", limits_mib=limits)
+    client = allocate(
+        "vision/a", "GPU-0", process=start(env={MPS_LIMIT: "0=4096M"}), limits_mib=limits
+    )
+    other = allocate("vision/b", "GPU-0", process=start(), limits_mib=limits)
+    without_process = allocate("vision/c", "GPU-0", limits_mib=limits)
     clients = MpsClients()
 
-    assert clients.among([client, other, gone]) == {"vision/a"}
+    assert clients.among([client, other, without_process]) == {"vision/a"}
     second = other.model_copy(update={"workload": "vision/a"})
     assert clients.among([client, second]) == frozenset()

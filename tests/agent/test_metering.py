@@ -41,13 +41,15 @@ class Platform:
 
     def __init__(self, directory: Path, port: int, **environment: str) -> None:
         (directory / "projects.yaml").write_text(PROJECTS)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))}
+        inherited_environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))
+        }
         self.root = f"http://127.0.0.1:{port}/services/runai/"
         self.client = Client(self.root, TOKEN, patience_s=120)
         log = (directory / "service.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runai.hub_service"],
-            env=kept
+            env=inherited_environment
             | {
                 "RUNAI_DATA_DIR": str(directory / "data"),
                 "RUNAI_HUB_TOKEN": TOKEN,
@@ -63,14 +65,14 @@ class Platform:
     def session(self, user: str, process: psutil.Process) -> None:
         """Start half a device's session, and attach `process` to it."""
         request = SubmitRequest(name=f"lab-{user}", kind="session", owner=user, gpus=0.5)  # type: ignore[arg-type]
-        (seen,) = self.client.submit(request).workloads
-        while not seen.allocated:
-            seen = self.client.wait(seen.id, seen.version, 10)
+        (workload,) = self.client.submit(request).workloads
+        while not workload.allocated:
+            workload = self.client.wait(workload.id, workload.version, 10)
         report = ProcessReport(pid=process.pid, created=process.create_time())
-        self.client.attach(seen.id, report)
+        self.client.attach(workload.id, report)
 
     @contextlib.contextmanager
-    def held_still(self) -> Iterator[None]:
+    def suspended_agent(self) -> Iterator[None]:
         """Stop the agent for the block, so that no newer sample arrives."""
         children = psutil.Process(self.process.pid).children()
         (agent,) = (c for c in children if "runai.hub_service.agent" in c.cmdline())
@@ -110,12 +112,12 @@ def nvml_folder(tmp_path: Path, nvml) -> Path:
     source = Path(__file__).with_name("fake_nvml.c")
     library = tmp_path / "lib" / "libnvidia-ml.so.1"
     library.parent.mkdir()
-    where = f'-DSTATE="{nvml.path}"'
-    subprocess.run(["cc", "-shared", "-fPIC", where, "-o", library, source], check=True)
+    state_option = f'-DSTATE="{nvml.path}"'
+    subprocess.run(["cc", "-shared", "-fPIC", state_option, "-o", library, source], check=True)
     return library.parent
 
 
-def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, int]]]:
+def usage_by_workload(platform: Platform, uuid: str) -> dict[str, set[tuple[float, int]]]:
     """Return each session's load and memory from every place that shows them."""
     device_load = platform.metric("runai_device_utilization_ratio", device=uuid)
     (node,) = platform.client.nodes()
@@ -123,22 +125,22 @@ def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, 
     panel = platform.client.overview()
     assert device_load == node.devices[0].utilized == listed["devices"][0]["utilized"]
     assert panel.nodes[0].devices[0] == node.devices[0]
-    shown = [
+    rows = [
         *((w.id, w.utilized, w.memory_used_mib) for w in platform.client.workloads()),
         *((w.id, w.utilized, w.memory_used_mib) for w in panel.workloads),
         *((w["id"], w["utilized"], w["memory_used_mib"]) for w in platform.runai("top", "jobs")),
     ]
-    said: dict[str, set[tuple[float, int]]] = {}
-    for workload, utilized, memory_mib in shown:
+    usage: dict[str, set[tuple[float, int]]] = {}
+    for workload, utilized, memory_mib in rows:
         assert utilized is not None
         assert memory_mib is not None
-        said.setdefault(workload, set()).add((utilized, memory_mib))
-    for workload, known in said.items():
+        usage.setdefault(workload, set()).add((utilized, memory_mib))
+    for workload, values in usage.items():
         name = workload.partition("/")[2]
         memory = platform.metric("runai_workload_memory_used_bytes", workload=name)
         busy = platform.metric("runai_workload_gpus_utilized", workload=name)
-        known.add((busy, int(memory) >> 20))
-    return said
+        values.add((busy, int(memory) >> 20))
+    return usage
 
 
 @pytest.mark.cc
@@ -153,7 +155,7 @@ def test_api_cli_and_metrics_show_equal_usage_and_the_foreign_process(
         platform.session("ana", ana)
         platform.session("bo", bo)
 
-        def agreed() -> tuple[dict[str, set[tuple[float, int]]], OthersView]:
+        def consistent_usage() -> tuple[dict[str, set[tuple[float, int]]], OthersView]:
             stamp = time.time_ns() // 1000
             nvml.write(
                 gpu,
@@ -163,14 +165,18 @@ def test_api_cli_and_metrics_show_equal_usage_and_the_foreign_process(
             )  # fmt: skip
             # Not yet, if a session was not measured or a poll saw no new sample.
             assert {w.user: w.utilized for w in platform.client.workloads()} == LOADS
-            with platform.held_still():
-                said = everybody_says(platform, UUID)
-                (others,) = platform.client.nodes()[0].devices[0].others
-                assert said["vision/lab-ana"] == {(0.4, 20000)}
-            return said, others
+            with platform.suspended_agent():
+                usage = usage_by_workload(platform, UUID)
+                (foreign,) = platform.client.nodes()[0].devices[0].others
+                assert usage["vision/lab-ana"] == {(0.4, 20000)}
+            return usage, foreign
 
-        said, others = eventually(agreed, within=120)
-        assert said["vision/lab-bo"] == {(0.25, 10000)}
-        assert (others.processes, others.utilized, others.memory_mib) == (1, 0.05, 600)
+        agreed_usage, foreign_usage = eventually(consistent_usage, within=120)
+        assert agreed_usage["vision/lab-bo"] == {(0.25, 10000)}
+        assert (foreign_usage.processes, foreign_usage.utilized, foreign_usage.memory_mib) == (
+            1,
+            0.05,
+            600,
+        )
     finally:
         platform.close()

@@ -22,7 +22,7 @@ GPU = "gpu GPU-0 1000 100 250 40 Fake H200"
 
 
 @pytest.fixture
-def poll(nvml, hold, holders):
+def poll(nvml, allocate, holders):
     """Open the devices of a state, then poll in another one; "PID" in it is a holder's process."""
     process, _ = holders
     opened = []
@@ -32,7 +32,7 @@ def poll(nvml, hold, holders):
         source = NvmlDevices()
         opened.append(source)
         nvml.write(*(line.replace("PID", str(process.pid)) for line in then))
-        allocations = [hold("vision/a", "GPU-0", process=process)]
+        allocations = [allocate("vision/a", "GPU-0", process=process)]
         return usage.report("here", source.poll(allocations), allocations)
 
     yield run
@@ -44,11 +44,11 @@ def utilization(report):
     return {(s.workload, s.device): s.utilization for s in report.samples}
 
 
-MINE = ("vision/a", "GPU-0")
+WORKLOAD_DEVICE = ("vision/a", "GPU-0")
 BROKEN = "it is installed and does not work: "
 
 
-def test_workloads_may_use_what_the_driver_does_not_keep_for_itself(nvml):
+def test_device_memory_excludes_the_drivers_reserve(nvml):
     nvml.write("gpu GPU-0 143771 606 0 0 H200")
     source = NvmlDevices()
 
@@ -56,7 +56,7 @@ def test_workloads_may_use_what_the_driver_does_not_keep_for_itself(nvml):
     source.close()
 
 
-def test_an_old_driver_does_not_tell_what_it_keeps(nvml):
+def test_device_memory_of_an_old_driver_includes_its_reserve(nvml):
     nvml.write(GPU, f"fault -1 nvmlDeviceGetMemoryInfo_v2 {FUNCTION_NOT_FOUND}")
     source = NvmlDevices()
 
@@ -65,7 +65,7 @@ def test_an_old_driver_does_not_tell_what_it_keeps(nvml):
     source.close()
 
 
-def test_the_device_as_a_whole_is_told(poll):
+def test_device_totals_are_reported(poll):
     report = poll(GPU)
 
     assert [(d.device, d.utilization, d.memory_mib, d.fault) for d in report.devices] == [
@@ -90,45 +90,47 @@ def test_the_device_as_a_whole_is_told(poll):
         pytest.param(["fault 0 nvmlDeviceGetProcessUtilization 0"], 0.0, id="success without any"),
     ],
 )
-def test_new_samples_are_averaged(poll, samples, expected):
+def test_new_utilization_samples_are_averaged(poll, samples, expected):
     report = poll(GPU, "proc 0 PID 60 C", *samples, before=(GPU, "sample 0 1 5 1"))
 
-    assert utilization(report) == {MINE: expected}
+    assert utilization(report) == {WORKLOAD_DEVICE: expected}
 
 
-def test_a_sample_counts_once(nvml, hold, holders):
+def test_utilization_sample_counts_once(nvml, allocate, holders):
     process, _ = holders
     nvml.write(GPU)
     source = NvmlDevices()
     nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"sample 0 {process.pid} 10 80")
-    allocations = [hold("vision/a", "GPU-0", process=process)]
+    allocations = [allocate("vision/a", "GPU-0", process=process)]
 
-    seen = [utilization(usage.report("h", source.poll(allocations), allocations)) for _ in "12"]
+    utilizations = [
+        utilization(usage.report("h", source.poll(allocations), allocations)) for _ in "12"
+    ]
 
-    assert seen == [{MINE: 0.8}, {MINE: 0.0}]
+    assert utilizations == [{WORKLOAD_DEVICE: 0.8}, {WORKLOAD_DEVICE: 0.0}]
     source.close()
 
 
-def test_samples_of_a_number_that_changed_hands_are_divided_at_the_later_start(
-    nvml, hold, holders, monkeypatch
+def test_samples_of_a_reused_pid_are_divided_at_the_later_start(
+    nvml, allocate, holders, monkeypatch
 ):
     later, other = holders
     nvml.write(GPU)
     source = NvmlDevices()
     allocations = [
-        hold("vision/a", "GPU-0", process=later),
-        hold("vision/b", "GPU-0", process=other),
+        allocate("vision/a", "GPU-0", process=later),
+        allocate("vision/b", "GPU-0", process=other),
     ]
-    former = ProcessOwner(1.0, allocations[1], "ana", "python3")
+    former_owner = ProcessOwner(1.0, allocations[1], "ana", "python3")
     monkeypatch.setattr(
-        ProcessOwners, "before", lambda _, pid: (former, 15e-6) if pid == later.pid else None
+        ProcessOwners, "before", lambda _, pid: (former_owner, 15e-6) if pid == later.pid else None
     )
     nvml.write(GPU, f"sample 0 {later.pid} 10 80", f"sample 0 {later.pid} 20 40")
 
     report = usage.report("h", source.poll(allocations), allocations)
     source.close()
 
-    assert utilization(report) == {MINE: 0.2, ("vision/b", "GPU-0"): 0.4}
+    assert utilization(report) == {WORKLOAD_DEVICE: 0.2, ("vision/b", "GPU-0"): 0.4}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_samples_of_a_number_that_changed_hands_are_divided_at_the_later_start(
         ),
     ],
 )
-def test_the_lists_of_processes_are_merged(poll, lines, expected):
+def test_process_lists_are_merged(poll, lines, expected):
     (sample,) = poll(GPU, *lines).samples
 
     assert sample.memory_mib == expected
@@ -162,30 +164,28 @@ def test_utilization_is_none_if_the_driver_does_not_support_it(poll):
         f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}",
     )
 
-    assert utilization(report) == {MINE: None, ("", "GPU-0"): None}
+    assert utilization(report) == {WORKLOAD_DEVICE: None, ("", "GPU-0"): None}
 
 
-def test_a_lone_process_has_the_whole_devices_load_where_none_is_told_by_process(poll):
+def test_lone_process_has_the_device_load_if_none_is_known_per_process(poll):
     report = poll(
         GPU, "proc 0 PID 60 C", f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
     )
 
-    assert utilization(report) == {MINE: 0.4}
+    assert utilization(report) == {WORKLOAD_DEVICE: 0.4}
 
 
-def test_several_processes_have_the_devices_load_together_where_they_are_one_workloads(
-    nvml, hold, start
-):
+def test_processes_of_a_lone_workload_have_the_device_load_together(nvml, allocate, start):
     process = start(how="grandchild")
     below = process.parent()
     unknown = f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
     nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"proc 0 {below.pid} 60 C", unknown)
     source = NvmlDevices()
-    allocations = [hold("vision/a", "GPU-0", process=below)]
+    allocations = [allocate("vision/a", "GPU-0", process=below)]
     report = usage.report("here", source.poll(allocations), allocations)
     source.close()
 
-    assert utilization(report) == {MINE: 0.4}
+    assert utilization(report) == {WORKLOAD_DEVICE: 0.4}
     assert [p.utilization for p in report.processes] == [None, None]
 
 
@@ -210,33 +210,33 @@ def mps_server(tmp_path):
         pytest.param([], 0.0, id="the server is idle"),
     ],
 )
-def test_a_client_of_mps_is_not_idle_while_its_server_works(poll, mps_server, samples, expected):
+def test_mps_client_is_not_idle_while_its_server_works(poll, mps_server, samples, expected):
     lines = ["proc 0 SERVER 30 C", "proc 0 PID 60 C", "proc 0 PID 60 M", *samples]
     report = poll(GPU, *(line.replace("SERVER", str(mps_server)) for line in lines))
 
-    assert utilization(report)[MINE] == expected
+    assert utilization(report)[WORKLOAD_DEVICE] == expected
 
 
 def test_report_includes_processes_outside_workloads(poll):
     report = poll(GPU, "proc 0 1 900 C", "sample 0 1 10 70", "proc 0 PID 60 C")
 
-    assert utilization(report) == {("", "GPU-0"): 0.7, MINE: 0.0}
+    assert utilization(report) == {("", "GPU-0"): 0.7, WORKLOAD_DEVICE: 0.0}
 
 
-def test_a_process_that_is_gone_already_is_nobodys(poll):
+def test_exited_process_is_reported_without_a_workload(poll):
     report = poll(GPU, "proc 0 4194304 900 C")
 
-    assert utilization(report) == {("", "GPU-0"): 0.0, MINE: 0.0}
+    assert utilization(report) == {("", "GPU-0"): 0.0, WORKLOAD_DEVICE: 0.0}
 
 
-def test_a_workload_on_a_device_that_it_does_not_hold_is_told(poll):
+def test_workload_on_an_unallocated_device_is_reported(poll):
     two = (GPU, "gpu GPU-1 1000 0 0 0 Fake")
     report = poll(*two, "proc 1 PID 60 C", "sample 1 PID 10 30", before=two)
 
-    assert utilization(report) == {MINE: 0.0, ("vision/a", "GPU-1"): 0.3}
+    assert utilization(report) == {WORKLOAD_DEVICE: 0.0, ("vision/a", "GPU-1"): 0.3}
 
 
-def test_a_device_that_fails_is_a_gap_and_costs_no_other(poll):
+def test_failed_device_has_no_values_and_does_not_affect_the_rest(poll):
     two = (GPU, "gpu GPU-1 1000 0 0 7 Fake")
     fault = f"fault 0 nvmlDeviceGetComputeRunningProcesses_v3 {UNKNOWN}"
     report = poll(*two, fault, before=two)
@@ -246,13 +246,13 @@ def test_a_device_that_fails_is_a_gap_and_costs_no_other(poll):
 
 
 @pytest.mark.parametrize(("code", "healthy"), [(GPU_IS_LOST, False), (UNKNOWN, True)])
-def test_a_lost_device_is_not_healthy(poll, code, healthy):
+def test_lost_device_is_not_healthy(poll, code, healthy):
     report = poll(GPU, f"fault 0 nvmlDeviceGetMemoryInfo_v2 {code}")
 
     assert [not d.fault for d in report.devices] == [healthy]
 
 
-def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):
+def test_mig_parent_device_has_no_utilization(poll):
     report = poll("gpu GPU-0 1000 100 250 -1 Fake")
 
     assert [(d.utilization, d.memory_mib) for d in report.devices] == [(None, 250)]
@@ -269,26 +269,26 @@ def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):
     ],
     ids=["answers", "does not answer", "not loaded", "another version", "not for us"],
 )
-def test_doctor_tells_how_the_driver_is(nvml, fault, verdict, text, mend):
+def test_doctor_reports_the_state_of_the_driver(nvml, fault, verdict, text, mend):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", *([fault] if fault else []))
 
-    found = check_driver()
+    result = check_driver()
 
-    assert (found.subject, found.verdict) == ("GPU driver", verdict)
-    assert found.text.startswith(text)
-    assert mend in found.mend
+    assert (result.subject, result.verdict) == ("GPU driver", verdict)
+    assert result.text.startswith(text)
+    assert mend in result.mend
 
 
-def test_doctor_takes_a_machine_without_a_driver_for_one_without_gpus(monkeypatch):
+def test_doctor_notes_a_machine_without_a_driver(monkeypatch):
     def no_library(name):
         raise OSError(name)
 
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", no_library)
 
-    found = check_driver()
+    result = check_driver()
 
-    assert found == (
+    assert result == (
         "note",
         "GPU driver",
         "none on this machine (NVML Shared Library Not Found)",

@@ -23,11 +23,11 @@ def faults(nvml):
     nvml.write(*TWO)
     source = NvmlDevices()
 
-    def tell(*lines: str) -> dict[str, str]:
+    def poll_faults(*lines: str) -> dict[str, str]:
         nvml.write(*TWO, *lines)
         return {d.device: d.fault for d in source.poll([]).devices if d.fault}
 
-    yield tell
+    yield poll_faults
     source.close()
 
 
@@ -36,11 +36,11 @@ def test_healthy_gpus_have_no_fault(faults):
 
 
 @pytest.mark.parametrize("code", [48, 79, 95])
-def test_an_xid_after_which_a_gpu_must_be_reset_takes_it_out(faults, code):
+def test_critical_xid_marks_the_gpu_faulty(faults, code):
     assert faults(f"xid 1 1 {code}") == {"GPU-1": f"XID {code}: {CRITICAL_XIDS[code]}"}
 
 
-def test_a_programs_own_mistake_or_a_corrected_error_does_not(faults):
+def test_application_and_corrected_xids_are_no_fault(faults):
     codes = [13, 31, 43, 45, 63, 68, 92, 94, 109]
 
     assert faults(*(f"xid 1 {number} {code}" for number, code in enumerate(codes, 1))) == {}
@@ -52,7 +52,7 @@ def test_xid_fault_stays_in_later_polls(faults):
     assert faults("xid 0 1 79") == {"GPU-0": "XID 79: GPU has fallen off the bus"}
 
 
-def test_an_xid_before_the_agent_came_is_known_by_what_the_driver_asks_for(nvml):
+def test_fault_before_agent_start_is_known_by_the_recovery_action(nvml):
     nvml.write(*TWO, "xid 0 1 79", f"recovery 0 {REBOOT}")
     source = NvmlDevices()
 
@@ -60,7 +60,7 @@ def test_an_xid_before_the_agent_came_is_known_by_what_the_driver_asks_for(nvml)
     source.close()
 
 
-def test_several_events_of_one_second_are_all_told(faults):
+def test_simultaneous_xid_events_are_all_reported(faults):
     assert set(faults("xid 0 1 13", "xid 1 2 48", "xid 0 3 95")) == {"GPU-0", "GPU-1"}
 
 
@@ -75,23 +75,23 @@ def test_several_events_of_one_second_are_all_told(faults):
         pytest.param([f"fault 0 * {UNKNOWN}"], "", id="an error that tells nothing"),
     ],
 )
-def test_the_state_of_a_gpu_is_asked_for(nvml, lines, fault):
+def test_gpu_fault_is_read_from_the_device_state(nvml, lines, fault):
     nvml.write(*TWO)
     health = Health(open_gpus(None))
     source = NvmlDevices()
     nvml.write(*TWO, *lines)
 
-    told = {d.device: d.fault for d in source.poll([]).devices if d.fault}
+    polled_faults = {d.device: d.fault for d in source.poll([]).devices if d.fault}
 
     assert health.faults().get("GPU-0", "") == fault
     # The source asked at its start and asks again in a minute; lost devices it finds itself.
-    assert told.get("GPU-0", "") in {fault, ""}
+    assert polled_faults.get("GPU-0", "") in {fault, ""}
     health.close()
     source.close()
 
 
 @pytest.fixture
-def clocked(nvml):
+def clocked_health(nvml):
     """Return a Health with a clock of its own."""
     nvml.write(*TWO)
     times = [1000.0]
@@ -100,8 +100,8 @@ def clocked(nvml):
     health.close()
 
 
-def test_a_gpu_is_used_again_when_the_driver_asks_for_nothing_any_more(nvml, clocked):
-    health, times = clocked
+def test_gpu_is_healthy_again_after_its_recovery_action_is_cleared(nvml, clocked_health):
+    health, times = clocked_health
     nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {RESET}")
     assert health.faults() == {"GPU-0": "XID 95: uncontained memory error"}
 
@@ -113,8 +113,8 @@ def test_a_gpu_is_used_again_when_the_driver_asks_for_nothing_any_more(nvml, clo
     assert health.faults() == {}
 
 
-def test_an_xid_counts_for_a_minute_even_where_the_driver_asks_for_nothing(nvml, clocked):
-    health, times = clocked
+def test_xid_fault_stays_for_a_minute_without_a_recovery_action(nvml, clocked_health):
+    health, times = clocked_health
     nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {NONE}")
     health.faults()
 
@@ -122,8 +122,8 @@ def test_an_xid_counts_for_a_minute_even_where_the_driver_asks_for_nothing(nvml,
     assert set(health.faults()) == {"GPU-0"}
 
 
-def test_where_the_driver_does_not_say_when_an_xid_is_over_it_stays(nvml, clocked):
-    health, times = clocked
+def test_xid_fault_stays_if_the_driver_reports_no_recovery_actions(nvml, clocked_health):
+    health, times = clocked_health
     nvml.write(*TWO, "xid 0 1 95", NO_RECOVERY)
     health.faults()
 
@@ -131,8 +131,8 @@ def test_where_the_driver_does_not_say_when_an_xid_is_over_it_stays(nvml, clocke
     assert set(health.faults()) == {"GPU-0"}
 
 
-def test_a_lost_gpu_that_answers_again_is_healthy(nvml, clocked):
-    health, times = clocked
+def test_lost_gpu_that_responds_again_is_healthy(nvml, clocked_health):
+    health, times = clocked_health
     nvml.write(*TWO, f"fault 1 * {GPU_IS_LOST}")
     assert health.faults() == {"GPU-1": "the driver has lost it"}
 
@@ -141,7 +141,7 @@ def test_a_lost_gpu_that_answers_again_is_healthy(nvml, clocked):
     assert health.faults() == {}
 
 
-def test_a_driver_without_events_tells_by_the_state_alone(nvml):
+def test_driver_without_events_reports_faults_by_device_state(nvml):
     nvml.write(*TWO, f"fault -1 nvmlEventSetCreate {NOT_SUPPORTED}", "xid 0 1 79", "rows 1")
     health = Health(open_gpus(None))
 
@@ -149,7 +149,7 @@ def test_a_driver_without_events_tells_by_the_state_alone(nvml):
     health.close()
 
 
-def test_a_gpu_that_does_not_answer_at_the_start_keeps_its_number(nvml):
+def test_gpu_unresponsive_at_start_retains_its_index(nvml):
     nvml.write(*TWO, f"fault 0 * {GPU_IS_LOST}")
     source = open_devices()
     first, second = source.devices()

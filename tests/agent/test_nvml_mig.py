@@ -18,26 +18,26 @@ LAYOUT = (
 
 
 @pytest.fixture
-def poll(nvml, hold, holders):
+def poll(nvml, allocate, holders):
     """Poll a state; "PID" and "OTHER" in it are holders' processes."""
     processes = dict(zip(("PID", "OTHER"), holders, strict=True))
     opened = []
 
-    def filled(lines):
+    def with_pids(lines):
         for line in lines:
-            told = line
+            text = line
             for word, process in processes.items():
-                told = told.replace(word, str(process.pid))
-            yield told
+                text = text.replace(word, str(process.pid))
+            yield text
 
     def run(*lines, before=()):
-        nvml.write(*LAYOUT, *filled(before))
+        nvml.write(*LAYOUT, *with_pids(before))
         source = NvmlDevices()
         opened.append(source)
-        nvml.write(*LAYOUT, *filled(lines))
+        nvml.write(*LAYOUT, *with_pids(lines))
         allocations = [
-            hold("vision/a", "MIG-a", process=processes["PID"]),
-            hold("nlp/b", "MIG-b", process=processes["OTHER"]),
+            allocate("vision/a", "MIG-a", process=processes["PID"]),
+            allocate("nlp/b", "MIG-b", process=processes["OTHER"]),
         ]
         return usage.report("here", source.poll(allocations), allocations)
 
@@ -46,7 +46,7 @@ def poll(nvml, hold, holders):
         source.close()
 
 
-def test_instances_stand_for_their_gpu(nvml):
+def test_mig_instances_replace_their_gpu(nvml):
     nvml.write(*LAYOUT)
     source = NvmlDevices()
 
@@ -59,7 +59,7 @@ def test_instances_stand_for_their_gpu(nvml):
 
 
 @pytest.mark.parametrize(("number", "uuids"), [(1, ["MIG-a"]), (3, ["MIG-a", "MIG-b", "GPU-1"])])
-def test_a_number_of_gpus_counts_instances(nvml, number, uuids):
+def test_number_of_gpus_counts_mig_instances(nvml, number, uuids):
     nvml.write(*LAYOUT)
     source = open_devices(number)
 
@@ -68,7 +68,7 @@ def test_a_number_of_gpus_counts_instances(nvml, number, uuids):
     source.close()
 
 
-def test_memory_is_told_for_each_instance_and_utilization_is_unknown(poll):
+def test_mig_memory_is_reported_per_instance_without_utilization(poll):
     report = poll("proc 0 PID 90 C 1 0", "proc 0 OTHER 150 C 2 0")
 
     assert [(d.device, d.utilization, d.memory_mib) for d in report.devices] == [
@@ -96,7 +96,7 @@ BEFORE = ("gpm 0 1 100 40", "gpm 0 2 100 0", "proc 0 PID 90 C 1 0", "proc 0 OTHE
         ),
     ],
 )
-def test_from_hopper_on_an_instance_has_the_load_of_its_counters(poll, lines, expected):
+def test_mig_instance_utilization_is_read_from_its_gpm_counters(poll, lines, expected):
     report = poll("proc 0 PID 90 C 1 0", "proc 0 OTHER 150 C 2 0", *lines, before=BEFORE)
 
     assert tuple(d.utilization for d in report.devices) == (*expected, 0.3)
@@ -105,7 +105,7 @@ def test_from_hopper_on_an_instance_has_the_load_of_its_counters(poll, lines, ex
     )
 
 
-def test_each_poll_counts_what_came_since_the_one_before(nvml):
+def test_mig_utilization_is_measured_since_the_previous_poll(nvml):
     nvml.write(*LAYOUT, "gpm 0 1 100 40")
     source = NvmlDevices()
     loads = []
@@ -128,13 +128,13 @@ def test_compute_instances_that_share_counters_have_no_load_of_their_own(nvml):
     source.close()
 
 
-def test_a_process_that_uses_anothers_instance_is_told_there(poll):
+def test_process_on_a_foreign_mig_instance_is_reported_there(poll):
     report = poll("proc 0 PID 90 C 2 0")
 
     assert [(p.workload, p.device) for p in report.processes] == [("vision/a", "MIG-b")]
 
 
-def test_an_instance_without_a_process_is_idle(poll):
+def test_mig_instance_without_a_process_is_idle(poll):
     report = poll()
 
     assert {s.device: s.utilization for s in report.samples} == {"MIG-a": 0.0, "MIG-b": 0.0}
@@ -149,7 +149,7 @@ def test_xid_breaks_the_named_mig_instance_or_all_instances_of_the_gpu(poll, xid
     assert {d.device for d in poll(xid).devices if d.fault} == broken
 
 
-def test_an_instance_that_is_gone_is_a_gap_and_costs_no_other(nvml):
+def test_removed_mig_instance_does_not_affect_the_remaining_devices(nvml):
     nvml.write(*LAYOUT)
     source = NvmlDevices()
     nvml.write(*(line for line in LAYOUT if "MIG-b" not in line))
@@ -161,7 +161,7 @@ def test_an_instance_that_is_gone_is_a_gap_and_costs_no_other(nvml):
     source.close()
 
 
-def test_a_gpu_in_mig_mode_without_instances_offers_nothing(nvml):
+def test_mig_gpu_without_instances_offers_no_device(nvml):
     nvml.write("gpu GPU-0 1000 0 0 0 A", "gpu GPU-1 1000 0 0 0 B", "empty 0")
     source = NvmlDevices()
 

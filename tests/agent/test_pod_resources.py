@@ -18,30 +18,30 @@ PODS = {"lab/jupyter-ana": ["GPU-a", "GPU-b"], "runai-reservation/gpu-res-1": ["
 def test_kubelet_returns_the_devices_of_each_pod(tmp_path):
     with listening(tmp_path / "kubelet.sock", lambda: PODS) as socket:
         kubelet = PodResources(socket)
-        found = kubelet.holders()
+        holders = kubelet.holders()
         kubelet.close()
 
-    assert found == PODS
+    assert holders == PODS
 
 
-def test_a_kubelet_that_is_away_is_asked_again(tmp_path):
+def test_unreachable_kubelet_raises_os_error(tmp_path):
     kubelet = PodResources(str(tmp_path / "kubelet.sock"))
     with pytest.raises(OSError, match="the kubelet does not say who has which devices"):
         kubelet.holders()
     kubelet.close()
 
 
-def test_devices_of_other_kinds_are_left_out():
+def test_devices_of_foreign_resources_are_ignored():
     assert read_holders(answer(PODS, resource="nvidia.com/mig-1g.10gb")) == {}
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_half_an_answer_is_none(cut):
+def test_truncated_kubelet_reply_is_an_error(cut):
     with pytest.raises(OSError, match="is not understood"):
         read_holders(answer(PODS)[:-cut])
 
 
-class Service:
+class RecordingService:
     """A service that records reports."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Service:
         return AgentReply(allocations=[])
 
 
-async def test_the_agent_tells_the_service(tmp_path):
-    service = Service()
+async def test_agent_reports_the_kubelets_pods_and_the_inventory(tmp_path):
+    service = RecordingService()
     devices = SimulatedDevices(2, node="gpu-0")
     with listening(tmp_path / "kubelet.sock", lambda: PODS) as socket:
         kubelet = PodResources(socket)
@@ -66,5 +66,5 @@ async def test_the_agent_tells_the_service(tmp_path):
         kubelet.close()
 
     assert report.pods is not None
-    assert {of.pod: of.devices for of in report.pods} == PODS
+    assert {entry.pod: entry.devices for entry in report.pods} == PODS
     assert [d.uuid for d in report.inventory] == [d.uuid for d in devices.devices()]

@@ -37,25 +37,25 @@ def environment(service) -> dict[str, str]:
     return os.environ | ENVIRONMENT | {"RUNAI_API_URL": service.url}
 
 
-def test_it_measures_what_is_allocated_until_an_interrupt_ends_it_quietly(
-    service, environment, start, hold, eventually
+def test_agent_measures_allocations_until_interrupted(
+    service, environment, start, allocate, eventually
 ):
     busy = start(busy=True)
     uuid = SimulatedDevices(2, node="here").devices()[0].uuid
-    service.allocations = [hold("vision/a", uuid, process=busy)]
+    service.allocations = [allocate("vision/a", uuid, process=busy)]
     with subprocess.Popen(AGENT, env=environment, stderr=subprocess.PIPE, text=True) as agent:
         eventually(
             lambda: any(s.utilization for r in service.reports for s in r.samples),
             what="the busy workload is seen",
         )
         agent.send_signal(signal.SIGINT)
-        _, said = agent.communicate()
+        _, stderr = agent.communicate()
 
     assert service.asked == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
-    assert (agent.returncode, said) == (0, "")
+    assert (agent.returncode, stderr) == (0, "")
 
 
-def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
+def test_agent_exits_when_its_parent_is_killed(service, environment, eventually):
     with subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run({AGENT!r})"], env=environment
     ) as parent:
@@ -63,20 +63,20 @@ def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
         (agent,) = psutil.Process(parent.pid).children()
         parent.kill()
 
-    def is_gone() -> bool:
+    def has_exited() -> bool:
         try:
             return agent.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:  # its new parent has reaped it
             return True
 
-    eventually(is_gone)
+    eventually(has_exited)
 
 
-def test_it_leaves_at_once_when_its_parent_went_before_it_started():
-    told = os.environ | ENVIRONMENT | {"RUNAI_AGENT_PARENT": "4194305"}
-    gone = subprocess.run(AGENT, env=told, check=False)
+def test_agent_started_after_its_parents_exit_exits_at_once():
+    agent_environment = os.environ | ENVIRONMENT | {"RUNAI_AGENT_PARENT": "4194305"}
+    completed = subprocess.run(AGENT, env=agent_environment, check=False)
 
-    assert gone.returncode == 0
+    assert completed.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_it_leaves_at_once_when_its_parent_went_before_it_started():
         ({"RUNAI_GPUS": "some"}, "RUNAI_GPUS is 'some'. Give a number."),
     ],
 )
-def test_a_wrong_environment_is_told_in_a_sentence(change, sentence):
+def test_invalid_environment_variable_is_named_in_the_error(change, sentence):
     with pytest.raises(InvalidRequest) as refused:
         AgentSettings.parse(ENVIRONMENT | change)
 
@@ -105,8 +105,8 @@ def test_settings_have_defaults_and_hide_the_token_in_their_repr():
     assert TOKEN not in repr(settings)
 
 
-def test_it_does_not_start_in_a_wrong_environment():
-    done = subprocess.run(
+def test_agent_does_not_start_in_an_invalid_environment():
+    completed = subprocess.run(
         AGENT,
         env=os.environ | ENVIRONMENT | {"RUNAI_API_URL": "nonsense"},
         capture_output=True,
@@ -114,6 +114,6 @@ def test_it_does_not_start_in_a_wrong_environment():
         check=False,
     )
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("agent: 'nonsense' is no address of a GPU service.")
-    assert TOKEN not in done.stderr
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("agent: 'nonsense' is no address of a GPU service.")
+    assert TOKEN not in completed.stderr

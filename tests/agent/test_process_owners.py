@@ -14,88 +14,97 @@ from runai.hub_service.processes.pidfd import PidfdHandles
 
 
 @pytest.fixture
-def owner(hold):
+def find_owner(allocate):
     """Return a function that returns the workload of a process, given allocations."""
 
     def find(process, *allocations):
         owners = ProcessOwners()
         owners.set_allocations(allocations)
-        found = owners.allocation_of(process)
-        return found and found.worker
+        allocation = owners.allocation_of(process)
+        return allocation and allocation.worker
 
     return find
 
 
-def test_process_outside_workloads_has_no_owner(owner, hold, start):
-    assert owner(start(), hold("vision/a", "GPU", process=start())) is None
+def test_process_outside_workloads_has_no_owner(find_owner, allocate, start):
+    assert find_owner(start(), allocate("vision/a", "GPU", process=start())) is None
 
 
-def test_the_nearest_ancestor_decides(owner, hold, start):
+def test_nearest_ancestor_decides_the_owner(find_owner, allocate, start):
     inner = start(how="grandchild")
-    outer = hold("vision/outer", "GPU", process=psutil.Process(os.getpid()))
-    nested = hold("vision/inner", "GPU", process=inner.parent())
+    outer = allocate("vision/outer", "GPU", process=psutil.Process(os.getpid()))
+    nested = allocate("vision/inner", "GPU", process=inner.parent())
 
-    assert owner(inner, outer, nested) == "vision/inner-0"
+    assert find_owner(inner, outer, nested) == "vision/inner-0"
 
 
-def test_an_ancestor_outweighs_what_the_environment_says(owner, hold, start):
+def test_ancestor_outweighs_the_environment(find_owner, allocate, start):
     child = start(how="grandchild", env={"RUNAI_WORKLOAD": "vision/b"})
 
-    found = owner(child, hold("vision/a", "GPU", process=child.parent()), hold("vision/b", "GPU"))
+    worker = find_owner(
+        child, allocate("vision/a", "GPU", process=child.parent()), allocate("vision/b", "GPU")
+    )
 
-    assert found == "vision/a-0"
+    assert worker == "vision/a-0"
 
 
-def test_the_environment_names_the_worker_among_several(owner, hold, start):
+def test_environment_names_the_worker_of_a_workload(find_owner, allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_WORKER": "vision/a-1"})
 
-    assert owner(process, *(hold("vision/a", "GPU", worker=n) for n in (0, 1))) == "vision/a-1"
+    assert (
+        find_owner(process, *(allocate("vision/a", "GPU", worker=n) for n in (0, 1)))
+        == "vision/a-1"
+    )
 
 
 @pytest.mark.parametrize(
-    ("there", "found"), [("/one", True), ("/other", False)], ids=["its own", "of another like it"]
+    ("checkpoint_dir", "is_owned"),
+    [("/one", True), ("/other", False)],
+    ids=["its own", "of another like it"],
 )
-def test_checkpoints_tell_a_workload_from_its_like_in_another_installation(
-    owner, hold, start, there, found
+def test_checkpoint_dir_distinguishes_equal_workloads_of_installations(
+    find_owner, allocate, start, checkpoint_dir, is_owned
 ):
-    process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_CHECKPOINT_DIR": there})
+    process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_CHECKPOINT_DIR": checkpoint_dir})
 
-    assert (owner(process, hold("vision/a", "GPU", checkpoint_dir="/one")) is not None) == found
+    assert (
+        find_owner(process, allocate("vision/a", "GPU", checkpoint_dir="/one")) is not None
+    ) == is_owned
 
 
-def test_process_of_a_workload_without_allocation_has_no_owner(owner, hold, start):
+def test_process_of_a_workload_without_allocation_has_no_owner(find_owner, allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/elsewhere"})
 
-    assert owner(process, hold("vision/a", "GPU")) is None
+    assert find_owner(process, allocate("vision/a", "GPU")) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process of another account")
-def test_another_account_cannot_claim_to_be_of_a_workload(owner, hold, start):
+def test_process_of_a_foreign_account_cannot_claim_a_workload(find_owner, allocate, start):
     claim = {"RUNAI_WORKLOAD": "vision/a"}
     with subprocess.Popen(["/bin/sleep", "1000"], user=65534, env=claim) as liar:
-        found = owner(psutil.Process(liar.pid), hold("vision/a", "GPU", process=start()))
+        worker = find_owner(psutil.Process(liar.pid), allocate("vision/a", "GPU", process=start()))
         liar.kill()
 
-    assert found is None
+    assert worker is None
 
 
-def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
+def test_process_is_owned_once_its_workload_is_allocated(allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     owners = ProcessOwners()
-    owners.set_allocations([hold("vision/b", "GPU")])
+    owners.set_allocations([allocate("vision/b", "GPU")])
     assert owners.allocation_of(process) is None
 
-    owners.set_allocations([hold("vision/b", "GPU"), hold("vision/a", "GPU")])
-    found = owners.allocation_of(process)
+    owners.set_allocations([allocate("vision/b", "GPU"), allocate("vision/a", "GPU")])
+    allocation = owners.allocation_of(process)
 
-    assert found is not None
-    assert found.workload == "vision/a"
+    assert allocation is not None
+    assert allocation.workload == "vision/a"
 
 
-def test_strangers_are_remembered_unless_they_are_young(hold, start):
+def test_strangers_are_cached_unless_they_are_young(allocate, start):
     old, young = psutil.Process(1), start()
     owners = ProcessOwners()
-    owners.set_allocations([hold("vision/a", "GPU")])
+    owners.set_allocations([allocate("vision/a", "GPU")])
     for process in (old, young):
         owners.allocation_of(process)
     owners.retain({old.pid, young.pid})
@@ -103,11 +112,11 @@ def test_strangers_are_remembered_unless_they_are_young(hold, start):
     assert [owners.is_stranger(p.pid) for p in (old, young)] == [True, False]
 
 
-def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
+def test_strangers_are_checked_again_after_an_interval(allocate, monkeypatch):
     monkeypatch.setattr(owners_module, "RECHECK_INTERVAL_S", -1.0)
     old = psutil.Process(os.getppid())
     owners = ProcessOwners()
-    owners.set_allocations([hold("vision/a", "GPU")])
+    owners.set_allocations([allocate("vision/a", "GPU")])
     owners.allocation_of(old)
     owners.retain({old.pid})
 
@@ -121,7 +130,7 @@ SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 
 
 @pytest.mark.parametrize(
-    ("lines", "group", "found"),
+    ("lines", "group", "is_owned"),
     [
         pytest.param(
             f"0::/kubepods.slice/kubepods-burstable.slice/{SYSTEMD_POD}/cri-containerd-ab.scope",
@@ -149,25 +158,27 @@ SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
         pytest.param("", UID, False, id="nothing told"),
     ],
 )  # fmt: skip
-def test_a_process_is_known_by_its_control_group(tmp_path, hold, holders, lines, group, found):
+def test_process_is_attributed_by_its_control_group(
+    tmp_path, allocate, holders, lines, group, is_owned
+):
     process, _ = holders
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
     owners = ProcessOwners(tmp_path)
-    owners.set_allocations([hold("vision/a", "GPU").model_copy(update={"cgroup": group})])
+    owners.set_allocations([allocate("vision/a", "GPU").model_copy(update={"cgroup": group})])
 
-    whose = owners.owner_of(process.pid)
+    process_owner = owners.owner_of(process.pid)
 
-    assert (whose.allocation is not None) == found
+    assert (process_owner.allocation is not None) == is_owned
 
 
-def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
+def test_control_group_outweighs_an_ancestor(tmp_path, allocate, start):
     process = start(how="grandchild")
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
     owners = ProcessOwners(tmp_path)
-    pod = hold("vision/pod", "GPU").model_copy(update={"cgroup": UID})
-    owners.set_allocations([hold("vision/a", "GPU", process=process.parent()), pod])
+    pod = allocate("vision/pod", "GPU").model_copy(update={"cgroup": UID})
+    owners.set_allocations([allocate("vision/a", "GPU", process=process.parent()), pod])
 
     assert owners.owner_of(process.pid).allocation == pod
 
@@ -175,14 +186,14 @@ def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
 # -- reused process ids --------------------------------------------------------------------------
 
 
-def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkeypatch):
+def test_reused_pid_is_attributed_anew(allocate, start, monkeypatch):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     owners = ProcessOwners()
-    allocation = hold("vision/a", "GPU")
+    allocation = allocate("vision/a", "GPU")
     owners.set_allocations([allocation])
-    former = owners.owner_of(process.pid)
+    former_owner = owners.owner_of(process.pid)
     owners.retain({process.pid})
-    assert former.allocation == allocation
+    assert former_owner.allocation == allocation
     assert owners.before(process.pid) is None
 
     # The same pid, but a later process of another workload.
@@ -194,52 +205,54 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
 
     assert owners.owner_of(process.pid).allocation is None
     assert owners.owner_of(process.pid).created == later
-    before = owners.before(process.pid)
-    assert before is not None
-    assert before[0] == former
+    previous = owners.before(process.pid)
+    assert previous is not None
+    assert previous[0] == former_owner
     started = psutil.boot_time() + 4200 / os.sysconf("SC_CLK_TCK")
-    assert before[1] == pytest.approx(started, abs=2)
+    assert previous[1] == pytest.approx(started, abs=2)
 
 
-def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeypatch):
+def test_parent_younger_than_its_child_does_not_own_it(allocate, start, monkeypatch):
     child = start(how="grandchild")
     parent = child.parent()
     ages = {child.pid: 100.0, parent.pid: 200.0}
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: ages.get(self.pid, 1.0))
     owners = ProcessOwners()
-    owners.set_allocations([hold("vision/a", "GPU", process=parent)])
+    owners.set_allocations([allocate("vision/a", "GPU", process=parent)])
 
     assert owners.owner_of(parent.pid).allocation is not None
     assert owners.owner_of(child.pid).allocation is None
 
 
-def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(owner, hold, start):
+def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(find_owner, allocate, start):
     stranger = start()
     earlier = stranger.create_time() - 60
-    told = hold("vision/a", "GPU", process=stranger).model_copy(update={"created": earlier})
+    allocation = allocate("vision/a", "GPU", process=stranger).model_copy(
+        update={"created": earlier}
+    )
 
-    assert owner(stranger, told) is None
+    assert find_owner(stranger, allocation) is None
 
 
-def test_a_process_that_just_ended_is_its_workloads_until_the_next_poll(hold, start):
+def test_exited_process_is_attributed_until_the_next_poll(allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
-    allocation, pid = hold("vision/a", "GPU"), process.pid
+    allocation, pid = allocate("vision/a", "GPU"), process.pid
     owners = ProcessOwners()
     owners.set_allocations([allocation])
     owners.owner_of(pid)
     owners.retain({pid})
     process.kill()
     process.wait()
-    found = []
+    attributed = []
     for _ in range(2):
-        found.append(owners.owner_of(pid).allocation)
+        attributed.append(owners.owner_of(pid).allocation)
         owners.retain({pid})
 
-    assert found == [allocation, None]
+    assert attributed == [allocation, None]
 
 
-def test_a_process_that_is_gone_is_nobodys(hold):
+def test_exited_process_has_no_owner(allocate):
     owners = ProcessOwners()
-    owners.set_allocations([hold("vision/a", "GPU")])
+    owners.set_allocations([allocate("vision/a", "GPU")])
 
     assert (owners.owner_of(4194305).allocation, owners.owner_of(4194305).created) == (None, 0.0)

@@ -37,8 +37,8 @@ def report(at: float) -> AgentReport:
     return AgentReport(node="a b", at=at, interval=1.0, devices=[], samples=[])
 
 
-def allocation(name: str) -> str:
-    told: dict[str, object] = {
+def reply_with_allocation(name: str) -> str:
+    fields: dict[str, object] = {
         "workload": name,
         "worker": name,
         "project": "vision",
@@ -47,7 +47,7 @@ def allocation(name: str) -> str:
         "pid": None,
         "created": None,
     }
-    return json.dumps({"allocations": [told], "of a newer service": 1})
+    return json.dumps({"allocations": [fields], "of a newer service": 1})
 
 
 async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(service, reporter):
@@ -59,7 +59,7 @@ async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(
     assert service.asked == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
 
 
-async def test_each_report_has_an_id_that_both_sides_log(service, reporter, caplog):
+async def test_report_has_a_request_id_that_both_sides_log(service, reporter, caplog):
     caplog.handler.setFormatter(LogLines("%(message)s"))
     await reporter.report(report(1.0))
     service.status, service.reply = (
@@ -76,17 +76,17 @@ async def test_each_report_has_an_id_that_both_sides_log(service, reporter, capl
     assert caplog.text.rstrip().endswith(f"Nobody. [{second}]")
 
 
-async def test_a_reply_that_is_the_same_is_the_same_object(service, reporter):
-    service.reply = allocation("vision/a")
+async def test_unchanged_reply_is_the_same_object(service, reporter):
+    service.reply = reply_with_allocation("vision/a")
     first, second = [await reporter.report(report(at)) for at in (1.0, 2.0)]
-    service.reply = allocation("vision/b")
+    service.reply = reply_with_allocation("vision/b")
     third = await reporter.report(report(3.0))
 
     assert first.allocations is second.allocations
     assert [a.workload for r in (second, third) for a in r.allocations] == ["vision/a", "vision/b"]
 
 
-async def test_a_service_that_hung_up_is_called_again_and_told_once(service, reporter):
+async def test_report_is_sent_once_over_a_new_connection_after_a_disconnect(service, reporter):
     service.hangs_up = True
     for at in (1.0, 2.0):
         await reporter.report(report(at))
@@ -96,7 +96,7 @@ async def test_a_service_that_hung_up_is_called_again_and_told_once(service, rep
     assert len(service.clients) == 2
 
 
-async def test_a_refusal_is_the_error_that_the_service_names(service, reporter):
+async def test_refused_report_raises_the_error_of_the_service(service, reporter):
     service.status = 401
     service.reply = json.dumps(
         {
@@ -109,23 +109,25 @@ async def test_a_refusal_is_the_error_that_the_service_names(service, reporter):
     )
     with pytest.raises(Unauthenticated, match="Nobody"):
         await reporter.report(report(1.0))
-    service.status, service.reply = 200, allocation("vision/a")
+    service.status, service.reply = 200, reply_with_allocation("vision/a")
 
     assert (await reporter.report(report(2.0))).allocations
 
 
 async def test_unreachable_service_raises_unavailable_without_the_token():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        nobody = HttpReporter(f"http://me:{TOKEN}@127.0.0.1:{taken.getsockname()[1]}", TOKEN)
-        with pytest.raises(Unavailable) as away:
-            await nobody.report(report(1.0))
+    with socket.socket() as unused_socket:
+        unused_socket.bind(("127.0.0.1", 0))
+        unreachable = HttpReporter(
+            f"http://me:{TOKEN}@127.0.0.1:{unused_socket.getsockname()[1]}", TOKEN
+        )
+        with pytest.raises(Unavailable) as error:
+            await unreachable.report(report(1.0))
 
-    assert "is away" in str(away.value)
-    assert TOKEN not in str(away.value)
+    assert "is away" in str(error.value)
+    assert TOKEN not in str(error.value)
 
 
-async def test_hanging_up_ends_a_report_that_is_under_way(service, reporter, eventually_async):
+async def test_closing_the_reporter_ends_a_pending_report(service, reporter, eventually_async):
     service.answers.clear()
     pending = asyncio.create_task(reporter.report(report(1.0)))
     await eventually_async(lambda: service.reports)

@@ -41,22 +41,22 @@ def test_shares_never_exceed_the_device_or_their_demand(demands):
 
 @pytest.fixture
 def source():
-    made = SimulatedDevices(2, node="here")
-    yield made
-    made.close()
+    devices = SimulatedDevices(2, node="here")
+    yield devices
+    devices.close()
 
 
-def test_the_first_poll_only_takes_note(source, start, hold):
-    allocations = [hold("vision/a", source.devices()[0].uuid, process=start(busy=True))]
+def test_first_poll_sets_the_baseline_without_samples(source, start, allocate):
+    allocations = [allocate("vision/a", source.devices()[0].uuid, process=start(busy=True))]
     report = usage.report("here", source.poll(allocations), allocations)
 
     assert report.samples == []
     assert [d.utilization for d in report.devices] == [None, None]
 
 
-def test_memory_is_spread_over_a_workers_devices(source, start, hold):
+def test_memory_is_spread_over_a_workers_devices(source, start, allocate):
     uuids = [d.uuid for d in source.devices()]
-    allocations = [hold("vision/a", *uuids, process=start(mib=200))]
+    allocations = [allocate("vision/a", *uuids, process=start(mib=200))]
     source.poll(allocations)
     first, second = usage.report("here", source.poll(allocations), allocations).samples
 
@@ -65,11 +65,11 @@ def test_memory_is_spread_over_a_workers_devices(source, start, hold):
 
 
 def test_sharers_together_never_hold_more_memory_than_the_device_has(
-    source, start, hold, monkeypatch
+    source, start, allocate, monkeypatch
 ):
     monkeypatch.setattr(simulated, "MEMORY_MIB", 100)
     uuid = source.devices()[0].uuid
-    allocations = [hold(f"vision/{n}", uuid, process=start(mib=150)) for n in "ab"]
+    allocations = [allocate(f"vision/{n}", uuid, process=start(mib=150)) for n in "ab"]
     source.poll(allocations)
     report = usage.report("here", source.poll(allocations), allocations)
 
@@ -77,12 +77,12 @@ def test_sharers_together_never_hold_more_memory_than_the_device_has(
     assert (report.devices[0].memory_mib or 0) <= 100
 
 
-def test_workers_of_a_gang_load_their_own_devices(source, start, hold, eventually):
+def test_workers_of_a_gang_load_their_own_devices(source, start, allocate, eventually):
     first, second = (d.uuid for d in source.devices())
     busy = start(busy=True)
     allocations = [
-        hold("vision/a", first, process=busy, worker=0),
-        hold("vision/a", second, process=start(), worker=1),
+        allocate("vision/a", first, process=busy, worker=0),
+        allocate("vision/a", second, process=start(), worker=1),
     ]
     source.poll(allocations)
     before = busy.cpu_times().user
@@ -115,27 +115,27 @@ def parent():
         process.kill()
 
 
-def spent(table, allocations):
+def cpu_seconds(table, allocations):
     uses = table.measure(allocations)
     assert uses is not None
     return sum(use.cpu_seconds for use in uses)
 
 
-def test_children_that_came_and_went_between_two_looks_count(parent, hold):
+def test_children_that_exit_between_two_polls_count(parent, allocate):
     table = ProcessTable()
-    allocations = [hold("vision/a", "GPU", process=psutil.Process(parent.pid))]
+    allocations = [allocate("vision/a", "GPU", process=psutil.Process(parent.pid))]
     table.measure(allocations)
     parent.stdin.write(f"exec({BURN.format(seconds=0.3)!r})\n".encode())
     parent.stdin.flush()
     parent.stdout.readline()
 
-    assert spent(table, allocations) >= 0.25  # the kernel counts clock ticks
+    assert cpu_seconds(table, allocations) >= 0.25  # the kernel counts clock ticks
 
 
-def test_usage_of_a_child_counts_once_when_it_ends(parent, hold, eventually, tmp_path):
+def test_usage_of_a_child_counts_once_when_it_ends(parent, allocate, eventually, tmp_path):
     table = ProcessTable()
     root = psutil.Process(parent.pid)
-    allocations = [hold("vision/a", "GPU", process=root)]
+    allocations = [allocate("vision/a", "GPU", process=root)]
     table.measure(allocations)
     # The child stays until a poll has seen it: on a busy machine it would end between two polls.
     burned, seen = tmp_path / "burned", tmp_path / "seen"
@@ -147,31 +147,31 @@ def test_usage_of_a_child_counts_once_when_it_ends(parent, hold, eventually, tmp
     parent.stdin.write(f"exec({program!r})\n".encode())
     parent.stdin.flush()
     eventually(burned.exists)
-    before = spent(table, allocations)
+    before = cpu_seconds(table, allocations)
     seen.touch()
     parent.stdout.readline()
-    after = spent(table, allocations)
+    after = cpu_seconds(table, allocations)
 
     times = root.cpu_times()
     assert before >= 0.4
     assert before + after == pytest.approx(times.children_user + times.children_system, abs=0.3)
 
 
-def test_usage_before_the_first_look_does_not_count(start, hold, eventually):
+def test_usage_before_the_first_poll_does_not_count(start, allocate, eventually):
     process = start(busy=True)
     eventually(lambda: process.cpu_times().user > 0.5)
     table = ProcessTable()
-    allocations = [hold("vision/a", "GPU", process=process)]
+    allocations = [allocate("vision/a", "GPU", process=process)]
     process.suspend()
 
     assert table.measure(allocations) is None
-    assert spent(table, allocations) == pytest.approx(0, abs=0.05)
+    assert cpu_seconds(table, allocations) == pytest.approx(0, abs=0.05)
 
 
-def test_only_the_workloads_processes_are_told(start, hold):
+def test_process_table_measures_allocated_processes_only(start, allocate):
     mine, _other = start(), start()
     table = ProcessTable()
-    allocations = [hold("vision/a", "GPU", process=mine)]
+    allocations = [allocate("vision/a", "GPU", process=mine)]
     table.measure(allocations)
 
     assert [use.pid for use in table.measure(allocations) or ()] == [mine.pid]
@@ -181,30 +181,30 @@ def on_devices(poll) -> set[int]:
     return {process.pid for process in poll.processes}
 
 
-def test_process_started_during_release_uses_a_device_only_after_it(source, start, hold):
+def test_process_started_during_release_uses_a_device_only_after_it(source, start, allocate):
     def program():
         return start(mib=1, env={"RUNAI_WORKLOAD": "vision/lab"})
 
     server, kernel = start(mib=1), program()
-    lab = hold("vision/lab", source.devices()[0].uuid, process=server, is_server=True)
-    leaving = lab.model_copy(update={"release": True})
+    lab = allocate("vision/lab", source.devices()[0].uuid, process=server, is_server=True)
+    releasing = lab.model_copy(update={"release": True})
     source.poll([lab])
-    before = on_devices(source.poll([leaving]))
-    again = program()
-    during = on_devices(source.poll([leaving]))
+    before = on_devices(source.poll([releasing]))
+    restarted = program()
+    during = on_devices(source.poll([releasing]))
     after = on_devices(source.poll([lab]))
 
     assert before == during == {server.pid, kernel.pid}
-    assert after == {server.pid, kernel.pid, again.pid}
+    assert after == {server.pid, kernel.pid, restarted.pid}
 
 
-def test_zombie_process_uses_no_device(source, start, hold, eventually):
+def test_zombie_process_uses_no_device(source, start, allocate, eventually):
     process = start(mib=1)
-    held = [hold("vision/a", source.devices()[0].uuid, process=process)]
-    source.poll(held)
-    assert on_devices(source.poll(held)) == {process.pid}
+    allocations = [allocate("vision/a", source.devices()[0].uuid, process=process)]
+    source.poll(allocations)
+    assert on_devices(source.poll(allocations)) == {process.pid}
     process.kill()
     eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
-    source.poll(held)  # its use until its end
+    source.poll(allocations)  # its use until its end
 
-    assert on_devices(source.poll(held)) == set()
+    assert on_devices(source.poll(allocations)) == set()

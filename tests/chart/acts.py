@@ -64,31 +64,31 @@ class Stage:
             project=self.project, name="exp", user=user, kind="job", command=("train",)
         )
 
-    async def until(self, true: Callable[[], object], what: str) -> None:
-        async def there() -> object:
-            return true()
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        async def evaluated() -> object:
+            return condition()
 
-        await eventually_async(there, what=what)
+        await eventually_async(evaluated, what=what)
 
-    def seen(self, name: str) -> bool:
+    def is_cached(self, name: str) -> bool:
         return f"{self.lab.namespace.name}/{name}" in self.cluster.cache.informers.pods.objects
 
-    async def runs(self, name: str) -> str:
+    async def wait_until_running(self, name: str) -> str:
         """Wait until a pod runs; return its session's id."""
 
-        def up() -> bool:
-            found = self.cluster.cache.informers.pods.objects.get(
+        def is_up() -> bool:
+            cached = self.cluster.cache.informers.pods.objects.get(
                 f"{self.lab.namespace.name}/{name}"
             )
-            return found is not None and found.is_up
+            return cached is not None and cached.is_up
 
-        await self.until(up, f"{name} runs")
+        await self.until(is_up, f"{name} runs")
         return f"{self.project}/{self.lab.namespace.name}.{name}"
 
     def pod(self, name: str, **fields: Any) -> Pod:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
 
-    def acting(self) -> DecisionExecutor:
+    def executor(self) -> DecisionExecutor:
         return DecisionExecutor(
             self.api, self.cluster.scheduling.sharing, self.cluster.scheduling.events
         )
@@ -98,7 +98,7 @@ class Stage:
         return [event["reason"] for event in self.lab.plane.request("GET", path)["items"]]
 
 
-Act = Callable[[Stage], Awaitable[None]]
+Action = Callable[[Stage], Awaitable[None]]
 
 
 async def watches(stage: Stage) -> None:
@@ -106,18 +106,18 @@ async def watches(stage: Stage) -> None:
     await stage.cluster.observe()
 
 
-async def submits_beside_a_notebook(stage: Stage) -> None:
+async def submits_job_from_notebook(stage: Stage) -> None:
     """Read the notebook's pod, and the access modes of its home."""
     stage.lab.namespace.claim("home")
     notebook = pod("notebook", 0, annotations={"hub.jupyter.org/username": "ana"})
     notebook["spec"] |= {"nodeName": stage.node, "volumes": [HOME]}
     notebook["spec"]["containers"][0]["volumeMounts"] = [{"name": "home", "mountPath": "/h"}]
     stage.lab.namespace.create(notebook)
-    await stage.runs("notebook")
+    await stage.wait_until_running("notebook")
     await stage.cluster.submit([stage.spec("ana")])
 
 
-async def sees_a_job_through(stage: Stage) -> None:
+async def manages_job(stage: Stage) -> None:
     """Submit a job, suspend it, add a note, read its history, delete it."""
     spec = stage.spec()
     await stage.cluster.submit([spec])
@@ -130,7 +130,7 @@ async def sees_a_job_through(stage: Stage) -> None:
 
 async def deletes_a_session(stage: Stage) -> None:
     stage.pod("notebook")
-    await stage.until(lambda: stage.seen("notebook"), "it sees the pod")
+    await stage.until(lambda: stage.is_cached("notebook"), "it sees the pod")
     session = f"{stage.project}/{stage.lab.namespace.name}.notebook"
     await stage.cluster.delete(session, by="ana")
 
@@ -138,7 +138,7 @@ async def deletes_a_session(stage: Stage) -> None:
 async def reads_a_log(stage: Stage) -> None:
     stage.pod("notebook", nodeName=stage.node)
     stage.kubelet.write("notebook", "it was here")
-    session = await stage.runs("notebook")
+    session = await stage.wait_until_running("notebook")
     chunks = stage.cluster.logs(session, worker=None, tail=None, follow=False)
     assert b"it was here" in b"".join([chunk.lines async for chunk in chunks])
 
@@ -147,63 +147,63 @@ async def runs_a_program(stage: Stage) -> None:
     """Reach the node with the request; no program runs there."""
     stage.pod("one", nodeName=stage.node)
     await stage.cluster.observe()
-    session = await stage.runs("one")
+    session = await stage.wait_until_running("one")
     programs = PodExec(stage.api, stage.cluster.lookup.pods_of)
-    (ended,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
-    assert isinstance(ended, ProgramEnd)
-    assert ended.why
+    (end,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
+    assert isinstance(end, ProgramEnd)
+    assert end.why
 
 
 async def binds(stage: Stage) -> None:
-    made, acting = stage.pod("one"), stage.acting()
-    await acting.start(Start(workload="w", worker="w-0", node=stage.node), made, None, {})
+    pending_pod, executor = stage.pod("one"), stage.executor()
+    await executor.start(Start(workload="w", worker="w-0", node=stage.node), pending_pod, None, {})
     assert stage.lab.namespace.node_of("one") == stage.node
 
 
 async def evicts(stage: Stage) -> None:
-    made, acting = stage.pod("one", nodeName=stage.node), stage.acting()
+    victim, executor = stage.pod("one", nodeName=stage.node), stage.executor()
     reason = Reason(code="reclaimed", rule="R4", text="others are owed it")
-    await acting.stop(Stop(workload="w", worker="w-0", reason=reason), made)
-    assert acting.evicted == {made.uid}
+    await executor.stop(Stop(workload="w", worker="w-0", reason=reason), victim)
+    assert executor.evicted == {victim.uid}
 
 
-async def says_why(stage: Stage) -> None:
-    await stage.acting().refuse(stage.pod("one"), "it cannot be had")
+async def writes_wait_reason(stage: Stage) -> None:
+    await stage.executor().refuse(stage.pod("one"), "it cannot be had")
     conditions = stage.lab.namespace.pod("one")["status"]["conditions"]
     assert "it cannot be had" in [condition.get("message") for condition in conditions]
 
 
-async def keeps_a_device(stage: Stage) -> None:
+async def reserves_device(stage: Stage) -> None:
     """Reserve a device, learn its UUID, and release it."""
     name = reservation_name(stage.node, "first")
     sharing, path = stage.cluster.scheduling.sharing, f"{PODS}/{name}"
 
-    def kept() -> Pod:
+    def reservation_pod() -> Pod:
         return read_pod(stage.lab.plane.request("GET", path))
 
-    async def settle(promises: Mapping[str, NominatedPlacement]) -> None:
-        pods = [kept()]
-        await sharing.reconcile(pods, {pods[0].uid: (0,)}, [stage.node], dict(promises), {})
+    async def settle(nominations: Mapping[str, NominatedPlacement]) -> None:
+        pods = [reservation_pod()]
+        await sharing.reconcile(pods, {pods[0].uid: (0,)}, [stage.node], dict(nominations), {})
 
     try:
         await sharing.reserve(name, (stage.node, 0))
         sharing.store_report(stage.node, NodeReport(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
         await settle({"somebody": NominatedPlacement(stage.node, (0,), is_shared=True)})
-        assert kept().device == "GPU-0"
+        assert reservation_pod().device == "GPU-0"
         await settle({})
-        await stage.until(lambda: _is_gone(stage, path), "it is let go")
+        await stage.until(lambda: _is_deleted(stage, path), "it is let go")
     finally:
         stage.lab.forget(f"{path}?gracePeriodSeconds=0")
 
 
-def _is_gone(stage: Stage, path: str) -> bool:
+def _is_deleted(stage: Stage, path: str) -> bool:
     try:
         return bool(stage.lab.plane.request("GET", path)["metadata"].get("deletionTimestamp"))
     except ApiRefused as refused:
         return refused.status == 404
 
 
-async def sees_a_project_through(stage: Stage) -> None:
+async def manages_project(stage: Stage) -> None:
     """Create a project, change it, delete it."""
     name = f"{stage.project}-made"
     await stage.cluster.put_project(ProjectSpec(name))
@@ -211,7 +211,7 @@ async def sees_a_project_through(stage: Stage) -> None:
     await stage.cluster.delete_project(name)
 
 
-async def tells_shares(stage: Stage) -> None:
+async def writes_project_shares(stage: Stage) -> None:
     await stage.cluster.observe()
     await stage.cluster.apply(Plan(decisions=()))
     path = f"/apis/jupyter-runai.dev/v1alpha1/projects/{stage.project}"
@@ -222,45 +222,47 @@ async def leads_and_resigns(stage: Stage) -> None:
     """Create the Lease, lead once, and release it."""
     lease = "/apis/coordination.k8s.io/v1/namespaces/runai/leases"
     stage.lab.forget(f"{lease}/runai-scheduler")
-    led: list[bool] = []
+    led_turns: list[bool] = []
 
-    async def work() -> None:
-        led.append(True)
+    async def lead_once() -> None:
+        led_turns.append(True)
         raise _EnoughError
 
     leadership = LeaderElection(stage.api, namespace="runai", identity="me", lasts_s=3)
     try:
-        await leadership.lead(work)
+        await leadership.lead(lead_once)
     except _EnoughError:
         await leadership.resign()
-    held = stage.lab.plane.request("GET", f"{lease}/runai-scheduler")["spec"]
-    assert (led, held["holderIdentity"]) == ([True], "")
+    lease_spec = stage.lab.plane.request("GET", f"{lease}/runai-scheduler")["spec"]
+    assert (led_turns, lease_spec["holderIdentity"]) == ([True], "")
 
 
 class _EnoughError(Exception):
     """Ends the leadership after one turn."""
 
 
-async def shows_itself(stage: Stage) -> None:
+async def labels_leader_pod(stage: Stage) -> None:
     body = {"metadata": {"name": "service-0"}, "spec": pod("service-0", 0)["spec"]}
     body["spec"] |= {"schedulerName": "nobody's"}
     stage.lab.plane.request("POST", OWN_PODS, body)
     try:
         await LeaderLabel(stage.api, "runai", "service-0").update(leads=True)
-        found = stage.lab.plane.request("GET", f"{OWN_PODS}/service-0")
+        own_pod = stage.lab.plane.request("GET", f"{OWN_PODS}/service-0")
     finally:
         stage.lab.forget(f"{OWN_PODS}/service-0?gracePeriodSeconds=0")
-    assert found["metadata"]["labels"][LEADS] == "true"
+    assert own_pod["metadata"]["labels"][LEADS] == "true"
 
 
-async def knows_an_agent(stage: Stage) -> None:
+async def authenticates_agent(stage: Stage) -> None:
     node = agent_token(stage.lab.plane, stage.node)
     with node as token:
-        known = await NodeTokenAuthenticator(stage.api, "runai:runai-agent", Nobody()).pod(token)
-    assert known == Actor(stage.node, "agent")
+        actor = await NodeTokenAuthenticator(
+            stage.api, "runai:runai-agent", UnusedAuthenticator()
+        ).pod(token)
+    assert actor == Actor(stage.node, "agent")
 
 
-class Nobody:
+class UnusedAuthenticator:
     """An authenticator that fails the test when used."""
 
     async def actor(self, request: Any) -> Any:
@@ -270,13 +272,13 @@ class Nobody:
         raise AssertionError(name)
 
 
-async def has_a_volume_made(stage: Stage) -> None:
+async def provisions_volume(stage: Stage) -> None:
     claim, start = await _claimed(stage)
-    await stage.acting().provide(start, claim, None)
+    await stage.executor().provide(start, claim, None)
     assert read_claim(stage.lab.plane.request("GET", claim.path)).node == stage.node
 
 
-async def takes_a_volume(stage: Stage) -> None:
+async def binds_volume(stage: Stage) -> None:
     (claim, start), name = await _claimed(stage), f"{stage.node}-disk"
     stage.lab.volume(name, stage.node, of_class="local")
 
@@ -284,7 +286,7 @@ async def takes_a_volume(stage: Stage) -> None:
         return read_volume(stage.lab.plane.request("GET", f"{VOLUMES}/{name}"))
 
     while disk().claim != claim.uid:  # Kubernetes' controller may write it in between
-        await stage.acting().provide(start, claim, disk())
+        await stage.executor().provide(start, claim, disk())
 
 
 async def _claimed(stage: Stage) -> tuple[Claim, Start]:
@@ -294,7 +296,7 @@ async def _claimed(stage: Stage) -> tuple[Claim, Start]:
     return claim, Start(workload="w", worker="w-0", node=stage.node)
 
 
-async def sees_a_pytorch_job_through(stage: Stage) -> None:
+async def manages_pytorch_job(stage: Stage) -> None:
     """Detect the kind once it is installed; list a PyTorchJob, suspend and delete it."""
     await stage.cluster.observe()
     with kind_of_pytorch_jobs(stage.lab.plane):
@@ -309,8 +311,8 @@ async def sees_a_pytorch_job_through(stage: Stage) -> None:
         )
         workload = f"{stage.project}/{stage.lab.namespace.name}.train"
         await stage.cluster.suspend(workload, by="ana")
-        found = stage.lab.plane.request("GET", f"{path}/train")
-        assert found["spec"]["runPolicy"]["suspend"] is True
+        pytorch_job_object = stage.lab.plane.request("GET", f"{path}/train")
+        assert pytorch_job_object["spec"]["runPolicy"]["suspend"] is True
         await stage.cluster.delete(workload, by="ana")
         assert stage.lab.plane.request("GET", path)["items"] == []
 
@@ -321,50 +323,56 @@ SCHEDULER, JOBS, OWN, SHARING = (
     "Role runai-scheduler",
     "Role runai-reservations",
 )
-SEEN = (
+WATCHED_RESOURCES = (
     *("pods", "nodes", "namespaces", "jobs", "projects"),
     *("persistentvolumeclaims", "persistentvolumes", "storageclasses"),
 )
 
 
-def each(role: str, *given: str) -> Iterable[Right]:
+def role_rights(role: str, *wordings: str) -> Iterable[Right]:
     """Yield rights of a role, such as `"list pods"`."""
-    for words in given:
-        verb, what = words.split()
-        yield Right(role, what, verb)
+    for words in wordings:
+        verb, resource = words.split()
+        yield Right(role, resource, verb)
 
 
-ACTS: Mapping[Act, Iterable[Right]] = {
-    watches: [*each(SCHEDULER, *(f"{verb} {w}" for w in SEEN for verb in ("list", "watch")))],
-    submits_beside_a_notebook: [
-        *each(SCHEDULER, "get pods"),
-        *each(JOBS, "create jobs", "get persistentvolumeclaims"),
+ACTIONS: Mapping[Action, Iterable[Right]] = {
+    watches: [
+        *role_rights(
+            SCHEDULER, *(f"{verb} {w}" for w in WATCHED_RESOURCES for verb in ("list", "watch"))
+        )
     ],
-    sees_a_job_through: [
-        *each(SCHEDULER, "patch jobs", "create events"),
-        *each(JOBS, "create jobs", "list events", "delete jobs"),
+    submits_job_from_notebook: [
+        *role_rights(SCHEDULER, "get pods"),
+        *role_rights(JOBS, "create jobs", "get persistentvolumeclaims"),
     ],
-    deletes_a_session: [*each(JOBS, "delete pods")],
-    reads_a_log: [*each(JOBS, "get pods/log")],
-    binds: [*each(SCHEDULER, "create pods/binding")],
-    evicts: [*each(SCHEDULER, "create pods/eviction")],
-    says_why: [*each(SCHEDULER, "patch pods/status")],
-    has_a_volume_made: [*each(SCHEDULER, "patch persistentvolumeclaims")],
-    takes_a_volume: [*each(SCHEDULER, "patch persistentvolumes")],
-    keeps_a_device: [*each(SHARING, "create pods", "patch pods", "delete pods")],
-    knows_an_agent: [*each(SCHEDULER, "create tokenreviews")],
-    sees_a_project_through: [
-        *each(SCHEDULER, "create projects", "patch projects", "delete projects")
+    manages_job: [
+        *role_rights(SCHEDULER, "patch jobs", "create events"),
+        *role_rights(JOBS, "create jobs", "list events", "delete jobs"),
     ],
-    tells_shares: [*each(SCHEDULER, "patch projects/status")],
-    leads_and_resigns: [*each(OWN, "get leases", "create leases", "update leases")],
-    shows_itself: [*each(OWN, "patch pods")],
-    sees_a_pytorch_job_through: [
-        *each(SCHEDULER, "list customresourcedefinitions", "watch customresourcedefinitions"),
-        *each(SCHEDULER, "list pytorchjobs", "watch pytorchjobs", "patch pytorchjobs"),
-        *each(JOBS, "delete pytorchjobs"),
+    deletes_a_session: [*role_rights(JOBS, "delete pods")],
+    reads_a_log: [*role_rights(JOBS, "get pods/log")],
+    binds: [*role_rights(SCHEDULER, "create pods/binding")],
+    evicts: [*role_rights(SCHEDULER, "create pods/eviction")],
+    writes_wait_reason: [*role_rights(SCHEDULER, "patch pods/status")],
+    provisions_volume: [*role_rights(SCHEDULER, "patch persistentvolumeclaims")],
+    binds_volume: [*role_rights(SCHEDULER, "patch persistentvolumes")],
+    reserves_device: [*role_rights(SHARING, "create pods", "patch pods", "delete pods")],
+    authenticates_agent: [*role_rights(SCHEDULER, "create tokenreviews")],
+    manages_project: [
+        *role_rights(SCHEDULER, "create projects", "patch projects", "delete projects")
+    ],
+    writes_project_shares: [*role_rights(SCHEDULER, "patch projects/status")],
+    leads_and_resigns: [*role_rights(OWN, "get leases", "create leases", "update leases")],
+    labels_leader_pod: [*role_rights(OWN, "patch pods")],
+    manages_pytorch_job: [
+        *role_rights(
+            SCHEDULER, "list customresourcedefinitions", "watch customresourcedefinitions"
+        ),
+        *role_rights(SCHEDULER, "list pytorchjobs", "watch pytorchjobs", "patch pytorchjobs"),
+        *role_rights(JOBS, "delete pytorchjobs"),
     ],
 }
-OF_KUBEFLOW = {sees_a_pytorch_job_through}
-EXEC = [*each(JOBS, "get pods/exec", "create pods/exec")]
+KUBEFLOW_ACTIONS = {manages_pytorch_job}
+EXEC = [*role_rights(JOBS, "get pods/exec", "create pods/exec")]
 """Rights of `runs_a_program`, if the chart allows it (jobs.exec)."""

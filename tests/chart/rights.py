@@ -1,8 +1,8 @@
 """The rights of the rendered chart, whole and with one verb left out, on a real API server.
 
     rules = rights_of("lab-1")                  every Role and ClusterRole of the chart
-    whole(plane, "lab-1")                       kubeconfig of the chart's service account
-    without(plane, "lab-1", right)              of an account that lacks exactly that
+    full_kubeconfig(plane, "lab-1")             kubeconfig of the chart's service account
+    kubeconfig_without(plane, "lab-1", right)   of an account that lacks exactly that
     grant(plane, kubeconfig, right)             give an account what it lacks, in all namespaces
 
 For test_rights, and for tests of a service that lacks a right.
@@ -45,36 +45,36 @@ def rights_of(notebooks: str) -> set[Right]:
     """Return all rights that the chart grants to any account."""
     return {
         right
-        for found in _documents(notebooks)
-        for rule in found.get("rules", ())
-        for right in _rights(found, rule)
+        for document in _documents(notebooks)
+        for rule in document.get("rules", ())
+        for right in _rights(document, rule)
     }
 
 
-def whole(plane: ControlPlane, notebooks: str) -> Path:
+def full_kubeconfig(plane: ControlPlane, notebooks: str) -> Path:
     """Return a kubeconfig of the chart's service account, with a namespace for notebooks."""
     return _account(plane, notebooks, None)
 
 
-def without(plane: ControlPlane, notebooks: str, lacking: Right) -> Path:
+def kubeconfig_without(plane: ControlPlane, notebooks: str, lacking: Right) -> Path:
     """Return a kubeconfig of an account that has all of the chart's rights but one."""
     return _account(plane, notebooks, lacking)
 
 
 def grant(plane: ControlPlane, kubeconfig: Path, right: Right) -> None:
-    """Grant the missing right to an account of `without`, in all namespaces."""
+    """Grant the missing right to an account of `kubeconfig_without`, in all namespaces."""
     account = kubeconfig.stem.removeprefix("runai-")
     name = {"metadata": {"name": f"{account}-later"}}
     (rule,) = (
         rule
-        for found in _documents("default")
-        for rule in found.get("rules", ())
-        if right in _rights(found, rule)
+        for document in _documents("default")
+        for rule in document.get("rules", ())
+        if right in _rights(document, rule)
     )
-    given = rule | {"resources": [right.resource], "verbs": [right.verb]}
+    granted_rule = rule | {"resources": [right.resource], "verbs": [right.verb]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **name["metadata"]}
     subject = {"kind": "ServiceAccount", "name": account, "namespace": "runai"}
-    plane.request("POST", f"{GROUP}/clusterroles", name | {"rules": [given]})
+    plane.request("POST", f"{GROUP}/clusterroles", name | {"rules": [granted_rule]})
     bound = name | {"roleRef": role, "subjects": [subject]}
     plane.request("POST", f"{GROUP}/clusterrolebindings", bound)
 
@@ -84,39 +84,39 @@ def _account(plane: ControlPlane, notebooks: str, lacking: Right | None) -> Path
     plane.request(
         "POST", "/api/v1/namespaces/runai/serviceaccounts", {"metadata": {"name": account}}
     )
-    for found in _documents(notebooks):
-        made = copy.deepcopy(found)
-        named = made["metadata"]["name"]
-        made["metadata"]["name"] = f"{account}-{named}"
-        for rule in made.get("rules", ()):
-            taken = {right.verb: right for right in _rights(found, rule) if right == lacking}
-            if taken:
-                _take_out(made, rule, taken.popitem()[1])
-        if "roleRef" in made:
-            made["roleRef"]["name"] = f"{account}-{made['roleRef']['name']}"
-            made["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": "runai"}]
-        plane.request("POST", _path(made), made)
+    for document in _documents(notebooks):
+        copied = copy.deepcopy(document)
+        original_name = copied["metadata"]["name"]
+        copied["metadata"]["name"] = f"{account}-{original_name}"
+        for rule in copied.get("rules", ()):
+            removed = {right.verb: right for right in _rights(document, rule) if right == lacking}
+            if removed:
+                _take_out(copied, rule, removed.popitem()[1])
+        if "roleRef" in copied:
+            copied["roleRef"]["name"] = f"{account}-{copied['roleRef']['name']}"
+            copied["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": "runai"}]
+        plane.request("POST", _path(copied), copied)
     user = f"system:serviceaccount:runai:{account}"
     for canary in _canaries(notebooks, lacking):
-        eventually(partial(_may, plane, user, canary), what=f"{account} has rights")
+        eventually(partial(_is_allowed, plane, user, canary), what=f"{account} has rights")
     return plane.service_account("runai", account)
 
 
 def _take_out(role: dict[str, Any], rule: dict[str, Any], right: Right) -> None:
     """Remove one verb on one resource from a rule, which may cover several."""
     role["rules"].remove(rule)
-    others = [each for each in rule["resources"] if each != right.resource]
+    other_resources = [each for each in rule["resources"] if each != right.resource]
     verbs = [verb for verb in rule["verbs"] if verb != right.verb]
-    if others:
-        role["rules"].append(rule | {"resources": others})
+    if other_resources:
+        role["rules"].append(rule | {"resources": other_resources})
     if verbs:
         role["rules"].append(rule | {"resources": [right.resource], "verbs": verbs})
 
 
 @cache
 def _documents(notebooks: str) -> list[dict[str, Any]]:
-    given = ("--set", f"jupyterhub.namespace={notebooks},jobs.exec=true")
-    found = yaml.safe_load_all(rendered(*given))
+    options = ("--set", f"jupyterhub.namespace={notebooks},jobs.exec=true")
+    found = yaml.safe_load_all(rendered(*options))
     return [each for each in found if each and each["kind"] in KINDS]
 
 
@@ -126,9 +126,9 @@ def _rights(role: dict[str, Any], rule: dict[str, Any]) -> Iterator[Right]:
         yield Right(f"{role['kind']} {role['metadata']['name']}", resource, verb)
 
 
-def _path(found: dict[str, Any]) -> str:
-    plural = f"{found['kind'].lower()}s"
-    namespace = found["metadata"].get("namespace")
+def _path(document: dict[str, Any]) -> str:
+    plural = f"{document['kind'].lower()}s"
+    namespace = document["metadata"].get("namespace")
     return f"{GROUP}/namespaces/{namespace}/{plural}" if namespace else f"{GROUP}/{plural}"
 
 
@@ -155,8 +155,8 @@ def _canaries(notebooks: str, lacking: Right | None) -> Iterator[dict[str, Any]]
             }
 
 
-def _may(plane: ControlPlane, user: str, what: dict[str, Any]) -> bool:
-    review = {"spec": {"user": user, "resourceAttributes": what}}
+def _is_allowed(plane: ControlPlane, user: str, attributes: dict[str, Any]) -> bool:
+    review = {"spec": {"user": user, "resourceAttributes": attributes}}
     try:
         answer = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     except ApiRefused:

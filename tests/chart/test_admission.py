@@ -56,7 +56,7 @@ ONE_CONTAINER = {
 
 
 @pytest.mark.parametrize(("resources", "expected"), ONE_CONTAINER.values(), ids=ONE_CONTAINER)
-def test_container_sees_no_device_unless_it_asks_for_some(
+def test_container_sees_no_device_unless_it_requests_one(
     plane: ControlPlane, resources: dict[str, Any], expected: str | None
 ):
     made = plane.request("POST", DRY, of_pod([container("main", resources=resources)]))
@@ -64,14 +64,14 @@ def test_container_sees_no_device_unless_it_asks_for_some(
     assert seen(made["spec"]["containers"]) == {"main": expected}
 
 
-def test_devices_in_requests_alone_are_refused(plane: ControlPlane):
+def test_gpu_requests_without_limits_are_refused(plane: ControlPlane):
     asking = container("main", resources={"requests": {GPU: "1"}})
 
     with pytest.raises(ApiRefused, match="Limit must be set"):
         plane.request("POST", DRY, of_pod([asking]))
 
 
-def test_container_beside_one_with_a_gpu_sees_none(plane: ControlPlane):
+def test_sidecar_of_a_gpu_container_sees_no_device(plane: ControlPlane):
     made = plane.request(
         "POST",
         DRY,
@@ -85,7 +85,7 @@ def test_container_beside_one_with_a_gpu_sees_none(plane: ControlPlane):
     assert seen(made["initContainers"]) == {"before": "void", "checks": None}
 
 
-def test_all_containers_of_a_part_see_it_and_own_words_stay(plane: ControlPlane):
+def test_all_containers_of_a_fraction_pod_see_it_unless_they_set_the_variable(plane: ControlPlane):
     own = container("own", env=[{"name": VARIABLE, "value": "none"}])
     made = plane.request(
         "POST",
@@ -101,7 +101,7 @@ def test_all_containers_of_a_part_see_it_and_own_words_stay(plane: ControlPlane)
     assert seen(made["initContainers"]) == {"before": PART}
 
 
-def test_pods_of_other_schedulers_are_left_alone(plane: ControlPlane):
+def test_pods_of_other_schedulers_are_not_mutated(plane: ControlPlane):
     made = plane.request("POST", DRY, of_pod([container("main")], schedulerName="theirs"))
 
     assert seen(made["spec"]["containers"]) == {"main": None}
@@ -112,7 +112,7 @@ def test_pods_of_other_schedulers_are_left_alone(plane: ControlPlane):
     [({}, "void"), ({"gpu-fraction": "0.5"}, PART)],
     ids=["whole GPU", "part"],
 )
-def test_container_added_to_a_pod_sees_no_more(
+def test_ephemeral_container_sees_no_more_devices_than_its_pod(
     lab: ClusterLab, annotations: dict[str, str], expected: str
 ):
     made = of_pod([container("main", {} if annotations else {GPU: "1"})], annotations=annotations)
@@ -163,7 +163,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", sorted(FORGED.keys() - {"gpu-fraction"}))
-def test_no_pod_is_made_with_what_the_scheduler_alone_writes(plane: ControlPlane, name: str):
+def test_pod_with_allocation_annotations_is_refused_at_creation(plane: ControlPlane, name: str):
     value, why = FORGED[name]
 
     with pytest.raises(ApiRefused, match=why):
@@ -180,7 +180,7 @@ def test_admission_refuses_changes_to_allocation_annotations(lab: ClusterLab, pa
 
 
 @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"pod"}))
-def test_no_write_to_a_part_of_a_pod_changes_what_it_was_given(
+def test_subresource_writes_never_change_allocation_annotations(
     lab: ClusterLab, path: str, kind: str
 ):
     where, change = WRITES[kind]
@@ -196,14 +196,14 @@ def test_no_write_to_a_part_of_a_pod_changes_what_it_was_given(
 
 # The nodes here declare no support for resizing.
 @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"resize"}))
-def test_all_other_writes_pass(lab: ClusterLab, path: str, kind: str):
+def test_writes_without_allocation_annotations_pass(lab: ClusterLab, path: str, kind: str):
     where, change = WRITES[kind]
     marked = {**change, "metadata": {"labels": {"theirs": "1"}}}
 
     lab.plane.request("PATCH", f"{path}{where}", marked, content_type=STRATEGIC)
 
 
-def test_binding_writes_what_a_pod_is_given(lab: ClusterLab):
+def test_binding_writes_allocation_annotations(lab: ClusterLab):
     lab.node("gpu-0", gpus=1)
     lab.namespace.create(of_pod([container("main")], annotations={"gpu-fraction": "0.5"}))
     path = f"/api/v1/namespaces/{lab.namespace.name}/pods/p"

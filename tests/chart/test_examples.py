@@ -29,11 +29,11 @@ def apply(lab, name: str) -> None:
     lab.plane.kubectl("apply", *where, "-f", str(EXAMPLES / f"{name}.yaml"))
 
 
-def described(lab, name: str) -> str:
+def describe_pod(lab, name: str) -> str:
     return str(lab.plane.kubectl("describe", "pod", name, "--namespace", lab.namespace.name))
 
 
-def made(lab) -> list[str]:
+def example_pods(lab) -> list[str]:
     """Return the names of the example's pods."""
     names = [str(pod["metadata"]["name"]) for pod in lab.namespace.pods()]
     return sorted({*names} - {"other"})
@@ -63,11 +63,11 @@ def full(lab, rights, eventually):
         yield scheduler
 
 
-def test_there_is_a_test_of_each():
+def test_every_kubernetes_example_file_is_tested():
     assert {path.stem for path in EXAMPLES.iterdir()} == {"project", *PODS}
 
 
-def test_a_project_is_pleasant_to_look_at(full, lab, eventually):
+def test_kubectl_get_project_shows_quota_fair_share_and_allocated(full, lab, eventually):
     def columns() -> list[str]:
         header, line = lab.plane.kubectl("get", "project", "vision").splitlines()
         assert header.split()[:5] == ["NAME", "QUOTA", "FAIR", "SHARE", "ALLOCATED"]
@@ -83,15 +83,15 @@ def test_a_project_is_pleasant_to_look_at(full, lab, eventually):
         for name in PODS
     ],
 )
-def test_a_pod_that_waits_says_why_when_it_is_described_and_runs_when_there_is_room(
+def test_waiting_example_pod_shows_its_reason_and_binds_once_gpus_are_free(
     full, kubeflow, lab, eventually, name
 ):
     apply(lab, name)
 
-    pods = eventually(lambda: names if len(names := made(lab)) == PODS[name] else None)
+    pods = eventually(lambda: names if len(names := example_pods(lab)) == PODS[name] else None)
     for each in pods:
         text = eventually(
-            lambda each=each: t if "Waiting" in (t := described(lab, each)) else None,
+            lambda each=each: t if "Waiting" in (t := describe_pod(lab, each)) else None,
             what="it is told why it waits",
         )
         (line,) = {line for line in text.splitlines() if " Waiting " in line}
@@ -100,18 +100,20 @@ def test_a_pod_that_waits_says_why_when_it_is_described_and_runs_when_there_is_r
     lab.node("gpu-1", gpus=2)
 
     def bound() -> bool:
-        return [lab.namespace.node_of(each) for each in made(lab)] == ["gpu-1"] * PODS[name]
+        return [lab.namespace.node_of(each) for each in example_pods(lab)] == ["gpu-1"] * PODS[name]
 
     if name in WHOLE:
         eventually(bound, what="its pods are bound")
 
 
-def test_a_job_labelled_elastic_is_told_that_it_is_not_resized(full, lab, eventually):
+def test_job_labelled_elastic_has_an_event_that_it_is_not_resized(full, lab, eventually):
     lab.node("gpu-1", gpus=2)
 
     apply(lab, "elastic")
 
-    def said() -> bool:
-        return any("runai submit --elastic" in described(lab, each) for each in made(lab))
+    def has_event() -> bool:
+        return any(
+            "runai submit --elastic" in describe_pod(lab, each) for each in example_pods(lab)
+        )
 
-    eventually(said, what="its Event says so")
+    eventually(has_event, what="its Event says so")

@@ -40,14 +40,14 @@ def exists(plane: ControlPlane, path: str) -> bool:
     return True
 
 
-def test_installed_anew_it_says_what_comes_next(own_plane):
-    said = helm("get", "notes", "runai", "--namespace", "runai", kubeconfig=own_plane.kubeconfig)
+def test_install_notes_name_the_url_and_the_hub_token(own_plane):
+    notes = helm("get", "notes", "runai", "--namespace", "runai", kubeconfig=own_plane.kubeconfig)
 
-    assert "url: http://runai.runai" in said
-    assert "key: hub-token" in said
+    assert "url: http://runai.runai" in notes
+    assert "key: hub-token" in notes
 
 
-def test_its_pods_are_made_as_the_namespace_allows(own_plane, eventually):
+def test_service_pods_comply_with_the_restricted_pod_security_standard(own_plane, eventually):
     """The service's pods comply with Kubernetes' "restricted" standard."""
     own_plane.kubectl("create", "namespace", "strict")
     restricted = "pod-security.kubernetes.io/enforce=restricted"
@@ -61,7 +61,7 @@ def test_its_pods_are_made_as_the_namespace_allows(own_plane, eventually):
     own_plane.request("POST", f"{path}/pods?dryRun=All", pod)
 
 
-def test_an_upgrade_keeps_the_tokens_and_what_runs(own_plane, eventually):
+def test_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
     tokens = own_plane.request("GET", SECRET)["data"]
     lab = ClusterLab(own_plane)
     lab.node("gpu-0", gpus=1)
@@ -69,20 +69,20 @@ def test_an_upgrade_keeps_the_tokens_and_what_runs(own_plane, eventually):
     with Scheduler(own_plane.service_account("runai", "runai-scheduler")):
         lab.namespace.create(job("train", project="vision"))
 
-        def runs() -> list[str]:
+        def running_pod_uids() -> list[str]:
             return [
                 pod["metadata"]["uid"]
                 for pod in lab.namespace.pods("train")
                 if pod.get("status", {}).get("phase") == "Running"
             ]
 
-        before = eventually(runs, what="the job runs")
+        before = eventually(running_pod_uids, what="the job runs")
         install(own_plane, "--set", "jobs.image=example/train,projects.vision.quota=3")
 
         assert environment(own_plane)["RUNAI_JOBS_IMAGE"] == "example/train"
         assert environment(own_plane)["RUNAI_PROJECTS"] == "/etc/runai/projects.yaml"
         assert own_plane.request("GET", SECRET)["data"] == tokens
-        assert runs() == before
+        assert running_pod_uids() == before
 
     # No scheduler runs any more, and running workloads complete all the same.
     lab.namespace.finish(lab.namespace.pods("train")[0]["metadata"]["name"])
@@ -99,7 +99,7 @@ def test_refused_upgrade_leaves_the_deployment_unchanged(own_plane):
     assert own_plane.request("GET", SERVICE)["metadata"]["generation"] == before
 
 
-def test_uninstalled_it_leaves_projects_and_history(own_plane, eventually):
+def test_uninstall_leaves_projects_and_the_history_volume(own_plane, eventually):
     lab = ClusterLab(own_plane)
     lab.project("nlp", quota=1)
 
@@ -115,18 +115,18 @@ def test_uninstalled_it_leaves_projects_and_history(own_plane, eventually):
     assert exists(own_plane, SERVICE)
 
 
-def test_a_second_release_has_a_pool_of_its_own_and_takes_nothing_from_the_first(own_plane):
-    beside = "nodePool=example.com/pool=a,clusterWide=false,jupyterhub.namespace=runai"
+def test_second_release_has_its_own_pool_and_leaves_the_first_unchanged(own_plane):
+    release_values = "nodePool=example.com/pool=a,clusterWide=false,jupyterhub.namespace=runai"
     chart = ["upgrade", "--install", "runai-a", str(CHART), "--namespace", "runai-a"]
-    helm(*chart, "--create-namespace", "--set", beside, kubeconfig=own_plane.kubeconfig)
+    helm(*chart, "--create-namespace", "--set", release_values, kubeconfig=own_plane.kubeconfig)
     path = "/apis/apps/v1/namespaces/runai-a/deployments/runai"
     (container,) = own_plane.request("GET", path)["spec"]["template"]["spec"]["containers"]
-    told = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
     lab = ClusterLab(own_plane)
     try:
         lab.project("vision-a", quota=1, labels={"example.com/pool": "a"})
         account = own_plane.service_account("runai-a", "runai-scheduler")
-        with Scheduler(account, pool=told["RUNAI_NODE_POOL"]) as scheduler:
+        with Scheduler(account, pool=variables["RUNAI_NODE_POOL"]) as scheduler:
             (project,) = scheduler.call(scheduler.cluster.projects())
     finally:
         lab.remove()

@@ -48,8 +48,8 @@ class End(NamedTuple):
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    wanted = selector.get("matchLabels", {}).items() <= labels.items()
-    return wanted and all(
+    has_labels = selector.get("matchLabels", {}).items() <= labels.items()
+    return has_labels and all(
         labels.get(rule["key"]) in rule["values"]
         if rule["operator"] == "In"
         else {"Exists": rule["key"] in labels}[rule["operator"]]
@@ -67,8 +67,8 @@ def is_peer(peer: Mapping[str, Any], end: End, home: str) -> bool:
         return address in ip_network(block["cidr"]) and not any(address in each for each in holes)
     namespaces = peer.get("namespaceSelector")
     name = {"kubernetes.io/metadata.name": end.namespace}
-    is_there = end.namespace == home if namespaces is None else matches(namespaces, name)
-    return is_there and matches(peer.get("podSelector", {}), end.labels)
+    is_in_namespace = end.namespace == home if namespaces is None else matches(namespaces, name)
+    return is_in_namespace and matches(peer.get("podSelector", {}), end.labels)
 
 
 class Policies:
@@ -76,7 +76,7 @@ class Policies:
 
     def __init__(self, *arguments: str) -> None:
         found = [o for o in yaml.safe_load_all(rendered(*arguments)) if o]
-        self.made = [o for o in found if o["kind"] == "NetworkPolicy"]
+        self.network_policies = [o for o in found if o["kind"] == "NetworkPolicy"]
         pods = {
             o["metadata"]["name"]: End(
                 o["metadata"]["namespace"], o["spec"]["template"]["metadata"]["labels"]
@@ -87,7 +87,7 @@ class Policies:
         self.service, self.agent = pods["runai"], pods["runai-agent"]
 
     def of(self, pod: End) -> Iterator[dict[str, Any]]:
-        for policy in self.made:
+        for policy in self.network_policies:
             spec = policy["spec"]
             if policy["metadata"]["namespace"] == pod.namespace and matches(
                 spec["podSelector"], pod.labels
@@ -99,13 +99,13 @@ class Policies:
             target, source, port, "ingress", "from"
         )
 
-    def _open(self, pod: End, other: End, port: tuple[str, int], way: str, key: str) -> bool:
-        rules = [policy["spec"][way] for policy in self.of(pod)]
+    def _open(self, pod: End, other: End, port: tuple[str, int], direction: str, key: str) -> bool:
+        rules = [policy["spec"][direction] for policy in self.of(pod)]
         return not rules or any(
             self._is_port(rule, port)
             and (key not in rule or any(is_peer(p, other, pod.namespace) for p in rule[key]))
-            for of_one in rules
-            for rule in of_one
+            for policy_rules in rules
+            for rule in policy_rules
         )
 
     @staticmethod
@@ -117,8 +117,8 @@ class Policies:
 
 
 def job(spec: WorkloadSpec, namespace: str) -> End:
-    made = manifest(spec, PodTemplateSource("example/train"), api_url="http://runai")
-    return End(namespace, made["spec"]["template"]["metadata"]["labels"])
+    job_object = manifest(spec, PodTemplateSource("example/train"), api_url="http://runai")
+    return End(namespace, job_object["spec"]["template"]["metadata"]["labels"])
 
 
 def notebook(namespace: str) -> End:
@@ -136,7 +136,7 @@ def around(request: pytest.FixtureRequest) -> tuple[Policies, str]:
     return Policies("--set", f"jupyterhub.namespace={request.param}"), request.param
 
 
-def test_each_job_pod_is_selected_by_the_policy_of_jobs_alone(around):
+def test_every_job_pod_is_selected_only_by_the_jobs_policy(around):
     policies, where = around
 
     selecting = {shape: list(policies.of(job(spec, where))) for shape, spec in JOBS.items()}
@@ -147,7 +147,7 @@ def test_each_job_pod_is_selected_by_the_policy_of_jobs_alone(around):
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
 
 
-def test_notebooks_stay_with_their_own_charts_policy(around):
+def test_runai_policies_select_no_notebook(around):
     policies, where = around
 
     assert list(policies.of(notebook(where))) == []
@@ -162,22 +162,22 @@ def test_service_and_agent_have_their_own_policies(around):
 
 def test_jobs_reach_the_service_and_their_gang(around):
     policies, where = around
-    one = job(JOBS["gang"], where)
+    gang_pod = job(JOBS["gang"], where)
 
-    assert policies.allow(one, policies.service, SERVICE_PORT)
-    assert policies.allow(one, one, ("TCP", 29500))
-    assert policies.allow(one, End("kube-system", {"k8s-app": "kube-dns"}), DNS)
+    assert policies.allow(gang_pod, policies.service, SERVICE_PORT)
+    assert policies.allow(gang_pod, gang_pod, ("TCP", 29500))
+    assert policies.allow(gang_pod, End("kube-system", {"k8s-app": "kube-dns"}), DNS)
 
 
 def test_jobs_reach_public_addresses_and_no_metadata(around):
     policies, where = around
     public = ["93.184.216.34", "172.32.0.1"]
     private = ["10.0.0.1", "172.16.0.1", "172.31.255.254", "192.168.7.7", "169.254.169.254"]
-    of_version_6 = ["2001:db8::1", "fd00:ec2::254"]
+    ipv6 = ["2001:db8::1", "fd00:ec2::254"]
 
     assert public == [
         address
-        for address in (*public, *private, *of_version_6)
+        for address in (*public, *private, *ipv6)
         if policies.allow(job(SPEC, where), End(address=address), ("TCP", 443))
     ]
 
@@ -193,28 +193,28 @@ def test_jobs_reach_public_addresses_and_no_metadata(around):
     ],
     ids=["notebook", "hub", "unrelated pod", "job of another namespace", "another's service"],
 )
-def test_no_other_pod_reaches_jobs_or_is_reached(around, namespace, labels):
+def test_jobs_and_unrelated_pods_cannot_reach_each_other(around, namespace, labels):
     policies, where = around
-    one, other = job(SPEC, where), End(namespace or where, labels)
+    job_pod, other = job(SPEC, where), End(namespace or where, labels)
 
-    assert not policies.allow(one, other, ("TCP", 8888))
-    assert not policies.allow(other, one, ("TCP", 8888))
+    assert not policies.allow(job_pod, other, ("TCP", 8888))
+    assert not policies.allow(other, job_pod, ("TCP", 8888))
 
 
-def test_an_admin_opens_more():
+def test_admin_policy_rules_open_more_job_traffic():
     policies = Policies(
         "--set-json",
         'jobs.networkPolicy.egress=[{"to": [{"podSelector": {"matchLabels": {"app": "minio"}}}]}]',
         "--set-json",
         'jobs.networkPolicy.ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "ray"}}}]}]',
     )
-    one = job(SPEC, "runai")
+    job_pod = job(SPEC, "runai")
 
-    assert policies.allow(one, End("runai", {"app": "minio"}), ("TCP", 9000))
-    assert policies.allow(End("runai", {"app": "ray"}), one, ("TCP", 6379))
+    assert policies.allow(job_pod, End("runai", {"app": "minio"}), ("TCP", 9000))
+    assert policies.allow(End("runai", {"app": "ray"}), job_pod, ("TCP", 6379))
 
 
-def test_a_release_beside_another_has_a_policy_of_its_own():
+def test_second_release_adds_its_own_jobs_policy():
     """Both select all jobs of the namespace, and each allows traffic to its own service."""
     first = Policies("--set", "jupyterhub.namespace=jhub")
     second = Policies("--set", "jupyterhub.namespace=jhub,clusterWide=false,nodePool=pool=a")

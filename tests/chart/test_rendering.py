@@ -27,7 +27,9 @@ VALUES = sorted((HERE / "values").glob("*.yaml"))
 
 
 def objects(*arguments: str) -> list[dict[str, Any]]:
-    return [found for found in yaml.safe_load_all(rendered(*arguments)) if found]
+    return [
+        chart_object for chart_object in yaml.safe_load_all(rendered(*arguments)) if chart_object
+    ]
 
 
 def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
@@ -35,31 +37,39 @@ def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_it_renders_as_it_did(values: Path):
+def test_rendered_chart_equals_its_golden_file(values: Path):
     """A golden lists all object names first; objects equal to the defaults are in theirs alone."""
     golden = HERE / "goldens" / values.name
-    known = [] if values == DEFAULT else objects("--values", str(DEFAULT))
-    made = objects("--values", str(values))
-    shown = [found for found in made if found not in known and not _is_long(found)]
-    names = "".join(f"# {name}\n" for name in sorted(map(_name, made)))
-    text = names + yaml.safe_dump_all(shown, sort_keys=True, width=110)
+    default_objects = [] if values == DEFAULT else objects("--values", str(DEFAULT))
+    chart_objects = objects("--values", str(values))
+    golden_objects = [
+        chart_object
+        for chart_object in chart_objects
+        if chart_object not in default_objects and not _is_long(chart_object)
+    ]
+    names = "".join(f"# {name}\n" for name in sorted(map(_name, chart_objects)))
+    text = names + yaml.safe_dump_all(golden_objects, sort_keys=True, width=110)
     if os.environ.get("RUNAI_GOLDENS") == "write":
         golden.write_text(text)
 
     assert golden.read_text() == text
 
 
-def _name(found: dict[str, Any]) -> str:
-    where = found["metadata"].get("namespace")
-    return f"{found['kind']}/{found['metadata']['name']}" + (f" in {where}" if where else "")
+def _name(chart_object: dict[str, Any]) -> str:
+    namespace = chart_object["metadata"].get("namespace")
+    return f"{chart_object['kind']}/{chart_object['metadata']['name']}" + (
+        f" in {namespace}" if namespace else ""
+    )
 
 
-def _is_long(found: dict[str, Any]) -> bool:
+def _is_long(chart_object: dict[str, Any]) -> bool:
     """Return True for an object with a file of its own in the chart: it needs no golden."""
-    return found["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in found.get("data", {})
+    return chart_object["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in chart_object.get(
+        "data", {}
+    )
 
 
-def test_lint_has_nothing_to_say():
+def test_helm_lint_passes_for_all_values_files():
     values = [f"--values={file}" for file in VALUES]
 
     assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", "--strict", str(CHART), *values)
@@ -91,50 +101,52 @@ def test_schema_refuses_invalid_values_by_name(setting: str, sentence: str):
     assert sentence in str(refused.value)
 
 
-def test_two_replicas_over_a_database_are_upgraded_one_after_the_other():
+def test_two_replicas_use_rolling_updates_and_no_volume_claim():
     address = "ledger.url=postgresql://runai:secret@db/runai"
 
-    found = objects("--set", f"replicas=2,{address}")
+    chart_objects = objects("--set", f"replicas=2,{address}")
 
-    strategies = [o["spec"]["strategy"]["type"] for o in found if o["kind"] == "Deployment"]
+    strategies = [o["spec"]["strategy"]["type"] for o in chart_objects if o["kind"] == "Deployment"]
     assert strategies == ["RollingUpdate"]
-    assert not [o for o in found if o["kind"] == "PersistentVolumeClaim"]
+    assert not [o for o in chart_objects if o["kind"] == "PersistentVolumeClaim"]
     # The URL contains a password, and is in the Secret alone, in base64.
-    assert "runai:secret@" not in json.dumps(found)
+    assert "runai:secret@" not in json.dumps(chart_objects)
 
 
 def test_schema_and_values_name_the_same_settings():
     schema = json.loads((CHART / "values.schema.json").read_text())
 
-    assert _named(yaml.safe_load((CHART / "values.yaml").read_text())) == _allowed(schema, schema)
+    assert _value_paths(yaml.safe_load((CHART / "values.yaml").read_text())) == _schema_paths(
+        schema, schema
+    )
 
 
-def _named(values: Any, at: str = "") -> set[str]:
-    if not isinstance(values, dict) or at.rpartition("/")[2] in _FREE:
+def _value_paths(values: Any, at: str = "") -> set[str]:
+    if not isinstance(values, dict) or at.rpartition("/")[2] in _FREE_FORM:
         return {at}
-    return {name for key, value in values.items() for name in _named(value, f"{at}/{key}")}
+    return {name for key, value in values.items() for name in _value_paths(value, f"{at}/{key}")}
 
 
-_FREE = {"projects", "nodeSelector", "labels", "affinity", "requests", "limits"}
+_FREE_FORM = {"projects", "nodeSelector", "labels", "affinity", "requests", "limits"}
 
 
-def _allowed(schema: dict[str, Any], root: dict[str, Any], at: str = "") -> set[str]:
+def _schema_paths(schema: dict[str, Any], root: dict[str, Any], at: str = "") -> set[str]:
     if reference := schema.get("$ref"):
-        return _allowed(root["$defs"][reference.rpartition("/")[2]], root, at)
+        return _schema_paths(root["$defs"][reference.rpartition("/")[2]], root, at)
     properties = schema.get("properties", {})
     if properties:
         assert schema["additionalProperties"] is False, at
-    if not properties or at.rpartition("/")[2] in _FREE:
+    if not properties or at.rpartition("/")[2] in _FREE_FORM:
         return {at}
     return {
         name
         for key, inner in properties.items()
         if key != "global"  # Helm's own
-        for name in _allowed(inner, root, f"{at}/{key}")
+        for name in _schema_paths(inner, root, f"{at}/{key}")
     }
 
 
-def test_every_value_has_its_words():
+def test_every_chart_value_has_a_comment():
     """Each setting's line, or the comment over its group, describes it."""
     lines = (CHART / "values.yaml").read_text().splitlines()
     groups = [i for i, line in enumerate(lines) if re.match(r"[a-zA-Z]+:", line)]
@@ -156,9 +168,9 @@ def _paragraph(lines: list[str], at: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
-def test_its_containers_can_do_nothing_but_their_work(kind: str):
-    for found in of_kind(kind).values():
-        pod = found["spec"]["template"]["spec"]
+def test_chart_containers_have_restricted_security_contexts(kind: str):
+    for workload in of_kind(kind).values():
+        pod = workload["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         security = container["securityContext"]
 
@@ -173,12 +185,12 @@ def test_its_containers_can_do_nothing_but_their_work(kind: str):
 
 def _environment(kind: str) -> dict[str, str]:
     """Return the environment of a pod's program; values from elsewhere become "word"."""
-    (found,) = of_kind(kind, "--values", str(HERE / "values/postgresql.yaml")).values()
-    (container,) = found["spec"]["template"]["spec"]["containers"]
+    (workload,) = of_kind(kind, "--values", str(HERE / "values/postgresql.yaml")).values()
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each.get("value", "word") for each in container["env"]}
 
 
-def test_the_service_understands_what_it_is_told():
+def test_service_settings_parse_the_deployment_environment():
     database = {"RUNAI_LEDGER": "postgresql://host/db", "RUNAI_HUB_TOKEN": "another"}
 
     config = Config.from_environment(_environment("Deployment") | database)
@@ -197,13 +209,13 @@ def test_the_service_understands_what_it_is_told():
     assert config.hub.api_url == "http://hub.jhub:8081/jupyter/hub/api"
 
 
-def test_the_agent_understands_what_it_is_told():
+def test_agent_settings_parse_the_daemonset_environment():
     settings = AgentSettings.parse(_environment("DaemonSet"))
 
     assert settings.url == "http://runai.runai/jupyter/services/runai/"
 
 
-def test_projects_and_policy_are_read_as_on_one_machine(tmp_path: Path):
+def test_rendered_projects_and_policy_files_are_parsed(tmp_path: Path):
     files = of_kind("ConfigMap", "--values", str(HERE / "values/postgresql.yaml"))["runai"]["data"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -214,8 +226,8 @@ def test_projects_and_policy_are_read_as_on_one_machine(tmp_path: Path):
     assert read_policy(tmp_path / "policy.yaml").history_weight == 2
 
 
-def test_variables_of_its_pods_stand_in_the_reference():
-    known = (CHART.parent / "docs/reference.md").read_text()
+def test_environment_variables_of_chart_pods_are_in_the_reference():
+    reference = (CHART.parent / "docs/reference.md").read_text()
     names = {*_environment("Deployment"), *_environment("DaemonSet")}
 
-    assert [n for n in names if n.startswith("RUNAI") and f"`{n}`" not in known] == []
+    assert [n for n in names if n.startswith("RUNAI") and f"`{n}`" not in reference] == []

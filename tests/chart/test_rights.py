@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chart.acts import ACTS, EXEC, OF_KUBEFLOW, Act, Stage, runs_a_program
-from chart.rights import Right, rights_of, whole, without
+from chart.acts import ACTIONS, EXEC, KUBEFLOW_ACTIONS, Action, Stage, runs_a_program
+from chart.rights import Right, full_kubeconfig, kubeconfig_without, rights_of
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
@@ -24,26 +24,28 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
 WITHIN_S = 150
 """Some actions install a kind, and remove it."""
-GIVEN = {right for rights in ACTS.values() for right in rights}
-DEEDS = [
-    pytest.param(act, marks=[pytest.mark.kubeflow] if act in OF_KUBEFLOW else [], id=act.__name__)
-    for act in ACTS
+USED_RIGHTS = {right for rights in ACTIONS.values() for right in rights}
+ACTION_PARAMS = [
+    pytest.param(
+        act, marks=[pytest.mark.kubeflow] if act in KUBEFLOW_ACTIONS else [], id=act.__name__
+    )
+    for act in ACTIONS
 ]
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-def used(method: str, path: str, *, watches: bool) -> str:
+def required_right(method: str, path: str, *, watches: bool) -> str:
     """Return the right that a request needs, such as `"patch pods/status"`."""
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
-    of_one = "get" if len(parts) > 1 else "watch" if watches else "list"
-    what = "/".join([parts[0], *parts[2:]])
-    return f"{VERBS.get(method, of_one)} {what}"
+    read_verb = "get" if len(parts) > 1 else "watch" if watches else "list"
+    resource = "/".join([parts[0], *parts[2:]])
+    return f"{VERBS.get(method, read_verb)} {resource}"
 
 
-class Listening(Api):
+class RecordingApi(Api):
     """An API client that records requests, and refusals (403), of all callers."""
 
     forbidden: asyncio.Event
@@ -51,16 +53,16 @@ class Listening(Api):
     used: set[str]
 
     async def _send(self, method: str, path: str, body: Any, query: Any, *how: Any) -> Any:
-        self.used.add(used(method, path, watches="watch" in query))
+        self.used.add(required_right(method, path, watches="watch" in query))
         answer = await super()._send(method, path, body, query, *how)
         if answer.status == 403:
             self.refused.append(f"{method} {path}")
             self.forbidden.set()
         return answer
 
-    async def channels(self, path: str, asked: Any) -> Any:
+    async def channels(self, path: str, query: Any) -> Any:
         try:
-            return await super().channels(path, asked)
+            return await super().channels(path, query)
         except ApiError as refused:
             if refused.status == 403:
                 self.refused.append(f"GET {path}")
@@ -75,70 +77,72 @@ def kubelet():
 
 
 @contextlib.asynccontextmanager
-async def played(
-    rights: Path, act: Act, lab: ClusterLab, kubelet: Kubelet
-) -> AsyncIterator[Listening]:
+async def play_action(
+    rights: Path, act: Action, lab: ClusterLab, kubelet: Kubelet
+) -> AsyncIterator[RecordingApi]:
     """Run an action until it is done or a request is forbidden."""
     node, project = f"gpu-{lab.number}", f"vision-{lab.number}"
     lab.node(node, gpus=2, status=kubelet.status)
     lab.project(project, quota=2)
-    async with await Listening.connect(str(rights)) as api:
+    async with await RecordingApi.connect(str(rights)) as api:
         api.forbidden, api.refused, api.used = asyncio.Event(), [], set()
         cluster = KubernetesCluster(api, namespace=lab.namespace.name, image="example/train")
         running = asyncio.create_task(cluster.run())
-        acting = asyncio.ensure_future(act(Stage(api, cluster, lab, kubelet, node, project)))
+        action_task = asyncio.ensure_future(act(Stage(api, cluster, lab, kubelet, node, project)))
         refusal = asyncio.create_task(api.forbidden.wait())
         async with asyncio.timeout(WITHIN_S):
-            await asyncio.wait({acting, refusal}, return_when=asyncio.FIRST_COMPLETED)
-        failed = acting.done() and acting.exception()
+            await asyncio.wait({action_task, refusal}, return_when=asyncio.FIRST_COMPLETED)
+        failed = action_task.done() and action_task.exception()
         try:
             if failed and not api.refused:
                 raise failed
             yield api
         finally:
-            for task in (acting, refusal, running):
+            for task in (action_task, refusal, running):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
 
 
-def test_doctor_asks_for_each_right_that_the_chart_always_gives_and_for_no_other():
-    asked = {Right(right.role, right.resource, right.verb) for right in RIGHTS}
+def test_doctor_checks_exactly_the_rights_that_the_chart_always_grants():
+    requested = {Right(right.role, right.resource, right.verb) for right in RIGHTS}
 
-    assert asked == rights_of("notebooks") - set(EXEC)
-    assert len(RIGHTS) == len(asked)
-
-
-def test_the_chart_gives_no_right_that_nothing_is_done_with():
-    assert rights_of("notebooks") == GIVEN | set(EXEC)
+    assert requested == rights_of("notebooks") - set(EXEC)
+    assert len(RIGHTS) == len(requested)
 
 
-@pytest.mark.parametrize("act", DEEDS)
+def test_every_right_of_the_chart_is_used_by_an_action():
+    assert rights_of("notebooks") == USED_RIGHTS | set(EXEC)
+
+
+@pytest.mark.parametrize("act", ACTION_PARAMS)
 async def test_action_uses_its_rights_and_is_refused_no_request(
-    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Act
+    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Action
 ):
-    wanted = {f"{right.verb} {right.resource}" for right in ACTS[act]}
+    expected = {f"{right.verb} {right.resource}" for right in ACTIONS[act]}
 
-    async with played(whole(plane, lab.namespace.name), act, lab, kubelet) as api:
+    async with play_action(full_kubeconfig(plane, lab.namespace.name), act, lab, kubelet) as api:
         assert api.refused == []
-        await eventually_async(lambda: wanted <= api.used, what=f"{wanted} are used")
+        await eventually_async(lambda: expected <= api.used, what=f"{expected} are used")
 
     assert api.refused == []
 
 
-async def test_a_program_is_run_with_all_of_them(
+async def test_exec_rights_suffice_to_run_a_program(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet
 ):
-    async with played(whole(plane, lab.namespace.name), runs_a_program, lab, kubelet) as api:
+    async with play_action(
+        full_kubeconfig(plane, lab.namespace.name), runs_a_program, lab, kubelet
+    ) as api:
         assert api.refused == []
 
 
 @pytest.mark.parametrize("right", EXEC, ids=str)
-async def test_no_program_is_run_without_it(
+async def test_program_is_refused_without_either_exec_right(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, right: Right
 ):
     """One request needs both: the API server checks the second one by itself."""
-    rights = without(plane, lab.namespace.name, right)
+    rights = kubeconfig_without(plane, lab.namespace.name, right)
 
-    async with played(rights, runs_a_program, lab, kubelet) as api:
+    async with play_action(rights, runs_a_program, lab, kubelet) as api:
         assert api.refused

@@ -57,8 +57,8 @@ class CommandLine:
         """Return the output of `runai describe` for a workload."""
         result = self("describe", name, "-o", "json")
         assert result.exit_code == 0, result.stderr
-        found: dict[str, Any] = json.loads(result.stdout)
-        return found
+        description: dict[str, Any] = json.loads(result.stdout)
+        return description
 
     def outside_session(self) -> CommandLine:
         """Return the same user's command line, without the environment of a session."""
@@ -130,8 +130,8 @@ def findings(runai: CommandLine) -> Callable[..., dict[str, dict[str, str]]]:
 
     def examine(*arguments: str) -> dict[str, dict[str, str]]:
         result = runai("doctor", "-o", "json", *arguments)
-        found = json.loads(result.stdout)
-        assert result.exit_code == any(f["verdict"] == "failure" for f in found)
-        return {f["subject"]: f for f in found}
+        report = json.loads(result.stdout)
+        assert result.exit_code == any(f["verdict"] == "failure" for f in report)
+        return {f["subject"]: f for f in report}
 
     return examine

@@ -12,26 +12,26 @@ class Terminal:
     """A pseudo-terminal and the output written to it."""
 
     def __init__(self) -> None:
-        self.ours, self.theirs = os.openpty()
+        self.master_fd, self.slave_fd = os.openpty()
         self.screen = b""
 
     def read(self) -> bool:
         """Read the next output; return False once no process has the other end open."""
         try:
-            read = os.read(self.ours, 1 << 16)
+            chunk = os.read(self.master_fd, 1 << 16)
         except OSError:
             return False
-        self.screen += read
-        return bool(read)
+        self.screen += chunk
+        return bool(chunk)
 
-    def until(self, text: bytes) -> None:
+    def read_until(self, text: bytes) -> None:
         while text not in self.screen:
             assert self.read(), f"it ended without {text!r}: {self.screen!r}"
 
     def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
+        os.write(self.master_fd, text.encode())
 
-    def rest(self) -> bytes:
+    def read_to_end(self) -> bytes:
         while self.read():
             pass
         return self.screen
@@ -48,16 +48,21 @@ def on_terminal(
     """Run a program on a terminal; `stdout` may go elsewhere, typed input is optional."""
     terminal = Terminal()
     # Not the settings of the shell that runs the tests: NO_COLOR, a narrow window.
-    told = {"TERM": "xterm-256color", "COLUMNS": "120", "PATH": os.environ["PATH"], **environment}
+    process_env = {
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        "PATH": os.environ["PATH"],
+        **environment,
+    }
     running = subprocess.Popen(
         program,
-        stdin=terminal.theirs if typed else subprocess.PIPE,
-        stdout=terminal.theirs if stdout is None else stdout,
-        stderr=terminal.theirs,
-        env=told,
+        stdin=terminal.slave_fd if typed else subprocess.PIPE,
+        stdout=terminal.slave_fd if stdout is None else stdout,
+        stderr=terminal.slave_fd,
+        env=process_env,
         start_new_session=True,
     )
-    os.close(terminal.theirs)
+    os.close(terminal.slave_fd)
     try:
         yield terminal, running
     finally:
@@ -65,4 +70,4 @@ def on_terminal(
             running.stdin.close()
         running.kill()
         running.wait()
-        os.close(terminal.ours)
+        os.close(terminal.master_fd)

@@ -16,10 +16,10 @@ from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # a fast hash
-    made = DataDirectory(tmp_path / "platform")
-    made.prepare(system_users=False)
-    Accounts(made).make_first()
-    return made
+    data_dir = DataDirectory(tmp_path / "platform")
+    data_dir.prepare(system_users=False)
+    Accounts(data_dir).make_first()
+    return data_dir
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_user_list_marks_admins(user):
     ]
 
 
-def test_an_account_gets_a_generated_password_that_works(user, directory):
+def test_user_add_prints_a_generated_password_that_logs_in(user, directory):
     result = user("add", "ana")
 
     password = result.stdout.splitlines()[1].removeprefix("password: ")
@@ -47,7 +47,7 @@ def test_an_account_gets_a_generated_password_that_works(user, directory):
     assert "runai project set PROJECT --add-member ana" in result.stderr
 
 
-def test_an_admin_is_made_by_a_flag(user):
+def test_user_add_with_admin_flag_makes_an_admin(user):
     user("add", "root2", "--admin")
 
     assert {"name": "root2", "admin": True} in json.loads(user("list", "-o", "json").stdout)
@@ -58,7 +58,7 @@ def test_an_admin_is_made_by_a_flag(user):
     [(["--password-stdin"], 1), ([], 2)],
     ids=["from standard input", "asked for twice"],
 )
-def test_a_given_password_is_never_printed(user, directory, options, typed):
+def test_chosen_password_is_never_printed(user, directory, options, typed):
     result = user("passwd", "bob", *options, stdin="correct horse battery\n" * typed)
 
     assert result.exit_code == 0
@@ -66,16 +66,16 @@ def test_a_given_password_is_never_printed(user, directory, options, typed):
     assert "correct horse" not in result.output
 
 
-def test_a_removal_says_what_it_ends_and_what_stays(user, directory):
+def test_user_remove_explains_what_ends_and_what_stays(user, directory):
     result = user("remove", "bob")
 
     assert "bob" not in Accounts(directory).all()
     assert result.stdout == "user bob removed: no login from now on\n"
-    for said in ("Within a minute", "at its next start", "suspends their jobs", "--same-person"):
-        assert said in result.stderr
+    for phrase in ("Within a minute", "at its next start", "suspends their jobs", "--same-person"):
+        assert phrase in result.stderr
 
 
-def test_a_removed_name_is_given_again_to_the_same_person_alone(user, directory):
+def test_removed_name_is_added_again_only_with_same_person_flag(user, directory):
     user("remove", "bob")
     refused = user("add", "bob")
     added = user("add", "bob", "--same-person")
@@ -95,7 +95,7 @@ def test_user_add_refuses_an_existing_name_with_a_hint(user):
     assert result.stderr.startswith("Error: There is a user bob already.\nHint: ")
 
 
-def test_a_directory_without_a_platform_is_named(runai, tmp_path):
+def test_user_list_names_a_directory_without_accounts(runai, tmp_path):
     result = runai("user", "--data-dir", str(tmp_path), "list")
 
     assert result.exit_code == 1
@@ -116,7 +116,9 @@ def test_a_directory_without_a_platform_is_named(runai, tmp_path):
     ],
     ids=" ".join,
 )
-def test_another_accounts_platform_is_left_alone(directory, runai, monkeypatch, arguments):
+def test_platform_of_a_different_account_is_refused_and_unchanged(
+    directory, runai, monkeypatch, arguments
+):
     owner = directory.secrets.stat().st_uid
     before = {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")}
     # As root does, which may write there: its files would lock the platform out.
@@ -132,7 +134,7 @@ def test_another_accounts_platform_is_left_alone(directory, runai, monkeypatch, 
     assert {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")} == before
 
 
-def test_a_backup_into_a_folder_of_its_own_may_be_another_accounts(
+def test_backup_to_a_separate_folder_works_for_a_different_account(
     directory, runai, monkeypatch, tmp_path
 ):
     SqliteStore(directory.root / "cluster.sqlite").close()

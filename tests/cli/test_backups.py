@@ -40,51 +40,56 @@ def backup(runai, platform):
 
 
 @pytest.fixture
-def put_back(runai, platform):
+def restore_backup(runai, platform):
     """Return a function that restores a backup and returns the command's output."""
 
-    def run(made: Path, *options: str) -> str:
-        result = runai("restore", str(made), "--data-dir", str(platform.root), *options)
+    def run(backup_dir: Path, *options: str) -> str:
+        result = runai("restore", str(backup_dir), "--data-dir", str(platform.root), *options)
         assert result.exit_code == 0, result.output
         return str(result.stdout)
 
     return run
 
 
-async def ended_and_deleted(lab, spec) -> None:
+async def end_and_delete(lab, spec) -> None:
     await lab.end(spec, 0)
     await lab.until(spec.id, "succeeded")
     await lab.cluster.delete(spec.id, by="ana")
     await lab.until_gone(spec.id)
 
 
-async def test_a_backup_of_a_running_platform_is_whole_and_private(platform, backup, tmp_path):
+async def test_backup_of_a_running_platform_is_complete_and_private(platform, backup, tmp_path):
     async with local_lab(tmp_path) as lab:
         await lab.cluster.submit([lab.job()])
 
-        made = backup()
+        backup_dir = backup()
 
-        store = SqliteStore(made / "cluster.sqlite")
+        store = SqliteStore(backup_dir / "cluster.sqlite")
         assert [row.id for row in store.rows()] == ["vision/exp"]
         store.close()
-    told = json.loads((made / "backup.json").read_text())
-    assert told["databases"] == ["cluster.sqlite"]
-    assert (made / "secrets/hub_token").read_text() == (platform.secrets / "hub_token").read_text()
-    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (made, *made.rglob("*.sqlite"))}
+    manifest = json.loads((backup_dir / "backup.json").read_text())
+    assert manifest["databases"] == ["cluster.sqlite"]
+    assert (backup_dir / "secrets/hub_token").read_text() == (
+        platform.secrets / "hub_token"
+    ).read_text()
+    modes = {
+        stat.S_IMODE(path.stat().st_mode) & 0o077
+        for path in (backup_dir, *backup_dir.rglob("*.sqlite"))
+    }
     assert modes == {0}
 
 
 async def test_restore_returns_deleted_workloads_and_sets_newer_data_aside(
-    platform, backup, tmp_path, put_back
+    platform, backup, tmp_path, restore_backup
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         await lab.cluster.submit([lab.job()])
-        made = backup()
+        backup_dir = backup()
         await lab.cluster.delete("vision/exp", by="ana")
         await lab.cluster.submit([lab.job("later")])
 
-    put_back(made)
+    restore_backup(backup_dir)
 
     store = SqliteStore(platform.root / "cluster.sqlite")
     assert [row.id for row in store.rows()] == ["vision/exp"]
@@ -97,38 +102,41 @@ async def test_restore_returns_deleted_workloads_and_sets_newer_data_aside(
 
 
 async def test_restore_leaves_files_outside_the_backup_and_restores_private_files(
-    platform, backup, put_back, tmp_path
+    platform, backup, restore_backup, tmp_path
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.submit([lab.job()])
     (platform.secrets / "certificates").mkdir(mode=0o700)
     (platform.secrets / "certificates/key.pem").touch(0o600)
-    made = backup()
-    kept = [
+    backup_dir = backup()
+    retained_files = [
         *("users/ana/work", "jobs/vision/exp/checkpoint/1", "jobs/.kept/x", "hub.log", "ca.crt"),
         *("jupyterhub_config.py", "before-restore-1/x"),
     ]
-    for name in kept:
+    for name in retained_files:
         (platform.root / name).parent.mkdir(parents=True, exist_ok=True)
         (platform.root / name).write_text(name)
         (platform.root / name).chmod(0o600)
     (platform.secrets / "since").touch()
 
-    def found() -> dict[str, tuple[int, int, int]]:
+    def file_stats() -> dict[str, tuple[int, int, int]]:
         """Return owner, mode and inode of each file."""
-        here = {name: (platform.root / name).stat() for name in kept}
-        return {name: (one.st_uid, one.st_mode, one.st_ino) for name, one in here.items()}
+        stats = {name: (platform.root / name).stat() for name in retained_files}
+        return {
+            name: (file_stat.st_uid, file_stat.st_mode, file_stat.st_ino)
+            for name, file_stat in stats.items()
+        }
 
-    before = found()
+    before = file_stats()
 
-    told = put_back(made)
+    output = restore_backup(backup_dir)
 
     (aside,) = platform.root.glob("before-restore-2*")
-    assert told == f"restored: cluster.sqlite\nwhat was there before: {aside}\n"
-    assert found() == before
-    assert made.is_dir()
-    with_logs = {path.name.removesuffix("-wal").removesuffix("-shm") for path in aside.iterdir()}
-    assert with_logs == {"cluster.sqlite", "secrets"}
+    assert output == f"restored: cluster.sqlite\nwhat was there before: {aside}\n"
+    assert file_stats() == before
+    assert backup_dir.is_dir()
+    moved_names = {path.name.removesuffix("-wal").removesuffix("-shm") for path in aside.iterdir()}
+    assert moved_names == {"cluster.sqlite", "secrets"}
     assert (aside / "secrets/since").exists()
     assert not (platform.secrets / "since").exists()
     private = (platform.secrets / "certificates/key.pem", platform.root / "cluster.sqlite")
@@ -137,38 +145,38 @@ async def test_restore_leaves_files_outside_the_backup_and_restores_private_file
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
 
 
-async def test_workers_that_the_backup_does_not_know_are_not_left_running(
-    runai, platform, backup, tmp_path, put_back
+async def test_restore_refuses_or_stops_workers_unknown_to_the_backup(
+    runai, platform, backup, tmp_path, restore_backup
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
-        made = backup()
+        backup_dir = backup()
         spec = lab.job("later", grace_seconds=1)
         await lab.started(spec)
 
-    refused = runai("restore", str(made), "--data-dir", str(platform.root))
+    refused = runai("restore", str(backup_dir), "--data-dir", str(platform.root))
     assert refused.exit_code == 1
     assert "Workers run that this backup does not know: vision/later-0." in refused.stderr
 
-    assert "stopped: vision/later-0" in put_back(made, "--stop-unknown")
+    assert "stopped: vision/later-0" in restore_backup(backup_dir, "--stop-unknown")
     # A later job of the same name finds no file of it.
     assert not list((platform.root / "jobs").glob("vision/later/attempt-*"))
 
 
-async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_name(
-    runai, platform, backup, tmp_path, put_back
+async def test_restore_treats_a_resubmitted_job_as_an_unknown_worker(
+    runai, platform, backup, tmp_path, restore_backup
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train", grace_seconds=1)
         await lab.started(spec, device=0)
-        made = backup()
-        await ended_and_deleted(lab, spec)
+        backup_dir = backup()
+        await end_and_delete(lab, spec)
         await lab.started(spec, device=2)
 
-    refused = runai("restore", str(made), "--data-dir", str(platform.root))
+    refused = runai("restore", str(backup_dir), "--data-dir", str(platform.root))
     assert "Workers run that this backup does not know: vision/train-0." in refused.stderr
-    put_back(made, "--stop-unknown")
+    restore_backup(backup_dir, "--stop-unknown")
 
     (aside,) = platform.root.glob("before-restore-*")
     assert [*aside.glob("jobs/vision/train/attempt-1/worker-0/exit.json")]
@@ -176,59 +184,61 @@ async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_na
         await lab.until(spec.id, "retrying")  # a running workload of the backup is gone
 
 
-async def test_a_job_that_has_ended_again_since_is_not_how_the_one_of_its_name_ended(
-    backup, tmp_path, put_back
+async def test_restore_ignores_the_exit_of_a_job_resubmitted_since_the_backup(
+    backup, tmp_path, restore_backup
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train", grace_seconds=1)
         await lab.started(spec)
-        made = backup()
-        await ended_and_deleted(lab, spec)
+        backup_dir = backup()
+        await end_and_delete(lab, spec)
         await lab.started(spec)
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
-    put_back(made)
+    restore_backup(backup_dir)
 
     async with local_lab(tmp_path) as lab:
         await lab.until(spec.id, "retrying")
 
 
-async def test_a_job_that_has_run_since_the_backup_goes_on(backup, tmp_path, put_back):
+async def test_job_running_since_before_the_backup_continues_after_restore(
+    backup, tmp_path, restore_backup
+):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train")
         await lab.started(spec)
-        made = backup()
+        backup_dir = backup()
 
-    put_back(made)
+    restore_backup(backup_dir)
 
     async with local_lab(tmp_path) as lab:
         await lab.end(spec, 0)
         assert (await lab.until(spec.id, "succeeded")).attempts == 1
 
 
-def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
+def test_restore_refuses_a_running_platform(runai, platform, backup):
     SqliteStore(platform.root / "cluster.sqlite").close()
-    made = backup()
+    backup_dir = backup()
     platform.lock("http://127.0.0.1:8000/")
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root))
+    result = runai("restore", str(backup_dir), "--data-dir", str(platform.root))
 
     assert result.exit_code == 1
     assert "A platform runs on" in result.stderr
 
 
-async def test_nothing_is_restored_beneath_a_service_that_has_the_cluster_open(
+async def test_restore_is_refused_while_a_service_has_the_cluster_open(
     runai, platform, backup, tmp_path
 ):
     """The service may belong to an admin's own hub, or to a frozen service of a killed hub."""
     async with local_lab(tmp_path) as lab:
-        made = backup()
+        backup_dir = backup()
         await lab.cluster.put_project(ProjectSpec("later"))
 
-        result = runai("restore", str(made), "--data-dir", str(platform.root))
+        result = runai("restore", str(backup_dir), "--data-dir", str(platform.root))
 
         assert result.exit_code == 1
         assert f"has the cluster of {platform.root} open: process {os.getpid()}, since" in (
@@ -240,12 +250,12 @@ async def test_nothing_is_restored_beneath_a_service_that_has_the_cluster_open(
     store.close()
 
 
-def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, backup):
+def test_restore_refuses_a_broken_backup_before_changing_anything(runai, platform, backup):
     SqliteStore(platform.root / "cluster.sqlite").close()
-    made = backup()
-    (made / "cluster.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
+    backup_dir = backup()
+    (backup_dir / "cluster.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root))
+    result = runai("restore", str(backup_dir), "--data-dir", str(platform.root))
 
     assert result.exit_code == 1
     assert "cluster.sqlite is broken" in result.stderr
@@ -255,7 +265,7 @@ def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, 
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
-def test_where_there_is_none_it_is_said(command, runai, tmp_path):
+def test_backup_and_restore_name_a_missing_platform_or_backup(command, runai, tmp_path):
     arguments = [str(tmp_path)] if command == "restore" else []
 
     result = runai(command, *arguments, "--data-dir", str(tmp_path / "none"))
@@ -264,20 +274,22 @@ def test_where_there_is_none_it_is_said(command, runai, tmp_path):
     assert "not a backup of a platform" in result.stderr or "There is no platform" in result.stderr
 
 
-async def test_the_tutorials_restore_drill_keeps_suspended_jobs_and_settings(platform, tmp_path):
+async def test_restore_drill_of_the_tutorial_retains_suspended_jobs_and_settings(
+    platform, tmp_path
+):
     page = (Path(__file__).parents[2] / "docs/tutorials/admin.md").read_text(encoding="utf-8")
-    found = re.search(r"\n### Restore drill\n.*?```\n(.*?)```", page, re.DOTALL)
-    assert found
-    suspends, backs_up, stops, *restores, starts = found[1].splitlines()
+    section = re.search(r"\n### Restore drill\n.*?```\n(.*?)```", page, re.DOTALL)
+    assert section
+    suspends, backs_up, stops, *restores, starts = section[1].splitlines()
     backups = tmp_path / "backups"
     settings = "c.JupyterHub.concurrent_spawn_limit = 10\n"
     (platform.root / "jupyterhub_config.py").write_text(settings)
 
-    def play(line: str) -> None:
+    def run_line(line: str) -> None:
         line = line.removeprefix("sudo ").replace("/var/lib/runai", str(platform.root))
         line = re.sub("^runai ", f"{sys.executable} -m runai.hub_service.cli ", line)
-        made = next(backups.iterdir()).name if backups.exists() else ""
-        line = line.replace("/mnt/backups", str(backups)).replace("FOLDER", made)
+        folder_name = next(backups.iterdir()).name if backups.exists() else ""
+        line = line.replace("/mnt/backups", str(backups)).replace("FOLDER", folder_name)
         subprocess.run(["sh", "-ec", line], check=True)
 
     async with local_lab(tmp_path, forget=False) as lab:
@@ -286,10 +298,10 @@ async def test_the_tutorials_restore_drill_keeps_suspended_jobs_and_settings(pla
         assert "runai suspend" in suspends
         await lab.cluster.suspend(job.id, by="ana")
         await lab.until(job.id, "suspended")
-        play(backs_up)
+        run_line(backs_up)
     assert stops == "sudo systemctl stop runai"
     for line in restores:
-        play(line)
+        run_line(line)
     assert starts == "sudo systemctl start runai"
     async with local_lab(tmp_path) as lab:
         assert (await lab.cluster.workload(job.id)).state == "suspended"

@@ -33,7 +33,7 @@ def context():
     return click.Context(cli, info_name="runai")
 
 
-def test_summaries_in_the_list_are_the_commands_own(context):
+def test_listed_summary_matches_each_commands_help(context):
     commands = {name: cli.get_command(context, name) for name in ENTRIES}
 
     assert {
@@ -49,7 +49,7 @@ def test_every_command_has_help(runai):
 
 
 @pytest.mark.parametrize(("plural", "name"), [("projects", "project"), ("users", "user")])
-def test_plurals_mean_the_same(plural, name, context):
+def test_plural_command_names_are_aliases(plural, name, context):
     assert cli.get_command(context, plural) is cli.get_command(context, name)
 
 
@@ -61,7 +61,7 @@ def test_plurals_mean_the_same(plural, name, context):
         pytest.param("xyzzy", "No such command 'xyzzy'.", id="nothing like it"),
     ],
 )
-def test_an_unknown_command_is_misuse_with_the_way_out(runai, written, hint):
+def test_unknown_command_is_a_usage_error_with_a_hint(runai, written, hint):
     result = runai(written)
 
     assert result.exit_code == 2
@@ -70,7 +70,7 @@ def test_an_unknown_command_is_misuse_with_the_way_out(runai, written, hint):
 
 
 @pytest.mark.parametrize(
-    ("original", "ours"),
+    ("original", "equivalent"),
     [
         pytest.param(["bash", "exp1"], ["exec", "exp1", "-it", "--", "bash"], id="bash"),
         pytest.param(
@@ -90,26 +90,26 @@ def test_an_unknown_command_is_misuse_with_the_way_out(runai, written, hint):
         ),
     ],
 )
-def test_spellings_of_the_original_mean_ours(original, ours, context):
-    def understood(words):
+def test_original_runai_spellings_map_to_current_options(original, equivalent, context):
+    def parse(words):
         name, command, rest = cli.resolve_command(context, words)
         assert command is not None
         params = command.make_context(name, rest, parent=context).params
-        if (named := params.pop("original_name", None)) is not None:
-            params["name"] = named
+        if (original_name := params.pop("original_name", None)) is not None:
+            params["name"] = original_name
         return name, params
 
-    assert understood(original) == understood(ours)
+    assert parse(original) == parse(equivalent)
 
 
-def test_the_help_leaves_out_the_spellings_of_the_original(runai):
+def test_submit_help_omits_the_original_runai_spellings(runai):
     words = set(re.findall(r"--?\w[-\w]*", runai("submit", "--help").output))
 
     assert words & {"-i", "--gpu", "--environment", "--working-dir", "--name"} == set()
 
 
 @pytest.mark.parametrize("command", [(), ("project",), ("help",), ("help", "submit")], ids=" ".join)
-def test_help_is_no_misuse(runai, command):
+def test_help_and_bare_groups_exit_with_0(runai, command):
     result = runai(*command)
 
     assert result.exit_code == 0
@@ -120,7 +120,7 @@ def test_version_is_a_command_and_an_option(runai):
     assert runai("version").output == runai("--version").output
 
 
-def test_the_help_imports_nothing_that_is_slow(home):
+def test_help_imports_no_slow_modules(home):
     done = subprocess.run(
         [sys.executable, "-c", LOADED_BY_HELP], capture_output=True, text=True, check=True
     )
@@ -129,14 +129,14 @@ def test_the_help_imports_nothing_that_is_slow(home):
     assert SLOW & set(done.stderr.split()) == set()
 
 
-def test_the_reference_page_is_current():
-    wanted = "run: python -m runai.hub_service.cli.framework.reference > docs/cli.md"
+def test_cli_reference_page_matches_the_commands():
+    hint = "run: python -m runai.hub_service.cli.framework.reference > docs/cli.md"
 
-    assert PAGE.read_text(encoding="utf-8") == reference(), wanted
+    assert PAGE.read_text(encoding="utf-8") == reference(), hint
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_taught_completion(shell, runai):
+def test_completion_prints_a_script_for_each_shell(shell, runai):
     result = runai("completion", shell)
 
     assert result.exit_code == 0
@@ -154,7 +154,7 @@ def test_completion_is_silent_without_a_platform(home, monkeypatch, runai):
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-def test_the_version_is_the_distributions(runai):
+def test_version_option_prints_the_distribution_version(runai):
     assert runai("--version").output.startswith("runai 0.")
 
 
@@ -165,7 +165,7 @@ def all_commands(command=cli, path="runai"):
         yield from all_commands(command.get_command(context, name), f"{path} {name}")
 
 
-def test_whatever_is_printed_as_json_is_printed_as_yaml():
+def test_commands_with_json_output_offer_yaml():
     formats = [
         {"json", "yaml"} & {*param.type.choices}
         for _, command in all_commands()
@@ -191,7 +191,7 @@ def options():
 
 
 @pytest.mark.parametrize(("command", "option"), [*options()])
-def test_an_option_is_explained_by_a_sentence_and_its_value_by_a_placeholder(command, option):
+def test_option_help_is_a_sentence_and_its_placeholder_is_known(command, option):
     assert re.fullmatch(r"[A-Z]\w+ .+[^.]\.", option.help or "")
     if not option.is_flag and not isinstance(option.type, click.Choice):
         words = re.findall(r"[A-Z]{2,}|\bN\b", placeholder(option, command))
@@ -212,7 +212,7 @@ def examples(command):
         if command.params and not isinstance(command, click.Group)
     ],
 )
-def test_the_help_of_a_command_has_examples_that_are_understood(command, runai, monkeypatch):
+def test_command_help_has_two_or_more_valid_examples(command, runai, monkeypatch):
     lines = examples(command)
 
     assert len(lines) >= 2
@@ -237,7 +237,7 @@ HUBS = "alembic,fastapi,jupyterhub,psutil,sqlalchemy,uvicorn,yaml"
 @pytest.mark.parametrize(
     "command", [["up"], ["user", "list"], ["backup"], ["restore", "x"]], ids=" ".join
 )
-def test_a_client_alone_names_the_platforms_installation(command):
+def test_client_only_install_names_the_platform_package(command):
     done = subprocess.run(
         [sys.executable, "-c", CLIENT_ALONE, HUBS, *command],
         capture_output=True,
@@ -252,7 +252,7 @@ def test_a_client_alone_names_the_platforms_installation(command):
     )
 
 
-def test_yaml_without_its_library_is_refused_before_anything_is_done(home):
+def test_yaml_output_without_pyyaml_is_refused_before_submission(home):
     done = subprocess.run(
         [sys.executable, "-c", CLIENT_ALONE, "yaml", "submit", "-o", "yaml", "--", "true"],
         capture_output=True,

@@ -22,83 +22,83 @@ DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated
 
 
 @pytest.fixture
-def remembered(home, free_port):
+def stored_login(home, free_port):
     """Save a login at a service that does not run."""
     write_config(Connection(f"http://127.0.0.1:{free_port()}/", "token"), config_path())
     return config_path()
 
 
-def test_on_a_new_computer_only_the_login_is_missing(findings):
-    found = findings()
+def test_doctor_on_a_new_computer_reports_only_the_missing_login(findings):
+    report = findings()
 
-    assert found["packages"]["verdict"] == "ok"
-    assert found["JupyterHub"]["verdict"] == "ok"
-    assert found["login"]["verdict"] == "failure"
-    assert "runai login https://YOUR-HUB" in found["login"]["mend"]
+    assert report["packages"]["verdict"] == "ok"
+    assert report["JupyterHub"]["verdict"] == "ok"
+    assert report["login"]["verdict"] == "failure"
+    assert "runai login https://YOUR-HUB" in report["login"]["mend"]
 
 
-def test_the_library_of_the_same_name_is_found_out(findings, tmp_path, monkeypatch):
+def test_doctor_detects_the_pypi_library_named_runai(findings, tmp_path, monkeypatch):
     metadata = tmp_path / "runai-0.4.1.dist-info/METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: runai\nVersion: 0.4.1\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    found = findings()["packages"]
+    finding = findings()["packages"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith("the library `runai` 0.4.1 of PyPI")
-    assert found["mend"].startswith("pip uninstall runai")
-
-
-def test_a_service_that_is_away_is_a_failure(findings, remembered):
-    found = findings()
-
-    assert found["login"]["verdict"] == "ok"
-    assert found["service"]["verdict"] == "failure"
-    assert "runai up" in found["service"]["mend"]
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith("the library `runai` 0.4.1 of PyPI")
+    assert finding["mend"].startswith("pip uninstall runai")
 
 
-def test_a_lost_hub_is_a_failure_and_an_address_without_one_is_none(findings, says):
-    none = findings()["hub"]
-    says({"hub": 503})
-    lost = findings()["hub"]
+def test_doctor_fails_if_the_service_is_unreachable(findings, stored_login):
+    report = findings()
 
-    assert none["verdict"] == "note"
-    assert none["text"] == "not looked at: this is the service's own address"
-    assert lost["verdict"] == "failure"
-    assert lost["text"] == "JupyterHub answers with status 503"
+    assert report["login"]["verdict"] == "ok"
+    assert report["service"]["verdict"] == "failure"
+    assert "runai up" in report["service"]["mend"]
 
 
-def test_doctor_fails_if_other_accounts_can_read_the_token(findings, remembered):
-    remembered.chmod(0o644)
+def test_doctor_fails_on_a_failing_hub_and_only_notes_a_missing_hub(findings, set_health):
+    missing_hub = findings()["hub"]
+    set_health({"hub": 503})
+    failing_hub = findings()["hub"]
 
-    found = findings()["login"]
+    assert missing_hub["verdict"] == "note"
+    assert missing_hub["text"] == "not looked at: this is the service's own address"
+    assert failing_hub["verdict"] == "failure"
+    assert failing_hub["text"] == "JupyterHub answers with status 503"
 
-    assert found["verdict"] == "failure"
-    assert found["mend"] == f"chmod 600 {remembered}"
+
+def test_doctor_fails_if_other_accounts_can_read_the_token(findings, stored_login):
+    stored_login.chmod(0o644)
+
+    finding = findings()["login"]
+
+    assert finding["verdict"] == "failure"
+    assert finding["mend"] == f"chmod 600 {stored_login}"
 
 
-def test_the_findings_are_readable(runai):
+def test_doctor_prints_an_aligned_line_for_each_finding(runai):
     lines = runai("doctor").stdout.splitlines()
 
     assert lines[0] == "ok       packages       one provider of `runai`"
 
 
-def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path, monkeypatch):
-    other = tmp_path / "bin/runai"
-    other.parent.mkdir()
-    shutil.copy("/bin/true", other)
-    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+def test_doctor_detects_a_foreign_program_named_runai_on_the_path(findings, tmp_path, monkeypatch):
+    foreign_program = tmp_path / "bin/runai"
+    foreign_program.parent.mkdir()
+    shutil.copy("/bin/true", foreign_program)
+    monkeypatch.setenv("PATH", f"{foreign_program.parent}{os.pathsep}{os.environ['PATH']}")
 
-    found = findings()["command"]
+    finding = findings()["command"]
 
-    assert found["verdict"] == "failure"
-    assert str(other) in found["text"]
-    assert "export PATH=" in found["mend"]
+    assert finding["verdict"] == "failure"
+    assert str(foreign_program) in finding["text"]
+    assert "export PATH=" in finding["mend"]
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("mps_states", "expected"),
     [
         ([None, None], []),
         (["", ""], [("ok", "its limit was seen to hold on GPU 0 of box, GPU 1 of box")]),
@@ -114,17 +114,17 @@ def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path
     ],
     ids=["not chosen", "held", "a part of a GPU beside", "being tried", "not kept"],
 )
-def test_mps_is_what_the_service_says_of_each_device(told, expected):
+def test_doctor_reports_the_mps_state_of_each_device(mps_states, expected):
     devices = [
         {**DEVICE, "device": number, "uuid": f"GPU-{number}", "mps": mps}
-        for number, mps in enumerate(told)
+        for number, mps in enumerate(mps_states)
     ]
     node = NodeView.model_validate({"name": "box", "devices": devices})
 
-    found = [*check_mps([node])]
+    mps_findings = [*check_mps([node])]
 
-    assert [f.verdict for f in found] == [verdict for verdict, _ in expected]
-    for finding, (_, text) in zip(found, expected, strict=True):
+    assert [f.verdict for f in mps_findings] == [verdict for verdict, _ in expected]
+    for finding, (_, text) in zip(mps_findings, expected, strict=True):
         assert finding.text.startswith(text)
 
 
@@ -140,50 +140,50 @@ def test_mps_is_what_the_service_says_of_each_device(told, expected):
     ],
     ids=["version 1", "version 2, not delegated", "version 2, delegated"],
 )
-def test_it_says_what_is_weaker_without_control_groups(tmp_path, mounts, text):
+def test_doctor_notes_what_is_weaker_without_control_groups(tmp_path, mounts, text):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text(mounts.format(place=tmp_path))
     (tmp_path / "self/cgroup").write_text("0::/user.slice\n")
     (tmp_path / "user.slice").mkdir()
 
-    found = check_groups(tmp_path)
+    finding = check_groups(tmp_path)
 
     if text:
-        assert found.verdict == "note"
-        assert found.text.startswith(text.format(place=tmp_path))
-        assert "memory limits of shared devices are soft" in found.text
-        assert "Delegate=yes" in found.mend
+        assert finding.verdict == "note"
+        assert finding.text.startswith(text.format(place=tmp_path))
+        assert "memory limits of shared devices are soft" in finding.text
+        assert "Delegate=yes" in finding.mend
     else:
-        assert found == ("ok", "control groups", "version 2, and ours to make", "")
+        assert finding == ("ok", "control groups", "version 2, and ours to make", "")
 
 
 @pytest.fixture
-def says(home, free_port):
+def set_health(home, free_port):
     """Serve readiness answers that a test chooses."""
-    told: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
 
-    class Answers(BaseHTTPRequestHandler):
+    class HealthHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ready = self.path.endswith("/ready")
-            status = 503 if ready and "because" in told else 200
-            self.send_response(told.get("hub", status) if "/hub/" in self.path else status)
+            status = 503 if ready and "because" in reply else 200
+            self.send_response(reply.get("hub", status) if "/hub/" in self.path else status)
             self.end_headers()
-            self.wfile.write(json.dumps(told if ready else {}).encode())
+            self.wfile.write(json.dumps(reply if ready else {}).encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), HealthHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}/"
     write_config(Connection(url, "token"), config_path())
-    yield told.update
+    yield reply.update
     server.shutdown()
     server.server_close()
 
 
 @pytest.mark.parametrize(
-    ("told", "subject", "text", "mend"),
+    ("health", "subject", "text", "mend"),
     [
         (
             {"status": "not ready", "because": "database"},
@@ -200,36 +200,36 @@ def says(home, free_port):
     ],
     ids=["cannot store", "without its history"],
 )
-def test_a_service_that_lacks_something_is_a_failure_with_the_way_out(
-    findings, says, told, subject, text, mend
+def test_doctor_names_the_remedy_if_the_service_lacks_a_database(
+    findings, set_health, health, subject, text, mend
 ):
-    says(told)
+    set_health(health)
 
-    found = findings()[subject]
+    finding = findings()[subject]
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith(text)
-    assert found["mend"].startswith(mend)
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith(text)
+    assert finding["mend"].startswith(mend)
 
 
-def test_a_service_that_is_well_says_so(as_user):
+def test_doctor_reports_a_healthy_service(as_user):
     output = as_user("bob")("doctor").output
 
     assert "it is well" in output
     assert "history" not in output
 
 
-def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service, monkeypatch):
+def test_doctor_fails_on_a_revoked_token(findings, service, monkeypatch):
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "revoked")
 
-    found = findings()
+    report = findings()
 
-    assert found["service"]["verdict"] == "ok"
-    assert found["token"]["verdict"] == "failure"
-    assert found["token"]["text"] == "The token is not known."
-    assert "runai login" in found["token"]["mend"]
-    assert "devices" not in found  # dependent checks are skipped
+    assert report["service"]["verdict"] == "ok"
+    assert report["token"]["verdict"] == "failure"
+    assert report["token"]["text"] == "The token is not known."
+    assert "runai login" in report["token"]["mend"]
+    assert "devices" not in report  # dependent checks are skipped
 
 
 @pytest.mark.parametrize(
@@ -241,18 +241,18 @@ def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service
         pytest.param({"utilized": 0.0}, "ok", id="memory that is the machine's: utilization alone"),
     ],
 )
-def test_an_agent_that_does_not_report_is_a_failure(measured, verdict):
+def test_doctor_fails_if_an_agent_reports_no_measurements(measured, verdict):
     node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, **measured}]})
 
-    (found,) = checks.check_agents([node])
+    (finding,) = checks.check_agents([node])
 
-    assert found.verdict == verdict
+    assert finding.verdict == verdict
 
 
-def test_node_that_offers_fewer_gpus_than_it_has_is_a_failure():
+def test_doctor_fails_if_a_node_offers_fewer_gpus_than_it_has():
     loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
     node = NodeView.model_validate({"name": "gpu-1", "devices": [], "loss": loss})
 
-    found = checks.check_devices([node])
+    finding = checks.check_devices([node])
 
-    assert (found.verdict, found.text) == ("failure", f"0 on 1 node(s); {loss}")
+    assert (finding.verdict, finding.text) == ("failure", f"0 on 1 node(s); {loss}")

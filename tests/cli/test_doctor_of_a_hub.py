@@ -21,27 +21,27 @@ def findings(runai, one_gpu: HubPlatform) -> Callable[..., dict[str, dict[str, s
 
     def examine(port: int = one_gpu.port) -> dict[str, dict[str, str]]:
         write_config(Connection(f"http://127.0.0.1:{port}/services/runai/", token), config_path())
-        told = json.loads(runai("doctor", "-o", "json").stdout)
-        return {finding["subject"]: finding for finding in told}
+        report = json.loads(runai("doctor", "-o", "json").stdout)
+        return {finding["subject"]: finding for finding in report}
 
     return examine
 
 
-def test_a_hub_is_looked_at_as_it_runs(findings, one_gpu, free_port):
+def test_doctor_distinguishes_running_suspended_and_missing_hubs(findings, one_gpu, free_port):
     assert one_gpu.process is not None
     process = psutil.Process(one_gpu.process.pid)
 
-    well = findings()
+    running = findings()
     process.suspend()
-    still = findings()
+    suspended = findings()
     process.resume()
-    gone = findings(free_port())
+    missing = findings(free_port())
 
-    assert well["hub"]["verdict"] == "ok"
-    assert well["hub"]["text"].startswith("JupyterHub ")
-    assert well["service"]["verdict"] == "ok"
-    assert still["hub"]["verdict"] == "failure"
-    assert still["hub"]["text"] == "JupyterHub does not answer (ReadTimeout)"
-    assert gone["hub"]["verdict"] == "failure"
-    assert gone["hub"]["text"] == "JupyterHub does not answer (ConnectError)"
-    assert gone["hub"]["mend"].startswith("Does it run (`runai up`)?")
+    assert running["hub"]["verdict"] == "ok"
+    assert running["hub"]["text"].startswith("JupyterHub ")
+    assert running["service"]["verdict"] == "ok"
+    assert suspended["hub"]["verdict"] == "failure"
+    assert suspended["hub"]["text"] == "JupyterHub does not answer (ReadTimeout)"
+    assert missing["hub"]["verdict"] == "failure"
+    assert missing["hub"]["text"] == "JupyterHub does not answer (ConnectError)"
+    assert missing["hub"]["mend"].startswith("Does it run (`runai up`)?")

@@ -48,75 +48,75 @@ def platform(tmp_path):
     return directory.root
 
 
-def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
-    found = findings("--data-dir", str(platform))
+def test_doctor_reports_sound_databases_and_free_disk_space(findings, platform):
+    report = findings("--data-dir", str(platform))
 
-    assert found["databases"]["text"] == "cluster.sqlite: sound"
-    assert found["disk"]["text"].endswith(f"GiB are free for {platform}")
+    assert report["databases"]["text"] == "cluster.sqlite: sound"
+    assert report["disk"]["text"].endswith(f"GiB are free for {platform}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may give files away")
 @pytest.mark.parametrize("name", ["secrets/accounts.json", "cluster.sqlite", "secrets"])
-def test_a_file_of_another_account_is_named_with_the_way_out(findings, platform, name):
+def test_doctor_names_files_owned_by_a_different_account(findings, platform, name):
     (platform / "secrets/accounts.json").write_text('{"accounts": {}}')
     os.chown(platform / name, 54_321, 54_321)
 
-    found = findings("--data-dir", str(platform))["ownership"]
+    finding = findings("--data-dir", str(platform))["ownership"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"] == f"the platform's account (uid 0) does not own {platform / name}"
-    assert found["mend"] == f"sudo chown 0 {platform / name}"
+    assert finding["verdict"] == "failure"
+    assert finding["text"] == f"the platform's account (uid 0) does not own {platform / name}"
+    assert finding["mend"] == f"sudo chown 0 {platform / name}"
 
 
-def test_accounts_that_cannot_be_read_are_a_failure(findings, platform):
+def test_doctor_fails_if_the_accounts_cannot_be_read(findings, platform):
     (platform / "secrets/accounts.json").mkdir()
 
-    found = findings("--data-dir", str(platform))["accounts"]
+    finding = findings("--data-dir", str(platform))["accounts"]
 
-    assert found["verdict"] == "failure"
-    assert "The accounts cannot be read: Is a directory" in found["text"]
+    assert finding["verdict"] == "failure"
+    assert "The accounts cannot be read: Is a directory" in finding["text"]
 
 
-def test_a_restoration_that_was_interrupted_is_named_with_the_way_out(findings, platform):
+def test_doctor_names_the_remedy_for_an_interrupted_restore(findings, platform):
     (platform / "restoring").mkdir()
 
-    found = findings("--data-dir", str(platform))["cluster"]
+    finding = findings("--data-dir", str(platform))["cluster"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"] == f"A restoration was interrupted in {platform}"
-    assert "runai restore BACKUP" in found["mend"]
+    assert finding["verdict"] == "failure"
+    assert finding["text"] == f"A restoration was interrupted in {platform}"
+    assert "runai restore BACKUP" in finding["mend"]
 
 
-def test_a_broken_database_is_named_with_the_way_out(findings, platform):
+def test_doctor_names_the_remedy_for_a_broken_database(findings, platform):
     (platform / "ledger.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
 
-    found = findings("--data-dir", str(platform))["databases"]
+    finding = findings("--data-dir", str(platform))["databases"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
-    assert "runai restore" in found["mend"]
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith(f"{platform}/ledger.sqlite is broken")
+    assert "runai restore" in finding["mend"]
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "version_text"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", "schema 9999"),
         ("PRAGMA user_version = 9999", "schema 0101 with rows of the shape 9999"),
     ],
     ids=["schema", "rows"],
 )
-def test_a_database_of_a_newer_version_is_named(change, named, findings, platform):
+def test_doctor_names_a_database_of_a_newer_version(change, version_text, findings, platform):
     with closing(sqlite3.connect(platform / "cluster.sqlite")) as connection, connection:
         connection.execute(change)
     connection.close()
 
-    found = findings("--data-dir", str(platform))["databases"]
+    finding = findings("--data-dir", str(platform))["databases"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"] == (
-        f"{platform}/cluster.sqlite has the {named}, which this version does not know"
+    assert finding["verdict"] == "failure"
+    assert finding["text"] == (
+        f"{platform}/cluster.sqlite has the {version_text}, which this version does not know"
     )
-    assert "install that one again" in found["mend"]
+    assert "install that one again" in finding["mend"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_database_of_a_newer_version_is_named(change, named, findings, platfor
     ],
     ids=["in a leaf of a delegated group", "in the unit's own group"],
 )
-def test_the_group_of_the_running_platform_decides_whether_requests_are_enforced(
+def test_doctor_reports_request_enforcement_by_the_platforms_cgroup(
     group, verdict, text, platform, tmp_path
 ):
     (tmp_path / str(os.getpid())).mkdir()
@@ -140,18 +140,18 @@ def test_the_group_of_the_running_platform_decides_whether_requests_are_enforced
     assert [*check_requests(platform, tmp_path)] == []  # no platform runs
     lock = claim(platform)
 
-    [found] = check_requests(platform, tmp_path)
+    [finding] = check_requests(platform, tmp_path)
 
     os.close(lock)
-    assert found.verdict == verdict
-    assert text.format(tree=tmp_path / "tree") in found.text
-    assert verdict == "ok" or "docs/operations.md" in found.mend
+    assert finding.verdict == verdict
+    assert text.format(tree=tmp_path / "tree") in finding.text
+    assert verdict == "ok" or "docs/operations.md" in finding.mend
 
 
 SECRET = "http://ana:hunter2@proxy:3128"
 
 
-def with_shell(proc: Path, shell: dict[str, str], *, uid: int = 54_321) -> None:
+def make_proc_files(proc: Path, shell: dict[str, str], *, uid: int = 54_321) -> None:
     """Make the files of a service's and a hub's process in place of /proc."""
     service = {"RUNAI_HUB_PID": "7", "RUNAI_HUB_TOKEN": "hunter2"}
     for pid, environment in ((os.getpid(), service), (7, shell)):
@@ -205,24 +205,22 @@ SHELLS = {
 
 
 @pytest.mark.parametrize(("shell", "texts"), SHELLS.values(), ids=SHELLS)
-def test_variables_of_the_platforms_shell_are_named_without_secrets(
-    shell, texts, platform, tmp_path
-):
-    with_shell(tmp_path, shell)
+def test_doctor_lists_inherited_shell_variables_without_secrets(shell, texts, platform, tmp_path):
+    make_proc_files(tmp_path, shell)
     assert [*check_shell_environment(platform, tmp_path)] == []  # no platform runs
     lock = claim(platform)
 
-    found = [*check_shell_environment(platform, tmp_path)]
+    shell_findings = [*check_shell_environment(platform, tmp_path)]
 
     os.close(lock)
-    assert [finding.text for finding in found] == texts
-    assert [finding.verdict for finding in found] == ["ok", *["note"] * (len(texts) - 1)]
-    assert "hunter2" not in str(found)
+    assert [finding.text for finding in shell_findings] == texts
+    assert [finding.verdict for finding in shell_findings] == ["ok", *["note"] * (len(texts) - 1)]
+    assert "hunter2" not in str(shell_findings)
 
 
-def test_shell_of_another_accounts_platform_is_left_alone(platform, tmp_path):
-    with ExitStack() as held:
-        held.callback(os.close, claim(platform))
+def test_doctor_skips_the_shell_of_a_process_it_cannot_read(platform, tmp_path):
+    with ExitStack() as stack:
+        stack.callback(os.close, claim(platform))
 
         assert [*check_shell_environment(platform, tmp_path)] == []  # nothing can be read
 
@@ -238,24 +236,26 @@ def test_shell_of_another_accounts_platform_is_left_alone(platform, tmp_path):
     ],
     ids=["120,000 files", "24,000", "8,000", "as many as its bytes let it"],
 )
-def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path):
-    *how, device = options
+def test_doctor_reports_how_many_more_files_fit_on_the_disk(options, verdicts, tmp_path):
+    *mount_options, device = options
     if device.isdigit():
         device = str(tmp_path / "disk")
         Path(device).touch()
         os.truncate(device, int(options[-1]) << 20)
         # So many bytes for each of its files.
         subprocess.run(["mkfs.ext4", "-q", "-i", "4096", device], check=True)
-    place = tmp_path / "place"
-    place.mkdir()
-    subprocess.run(["mount", *how, device, place], check=True)
+    mount_point = tmp_path / "place"
+    mount_point.mkdir()
+    subprocess.run(["mount", *mount_options, device, mount_point], check=True)
     try:
-        found = [*check_room_for_files(place)]
+        file_findings = [*check_room_for_files(mount_point)]
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", mount_point], check=True)
 
-    assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
-    assert all(f.text.endswith(f" more files fit beside {place}") for f in found)
+    assert [(f.verdict, f.subject) for f in file_findings] == [
+        (verdict, "files") for verdict in verdicts
+    ]
+    assert all(f.text.endswith(f" more files fit beside {mount_point}") for f in file_findings)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_doctor_notes_if_accounts_see_command_lines_of_other_accounts(options, v
 
 
 @pytest.mark.parametrize("system_users", [True, False])
-def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_path, system_users):
+def test_doctor_checks_command_lines_only_with_system_users(findings, tmp_path, system_users):
     directory = DataDirectory(tmp_path / "platform")
     directory.prepare(system_users=system_users)
 
@@ -293,7 +293,9 @@ def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_pat
         pytest.param(True, '{"pam_service": ""}', False, id="none is asked"),
     ],
 )
-def test_accounts_that_have_expired_are_listed(findings, tmp_path, expired, start, is_listed):
+def test_doctor_lists_expired_accounts_that_pam_checks(
+    findings, tmp_path, expired, start, is_listed
+):
     directory = DataDirectory(tmp_path / "platform")
     directory.prepare(system_users=True)
     directory.last_start.write_text(start)
@@ -301,35 +303,35 @@ def test_accounts_that_have_expired_are_listed(findings, tmp_path, expired, star
     subprocess.run(["useradd", "-M", *(("-e", "1") if expired else ()), name], check=True)
     try:
         KnownAccounts(directory.root).register(KnownAccount(name, 1, 1, "/home/x"))
-        found = findings("--data-dir", str(directory.root))
+        report = findings("--data-dir", str(directory.root))
     finally:
         subprocess.run(["userdel", name], check=True)
 
-    assert ("expired" in found) is is_listed
+    assert ("expired" in report) is is_listed
     if is_listed:
-        assert found["expired"]["text"] == (
+        assert report["expired"]["text"] == (
             f"The account {name} has expired: nothing new starts, what runs goes on"
         )
 
 
-@pytest.mark.parametrize(("could_have", "verdict"), [(1024, "failure"), (4096, "ok")])
-def test_a_machine_that_gives_a_process_few_descriptors_is_a_failure(could_have, verdict):
-    found = check_descriptors(could_have)
+@pytest.mark.parametrize(("limit", "verdict"), [(1024, "failure"), (4096, "ok")])
+def test_doctor_fails_if_a_process_may_open_few_descriptors(limit, verdict):
+    finding = check_descriptors(limit)
 
-    assert found.verdict == verdict
-    assert found.text.startswith(f"a process can have {could_have:,} files")
-    assert ("LimitNOFILE=65536" in found.mend) == (verdict == "failure")
+    assert finding.verdict == verdict
+    assert finding.text.startswith(f"a process can have {limit:,} files")
+    assert ("LimitNOFILE=65536" in finding.mend) == (verdict == "failure")
 
 
-def test_a_copy_of_a_running_platform_is_named_with_the_original(findings, platform, tmp_path):
-    held = claim(platform)
+def test_doctor_names_the_original_of_a_copied_running_platform(findings, platform, tmp_path):
+    lock = claim(platform)
     shutil.copytree(platform, tmp_path / "copy")
 
-    found = findings("--data-dir", str(tmp_path / "copy"))["cluster"]
-    os.close(held)
+    finding = findings("--data-dir", str(tmp_path / "copy"))["cluster"]
+    os.close(lock)
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith(
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith(
         f"{tmp_path / 'copy'} is a copy of {platform}, where a platform"
     )
 
@@ -337,30 +339,28 @@ def test_a_copy_of_a_running_platform_is_named_with_the_original(findings, platf
 @pytest.fixture
 def failing_start(platform, tmp_path):
     """Let a service end at a broken projects.yaml, as below a hub that holds its lock."""
-    held = DataDirectory(platform).lock("http://127.0.0.1:8000/ (process 7)")
+    lock = DataDirectory(platform).lock("http://127.0.0.1:8000/ (process 7)")
     service = Service(tmp_path, free_port())
     service.log = platform / "hub.log"
     (tmp_path / "projects.yaml").write_text("projects: {vision: {quotta: 2}}")
     assert service.popen(RUNAI_DATA_DIR=str(platform)).wait(60) == 2
     yield service
-    os.close(held)
+    os.close(lock)
 
 
-def test_a_service_that_cannot_start_is_reported_with_its_reason(
-    findings, platform, failing_start, tmp_path
-):
-    found = findings("--data-dir", str(platform))["service"]
+def test_doctor_reports_why_the_service_cannot_start(findings, platform, failing_start, tmp_path):
+    finding = findings("--data-dir", str(platform))["service"]
 
-    assert found["verdict"] == "failure"
-    assert f"{tmp_path}/projects.yaml, line 1" in found["text"]
-    assert "quotta" in found["text"]
+    assert finding["verdict"] == "failure"
+    assert f"{tmp_path}/projects.yaml, line 1" in finding["text"]
+    assert "quotta" in finding["text"]
 
 
 @pytest.mark.parametrize("since", ["it runs", "it was tried twice", "the hub has ended"])
-def test_a_reason_of_an_earlier_start_is_not_reported(platform, failing_start, since):
-    with ExitStack() as held:
+def test_doctor_omits_the_reason_of_an_earlier_failed_start(platform, failing_start, since):
+    with ExitStack() as stack:
         if since == "it runs":
-            held.callback(os.close, claim(platform))
+            stack.callback(os.close, claim(platform))
         elif since == "it was tried twice":
             with failing_start.log.open("a") as log:
                 log.write("Starting service 'runai': [...]\n" * 2)
@@ -398,22 +398,22 @@ def test_a_reason_of_an_earlier_start_is_not_reported(platform, failing_start, s
         pytest.param("no JSON", "settings", "note", "last_start.json cannot be read", id="broken"),
     ],
 )
-def test_doctor_reports_what_the_last_start_found_in_the_admins_file(
+def test_doctor_reports_problems_of_the_admins_file_at_the_last_start(
     findings, platform, written, subject, verdict, text
 ):
     (platform / "last_start.json").write_text(written)
     (platform / "jupyterhub_config.py").write_text("raise SystemExit('executed')")
 
-    found = findings("--data-dir", str(platform))[subject]
+    finding = findings("--data-dir", str(platform))[subject]
 
-    assert found["verdict"] == verdict
-    assert text in found["text"]
+    assert finding["verdict"] == verdict
+    assert text in finding["text"]
 
 
 @pytest.mark.parametrize(
     "written", [None, '{"added": [], "without_gpu": ""}'], ids=["none", "well"]
 )
-def test_doctor_is_silent_about_a_file_that_leaves_nothing_out(findings, platform, written):
+def test_doctor_is_silent_about_a_complete_admins_file(findings, platform, written):
     if written is not None:
         (platform / "last_start.json").write_text(written)
 

@@ -53,7 +53,7 @@ class Node:
     def report(self, minutes: float = 1, *, kernel: bool = True) -> None:
         """Report `minutes` of idleness for every session's GPU."""
         self._at += 60 * minutes
-        held = [a for a in self.allocations if a.shares]
+        gpu_allocations = [a for a in self.allocations if a.shares]
         self.allocations = self._client.report(
             AgentReport(
                 node=NODE,
@@ -64,14 +64,14 @@ class Node:
                     UsageSample(
                         workload=a.workload, device=self._device, utilization=0, memory_mib=10
                     )
-                    for a in held
+                    for a in gpu_allocations
                 ],
                 processes=tuple(
                     ProcessSample(
                         device=self._device, pid=1, workload=a.workload, worker=a.worker,
                         account="bob", name="python3", utilization=0, memory_mib=10,
                     )
-                    for a in held
+                    for a in gpu_allocations
                     if kernel
                 ),
             )
@@ -110,24 +110,24 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
         eventually(lambda: LAB not in {w.id for w in hub.workloads()})
 
 
-def test_idle_gpus_are_listed_and_kept(node, as_user):
+def test_idle_session_is_listed_by_top_and_extended_by_keep(node, as_user):
     bob = as_user("bob")
-    nobody = bob("top", "--idle")
+    before_idle = bob("top", "--idle")
     for _ in range(55):
         node.report()
-    shown = bob("top", "--idle").stdout
+    table = bob("top", "--idle").stdout
     (listed,) = json.loads(bob("top", "--idle", "-o", "json").stdout)
-    kept = bob("keep", "lab")
+    keep_result = bob("keep", "lab")
 
-    assert (nobody.stdout, nobody.stderr) == ("", "No GPU that you may see is idle.\n")
-    assert "lab" in shown
+    assert (before_idle.stdout, before_idle.stderr) == ("", "No GPU that you may see is idle.\n")
+    assert "lab" in table
     assert listed["idle"]["takes"] == "release"
-    assert kept.exit_code == 0
-    assert kept.stdout.startswith("session vision/lab ")
+    assert keep_result.exit_code == 0
+    assert keep_result.stdout.startswith("session vision/lab ")
     assert json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
 
 
-def test_gpus_are_given_back_and_asked_for_again(node, as_user):
+def test_session_releases_and_regains_its_gpus(node, as_user):
     bob = as_user("bob")
     unneeded = bob("regain", "lab")
     released = bob("release", "lab")

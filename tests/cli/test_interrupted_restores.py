@@ -46,30 +46,30 @@ class Killed(BaseException):
     """The end of a restoration by a signal."""
 
 
-def named(root: Path) -> dict[str, str]:
+def names_by_part(root: Path) -> dict[str, str]:
     """Return the platform's name in each part of a data directory; "" for a missing part."""
-    found = dict.fromkeys((*DATABASES, "secrets", "aside"), "")
+    names = dict.fromkeys((*DATABASES, "secrets", "aside"), "")
     if (root / "cluster.sqlite").exists():
         store = SqliteStore(root / "cluster.sqlite")
-        found["cluster.sqlite"] = "".join(one.spec.name for one in store.projects())
+        names["cluster.sqlite"] = "".join(project.spec.name for project in store.projects())
         store.close()
     for name in DATABASES[1:]:
         if (root / name).exists():
             with closing(sqlite3.connect(root / name)) as connection:
-                found[name] = connection.execute("SELECT name FROM whose").fetchone()[0]
+                names[name] = connection.execute("SELECT name FROM whose").fetchone()[0]
     if (root / "secrets/whose").exists():
-        found["secrets"] = (root / "secrets/whose").read_text()
-    found["aside"] = " ".join(path.parent.name for path in root.glob("before-restore-*/*/whose"))
-    return found
+        names["secrets"] = (root / "secrets/whose").read_text()
+    names["aside"] = " ".join(path.parent.name for path in root.glob("before-restore-*/*/whose"))
+    return names
 
 
-def made(root: Path, name: str) -> DataDirectory:
+def make_platform(root: Path, name: str) -> DataDirectory:
     """Make a platform with `name` in every part, or rename an existing one."""
     directory = DataDirectory(root)
     directory.prepare(system_users=False)
     store = SqliteStore(root / "cluster.sqlite")
-    gone = [one.spec.name for one in store.projects()]
-    store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], deleted_projects=gone)
+    replaced = [project.spec.name for project in store.projects()]
+    store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], deleted_projects=replaced)
     store.close()
     LedgerStore(root / "ledger.sqlite").close()
     for database in DATABASES[1:]:
@@ -90,8 +90,8 @@ NEW = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a platform, its backup, and another platform in its place."""
     folder = tmp_path_factory.mktemp("template")
-    back_up(made(folder / "data", "new"), folder / "backups")
-    root = made(folder / "data", "old").root
+    back_up(make_platform(folder / "data", "new"), folder / "backups")
+    root = make_platform(folder / "data", "old").root
     ended_since = root / "jobs/vision/later/attempt-1/worker-0"
     ended_since.mkdir(parents=True)
     return folder
@@ -101,8 +101,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def backup(template: Path, tmp_path: Path) -> Path:
     """Copy the backup of a platform, and the platform that has changed since."""
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
-    (kept,) = (tmp_path / "backups").iterdir()
-    return kept
+    (backup_dir,) = (tmp_path / "backups").iterdir()
+    return backup_dir
 
 
 def kill_at(rename: int, root: Path, backup: Path) -> None:
@@ -119,9 +119,11 @@ def is_refused(directory: DataDirectory) -> bool:
     return False
 
 
-def test_killed_at_any_rename_it_is_finished_by_the_next(backup, tmp_path, monkeypatch):
+def test_restore_killed_at_any_rename_is_finished_by_the_next_restore(
+    backup, tmp_path, monkeypatch
+):
     real = {name: getattr(os, name) for name in RENAMES}
-    halves, root = 0, tmp_path
+    interrupted, root = 0, tmp_path
     for renames in count():
         root = tmp_path / f"copy-{renames}"
         shutil.copytree(tmp_path / "data", root)
@@ -137,31 +139,29 @@ def test_killed_at_any_rename_it_is_finished_by_the_next(backup, tmp_path, monke
         try:
             restore(DataDirectory(root), backup)
         except Killed:
-            came_through = False
+            completed = False
         else:
-            came_through = True
+            completed = True
         for name in RENAMES:
             monkeypatch.setattr(os, name, real[name])
 
-        if came_through:
+        if completed:
             break
         if is_refused(DataDirectory(root)):
-            halves += 1
+            interrupted += 1
         else:
-            assert named(root) == OLD
+            assert names_by_part(root) == OLD
         done = restore(DataDirectory(root), backup)
 
-        assert named(root) == NEW
+        assert names_by_part(root) == NEW
         assert not is_refused(DataDirectory(root))
         assert (done.aside / "jobs/vision/later/attempt-1").is_dir()
         assert not list(root.glob(".restoring*"))
-    assert halves > 8
-    assert named(root) == NEW
+    assert interrupted > 8
+    assert names_by_part(root) == NEW
 
 
-def test_killed_9_between_the_old_and_the_new_nothing_starts_until_it_is_done(
-    backup, runai, tmp_path
-):
+def test_platform_does_not_start_until_a_killed_restore_is_finished(backup, runai, tmp_path):
     root = tmp_path / "data"
     kill_at(4, root, backup)
 
@@ -179,7 +179,7 @@ def test_killed_9_between_the_old_and_the_new_nothing_starts_until_it_is_done(
     assert "Run the same `runai restore BACKUP` again" in up.stderr
     result = runai("restore", str(backup), "--data-dir", str(root))
     assert result.exit_code == 0, result.output
-    assert named(root) == NEW
+    assert names_by_part(root) == NEW
 
 
 def test_restore_refuses_to_replace_a_file_created_during_the_interruption(backup, runai, tmp_path):
@@ -194,10 +194,10 @@ def test_restore_refuses_to_replace_a_file_created_during_the_interruption(backu
     assert "cluster.sqlite has come while the restoration was interrupted." in refused.stderr
     (root / "cluster.sqlite").rename(tmp_path / "away")
     assert runai("restore", str(backup), "--data-dir", str(root)).exit_code == 0
-    assert named(root) == NEW
+    assert names_by_part(root) == NEW
 
 
-async def test_the_service_refuses_what_is_half_restored(backup, tmp_path):
+async def test_service_refuses_a_half_restored_platform(backup, tmp_path):
     root = tmp_path / "data"
     kill_at(2, root, backup)
     before = sorted(root.iterdir())
@@ -209,21 +209,23 @@ async def test_the_service_refuses_what_is_half_restored(backup, tmp_path):
     assert sorted(root.iterdir()) == before
 
 
-def test_another_backup_is_put_back_once_the_interrupted_one_is(backup, tmp_path):
+def test_different_backup_is_restored_after_the_interrupted_restore(backup, tmp_path):
     root = tmp_path / "data"
-    other = back_up(made(tmp_path / "other", "third"), tmp_path / "others")
+    other_backup = back_up(make_platform(tmp_path / "other", "third"), tmp_path / "others")
     kill_at(5, root, backup)
     shutil.rmtree(backup)  # the backup is staged beside the platform
 
-    restore(DataDirectory(root), other)
+    restore(DataDirectory(root), other_backup)
 
-    assert {name: whose for name, whose in named(root).items() if name != "aside"} == (
-        dict.fromkeys((*DATABASES, "secrets"), "third")
-    )
+    assert {
+        name: platform_name
+        for name, platform_name in names_by_part(root).items()
+        if name != "aside"
+    } == (dict.fromkeys((*DATABASES, "secrets"), "third"))
 
 
 @pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"])
-def test_a_backup_of_a_newer_version_is_refused_before_anything_is_touched(name, backup, tmp_path):
+def test_restore_refuses_a_backup_of_a_newer_version_before_any_move(name, backup, tmp_path):
     with closing(sqlite3.connect(backup / name)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS alembic_version (version_num TEXT)")
         connection.execute("DELETE FROM alembic_version")
@@ -232,23 +234,23 @@ def test_a_backup_of_a_newer_version_is_refused_before_anything_is_touched(name,
     with pytest.raises(Unavailable, match=f"{name} of .* made by version .* schema 9999"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert named(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD
     assert not list((tmp_path / "data").glob(".restoring*"))
 
 
 @pytest.mark.parametrize("text", ["", '{"moves": 7}'])
-def test_one_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp_path):
+def test_restore_names_an_unreadable_interrupted_restore_and_moves_nothing(text, backup, tmp_path):
     (tmp_path / "data/restoring").mkdir()
     (tmp_path / "data/restoring/backup.json").write_text(text)
 
     with pytest.raises(Unavailable, match=r"data/restoring says .* and cannot be read"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert named(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD
 
 
 @pytest.mark.mounts
-def test_restore_refuses_files_on_another_disk_before_it_renames_any(backup, tmp_path):
+def test_restore_refuses_files_on_a_different_disk_before_any_rename(backup, tmp_path):
     root = tmp_path / "data"
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
@@ -259,23 +261,23 @@ def test_restore_refuses_files_on_another_disk_before_it_renames_any(backup, tmp
         with pytest.raises(Conflict, match="attempt-1 lies on another disk"):
             restore(DataDirectory(root), backup)
 
-        assert named(root) == OLD
+        assert names_by_part(root) == OLD
         assert not is_refused(DataDirectory(root))
     finally:
-        disk.gone()
+        disk.unmount()
 
 
-def test_secrets_that_cannot_be_copied_leave_what_was_there(backup, tmp_path):
+def test_restore_with_uncopyable_secrets_leaves_the_old_platform(backup, tmp_path):
     (backup / "secrets/lost").symlink_to("nowhere")
 
     with pytest.raises(RunaiError, match="secrets/lost is no regular file"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert named(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD
 
 
 @pytest.mark.mounts
-def test_a_full_disk_leaves_what_was_there(backup, tmp_path):
+def test_restore_on_a_full_disk_leaves_the_old_platform(backup, tmp_path):
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
     try:
@@ -287,8 +289,8 @@ def test_a_full_disk_leaves_what_was_there(backup, tmp_path):
             restore(DataDirectory(root), backup)
 
         disk.make_room()
-        assert named(root) == OLD
+        assert names_by_part(root) == OLD
         restore(DataDirectory(root), backup)
-        assert named(root)["cluster.sqlite"] == "new"
+        assert names_by_part(root)["cluster.sqlite"] == "new"
     finally:
-        disk.gone()
+        disk.unmount()

@@ -30,24 +30,26 @@ def unix():
 
 @pytest.fixture
 def directory(tmp_path):
-    made = DataDirectory(tmp_path / "platform")
-    made.prepare(system_users=True)
-    return made
+    data_dir = DataDirectory(tmp_path / "platform")
+    data_dir.prepare(system_users=True)
+    return data_dir
 
 
 @pytest.fixture
-def known(directory):
-    known = KnownAccounts(directory.root)
-    known.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=True))
-    return known
+def known_accounts(directory):
+    known_accounts = KnownAccounts(directory.root)
+    known_accounts.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=True))
+    return known_accounts
 
 
 @pytest.fixture
 def user(directory, unix, runai, monkeypatch):
-    def asked(_known):
+    def account_directory(_known):
         return unix.directory(directory.root)
 
-    monkeypatch.setattr("runai.hub_service.cli.commands.accounts.AccountDirectory", asked)
+    monkeypatch.setattr(
+        "runai.hub_service.cli.commands.accounts.AccountDirectory", account_directory
+    )
 
     def run(*arguments):
         return runai("user", "--data-dir", str(directory.root), *arguments)
@@ -55,15 +57,15 @@ def user(directory, unix, runai, monkeypatch):
     return run
 
 
-def test_new_uid_is_taken_and_the_former_one_is_known_beside_it(user, unix, known):
+def test_user_same_person_takes_the_new_uid_and_stores_the_former_uid(user, unix, known_accounts):
     unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
 
     result = user("same-person", "ana")
 
     assert result.stdout == f"ana has uid 2003 now, was {ANA}: the same person\n"
     assert f"chown -R -h --from={ANA} 2003 /home/new" in result.stderr
-    now = known.get("ana")
-    assert (now.uid, now.home, now.former_uids) == (2003, "/home/new", (ANA,))
+    account = known_accounts.get("ana")
+    assert (account.uid, account.home, account.former_uids) == (2003, "/home/new", (ANA,))
 
 
 REFUSALS = {
@@ -77,24 +79,26 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("answer", "sentence"), REFUSALS.values(), ids=REFUSALS)
-def test_nothing_changes_if(user, unix, known, answer, sentence):
+def test_user_same_person_is_refused_and_changes_nothing(
+    user, unix, known_accounts, answer, sentence
+):
     unix.answer("ana", answer or unix.entry("ana"))
 
     result = user("same-person", "ana")
 
     assert result.exit_code == 1
     assert sentence in result.stderr
-    assert known.get("ana").uid == ANA
+    assert known_accounts.get("ana").uid == ANA
 
 
-def test_name_that_is_not_known_has_no_other_uid(user, known):
+def test_user_same_person_refuses_an_unknown_name(user, known_accounts):
     result = user("same-person", "pat")
 
     assert result.exit_code == 1
     assert "No account pat is known here" in result.stderr
 
 
-def test_person_that_is_being_forgotten_takes_no_uid(user, unix, known):
+def test_user_same_person_refuses_a_name_that_is_being_forgotten(user, unix, known_accounts):
     unix.answer("ana", unix.entry("ana", uid=2003))
     user("forget", "ana")
     result = user("same-person", "ana")
@@ -104,35 +108,35 @@ def test_person_that_is_being_forgotten_takes_no_uid(user, unix, known):
 
 
 @pytest.mark.parametrize("name", ["ana", "pat"], ids=["known", "not known"])
-def test_forgetting_is_asked_of_the_hub_and_says_what_it_ends(user, known, name):
+def test_forget_records_the_request_and_prints_what_it_ends(user, known_accounts, name):
     result = user("forget", name)
 
-    assert known.being_forgotten() == [name]
-    assert known.get("ana") is not None
+    assert known_accounts.being_forgotten() == [name]
+    assert known_accounts.get("ana") is not None
     assert result.stdout == f"user {name} is being forgotten: nothing starts under this name\n"
-    for said in ("tokens", "at its next start", "Nothing in a home is touched", "hub.log"):
-        assert said in result.stderr
+    for phrase in ("tokens", "at its next start", "Nothing in a home is touched", "hub.log"):
+        assert phrase in result.stderr
     assert (f"No account {name} is known here" in result.stderr) is (name == "pat")
 
 
 @pytest.mark.parametrize("command", ["same-person", "forget"])
-def test_platform_with_accounts_of_its_own_compares_nothing(runai, tmp_path, command):
-    made = DataDirectory(tmp_path / "plain")
-    made.prepare(system_users=False)
+def test_user_same_person_and_forget_need_system_users(runai, tmp_path, command):
+    data_dir = DataDirectory(tmp_path / "plain")
+    data_dir.prepare(system_users=False)
 
-    result = runai("user", "--data-dir", str(made.root), command, "ana")
+    result = runai("user", "--data-dir", str(data_dir.root), command, "ana")
 
     assert result.exit_code == 1
     assert "is no data directory of `runai up --system-users`" in result.stderr
-    assert not (made.root / KNOWN_ACCOUNTS).exists()
+    assert not (data_dir.root / KNOWN_ACCOUNTS).exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make an account")
-def test_real_account_with_another_uid_is_the_same_person_and_a_new_one_is_not(directory, runai):
-    name, known = f"u{uuid4().hex[:12]}", KnownAccounts(directory.root)
+def test_changed_uid_is_the_same_person_and_a_recreated_account_is_not(directory, runai):
+    name, known_accounts = f"u{uuid4().hex[:12]}", KnownAccounts(directory.root)
 
     async def meet():
-        return (await AccountDirectory(known).account(name)).uid
+        return (await AccountDirectory(known_accounts).account(name)).uid
 
     def run(*command):
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
@@ -147,12 +151,12 @@ def test_real_account_with_another_uid_is_the_same_person_and_a_new_one_is_not(d
         run("useradd", "-M", "-d", "/tmp", "-U", "-u", str(first + 2000), name)
         with pytest.raises(Forbidden, match="an admin says whether this is the same person"):
             asyncio.run(meet())
-        known.forget(name)  # as the hub does
+        known_accounts.forget(name)  # as the hub does
         third = asyncio.run(meet())
     finally:
         run("userdel", name)
 
     assert same.exit_code == 0
     assert (second, third) == (first + 1000, first + 2000)
-    assert (new := known.get(name)) is not None
+    assert (new := known_accounts.get(name)) is not None
     assert new.former_uids == ()

@@ -37,7 +37,7 @@ def log_in(platform, url, runai):
     return run
 
 
-def test_a_password_becomes_a_token_of_ones_own(log_in, runai, platform, url):
+def test_login_by_password_stores_a_token_and_no_password(log_in, runai, platform, url):
     result = log_in("bob")
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -75,7 +75,7 @@ def test_admin_added_after_the_hub_started_can_create_projects_after_login(log_i
     )
 
 
-def test_a_wrong_password_stores_nothing(log_in):
+def test_login_with_a_wrong_password_stores_nothing(log_in):
     result = log_in("bob", password="not-his-password")
 
     assert result.exit_code == 1
@@ -83,20 +83,20 @@ def test_a_wrong_password_stores_nothing(log_in):
     assert not config_path().exists()
 
 
-def test_a_token_of_the_hub_is_taken_where_there_is_no_password(log_in, runai, url, home):
+def test_login_stores_a_hub_token_from_standard_input(log_in, runai, url, home):
     log_in("bob")
-    kept = read_config(config_path())
-    assert kept is not None
+    connection = read_config(config_path())
+    assert connection is not None
     config_path().unlink()
 
-    result = runai("login", url, "--token", stdin=f"{kept.token}\n")
+    result = runai("login", url, "--token", stdin=f"{connection.token}\n")
 
     assert "as bob." in result.stdout
-    assert kept.token not in result.output
-    assert read_config(config_path()) == kept
+    assert connection.token not in result.output
+    assert read_config(config_path()) == connection
 
 
-def test_an_unknown_token_stores_nothing(runai, url):
+def test_login_with_an_unknown_token_stores_nothing(runai, url):
     result = runai("login", url, "--token", stdin=f"{'0' * 32}\n")
 
     assert result.exit_code == 1
@@ -120,24 +120,25 @@ def test_login_refuses_an_invalid_token_with_a_hint(runai, url, stdin, sentence)
     assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
 
 
-def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, url, home):
+def test_login_on_a_terminal_prompts_for_a_token_without_echo(log_in, url, home):
     log_in("bob")
-    kept = read_config(config_path())
-    assert kept is not None
+    connection = read_config(config_path())
+    assert connection is not None
     config_path().unlink()
     program = [sys.executable, "-m", "runai.hub_service.cli", "login", url, "--token"]
 
     with on_terminal(program, {"HOME": str(home)}, typed=True) as (terminal, running):
-        terminal.until(b"Token")
+        terminal.read_until(b"Token")
         eventually(
-            lambda: not termios.tcgetattr(terminal.ours)[3] & termios.ECHO, what="it reads unseen"
+            lambda: not termios.tcgetattr(terminal.master_fd)[3] & termios.ECHO,
+            what="it reads unseen",
         )
-        terminal.type(f"{kept.token}\n")
-        terminal.until(b"as bob.")
+        terminal.type(f"{connection.token}\n")
+        terminal.read_until(b"as bob.")
         assert running.wait(60) == 0
 
-    assert kept.token.encode() not in terminal.screen
-    assert read_config(config_path()) == kept
+    assert connection.token.encode() not in terminal.screen
+    assert read_config(config_path()) == connection
 
 
 @pytest.mark.skipif(
@@ -156,7 +157,7 @@ def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
     eventually(is_well)
 
 
-def test_after_a_logout_nothing_is_known(log_in, runai):
+def test_logout_removes_the_stored_login(log_in, runai):
     log_in("bob")
 
     assert runai("logout").stdout == "Logged out.\n"

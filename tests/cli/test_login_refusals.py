@@ -23,9 +23,11 @@ from runai.hub_service.client.connection import config_path
 URL = "http://127.0.0.1:8000/"
 
 
-@pytest.mark.parametrize("given", [["--token", "s3cret"], ["--token=s3cret"]], ids=["two", "one"])
-def test_a_token_on_the_command_line_is_refused_and_not_said_again(runai, given):
-    for arguments in ([URL, *given], [*given, URL]):
+@pytest.mark.parametrize(
+    "token_arguments", [["--token", "s3cret"], ["--token=s3cret"]], ids=["two", "one"]
+)
+def test_login_refuses_a_token_argument_without_repeating_it(runai, token_arguments):
+    for arguments in ([URL, *token_arguments], [*token_arguments, URL]):
         result = runai("login", *arguments)
 
         assert result.exit_code == 2
@@ -35,7 +37,7 @@ def test_a_token_on_the_command_line_is_refused_and_not_said_again(runai, given)
     assert not config_path().exists()
 
 
-def test_an_address_without_a_hub_is_named(runai, free_port):
+def test_login_names_an_address_without_a_hub(runai, free_port):
     url = f"http://127.0.0.1:{free_port()}/"
 
     result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
@@ -52,7 +54,7 @@ def test_an_address_without_a_hub_is_named(runai, free_port):
         ("http://hub.example.org", True),
     ],
 )
-def test_a_password_without_encryption_is_warned_of(address, overheard):
+def test_hub_login_flags_a_password_sent_without_encryption(address, overheard):
     with HubLogin(hub_root(address)) as hub:
         assert hub.is_overheard == overheard
 
@@ -76,9 +78,7 @@ def _revocations() -> bytes:
         pytest.param(_revocations, "it has no certificate in PEM", id="revocations"),
     ],
 )
-def test_a_file_without_an_authority_is_refused_before_anything_is_asked(
-    runai, tmp_path, content, problem
-):
+def test_login_refuses_a_ca_file_without_a_certificate(runai, tmp_path, content, problem):
     path = tmp_path / "ca.crt"
     if (written := content()) is not None:
         path.write_bytes(written)
@@ -93,7 +93,7 @@ def test_a_file_without_an_authority_is_refused_before_anything_is_asked(
 
 
 @pytest.mark.parametrize("address", [URL, "hub.example.org"], ids=["http", "no scheme"])
-def test_an_authority_for_an_address_without_tls_is_refused(runai, address):
+def test_login_refuses_a_ca_file_for_an_address_without_tls(runai, address):
     result = runai("login", address, "--ca", "ca.crt")
 
     assert result.exit_code == 1
@@ -155,7 +155,7 @@ def test_refused_login_has_the_reason_of_the_hubs_page(runai, monkeypatch, sente
 
 
 @pytest.mark.parametrize(
-    ("request_line", "status", "told"),
+    ("request_line", "status", "message"),
     [
         *[
             pytest.param("POST /hub/login", status, "does not accept this password", id=f"{status}")
@@ -170,8 +170,8 @@ def test_refused_login_has_the_reason_of_the_hubs_page(runai, monkeypatch, sente
         pytest.param("GET /hub/api/user", 500, "failed with status 500", id="no user"),
     ],
 )
-def test_only_a_refusal_of_the_hub_is_called_a_wrong_password(
-    runai, monkeypatch, request_line, status, told
+def test_login_distinguishes_a_wrong_password_from_hub_failures(
+    runai, monkeypatch, request_line, status, message
 ):
     monkeypatch.setattr(FailingHub, "replies", {request_line: status})
     with ThreadingHTTPServer(("127.0.0.1", 0), FailingHub) as server:
@@ -183,8 +183,8 @@ def test_only_a_refusal_of_the_hub_is_called_a_wrong_password(
     assert result.exit_code == 1
     lines = result.stderr.splitlines()  # the server's log is among them
     error, hint = (line for line in lines if line.startswith(("Error: ", "Hint: ")))
-    assert told in error
-    assert ("password" in error) == ("accept" in told)
+    assert message in error
+    assert ("password" in error) == ("accept" in message)
     assert hint.startswith("Hint: ")
 
 
@@ -207,7 +207,7 @@ def test_only_a_refusal_of_the_hub_is_called_a_wrong_password(
         ),
     ],
 )
-def test_a_hub_with_subdomains_says_where_its_service_is(location: str, expected: str):
+def test_hub_login_finds_the_service_host_of_a_hub_with_subdomains(location: str, expected: str):
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(302 if location else 200)
@@ -218,10 +218,10 @@ def test_a_hub_with_subdomains_says_where_its_service_is(location: str, expected
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         Thread(target=server.serve_forever).start()
         with HubLogin(f"http://localhost:{server.server_port}/") as hub:
-            found = hub.service_root()
+            root = hub.service_root()
         server.shutdown()
 
-    assert found == expected.format(server.server_port)
+    assert root == expected.format(server.server_port)
 
 
 class HostileHub(BaseHTTPRequestHandler):
@@ -299,7 +299,9 @@ NESTED = b"[" * 200_000
         pytest.param("POST /hub/api/users/bob/tokens", (201, {}, b"{}"), id="no token"),
     ],
 )
-def test_reply_that_is_not_jupyterhubs_is_one_sentence(runai, monkeypatch, request_line, reply):
+def test_login_refuses_malformed_hub_replies_in_one_sentence(
+    runai, monkeypatch, request_line, reply
+):
     monkeypatch.setattr(HostileHub, "replies", {request_line: reply})
     with hostile_hub() as url:
         result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
@@ -309,7 +311,7 @@ def test_reply_that_is_not_jupyterhubs_is_one_sentence(runai, monkeypatch, reque
     assert "Traceback" not in result.stderr
 
 
-def test_greeting_has_no_control_sequences(runai):
+def test_login_greeting_escapes_control_sequences(runai):
     with hostile_hub() as url:
         result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
 

@@ -57,7 +57,7 @@ VALUES = NUMBERS | DURATIONS | SIZES | NAMES
 
 ENDLESS = {"up", "exec", "completion", "restore", "backup"}
 """Commands that start programs, replace this process, or take only fixed words and folders."""
-GIVEN = {
+VALID_ARGUMENTS = {
     "submit": ["x", "--dry-run", "--", "true"],
     "describe": ["job", "gone"],
     "logs": ["gone"],
@@ -111,18 +111,18 @@ def parameters() -> Iterator[Any]:
 
 def line(words: str, parameter: click.Parameter, value: str) -> list[str]:
     """Return a command line with an odd value of one parameter."""
-    given_words = list(GIVEN.get(words, []))
+    valid_words = list(VALID_ARGUMENTS.get(words, []))
     if isinstance(parameter, click.Option):
         option = f"{max(parameter.opts, key=len)}={value}"
-        return [*words.split(), option, *given_words]
+        return [*words.split(), option, *valid_words]
     if words == "describe":
         return ["describe", "project", "--", value]
-    given_words[:1] = [value]
-    return [*words.split(), *given_words] if value[:1] != "-" else [*words.split(), "--", value]
+    valid_words[:1] = [value]
+    return [*words.split(), *valid_words] if value[:1] != "-" else [*words.split(), "--", value]
 
 
 @pytest.fixture
-def ground(as_user, tmp_path, monkeypatch):
+def admin(as_user, tmp_path, monkeypatch):
     """An admin's command line, in a folder with a trace and its projects."""
     monkeypatch.chdir(tmp_path)
     Path("jobs.csv").write_text("job,project,submit_s,gpus,duration_s\na,vision,0,1,60\n")
@@ -132,11 +132,11 @@ def ground(as_user, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "parameter"), [*parameters()])
-def test_odd_value_ends_in_an_answer_or_one_sentence(ground, words, parameter):
+def test_odd_value_ends_in_an_answer_or_one_sentence(admin, words, parameter):
     @given(VALUES)
     @ODD
-    def play(value: str) -> None:
-        result = ground(*line(words, parameter, value), stdin="")
+    def run_example(value: str) -> None:
+        result = admin(*line(words, parameter, value), stdin="")
 
         assert result.exception is None or isinstance(result.exception, SystemExit)
         assert result.exit_code in {0, 1, 2}
@@ -147,7 +147,7 @@ def test_odd_value_ends_in_an_answer_or_one_sentence(ground, words, parameter):
             assert len(sentences) == 1 or schedule_file, result.stderr
             assert len(result.stderr) < 7000 + len(value)
 
-    play()
+    run_example()
 
 
 # -- the API -------------------------------------------------------------------------------------
@@ -202,21 +202,23 @@ def api(service) -> Iterator[httpx.Client]:
     ],
 )
 def test_odd_field_of_a_body_is_answered_or_refused_in_one_sentence(api, method, path, body, field):
-    is_idle, others = body
-    rest = "".join(
-        f", {json.dumps(key)}: {json.dumps(value)}" for key, value in others.items() if key != field
+    is_idle, other_fields = body
+    rest_json = "".join(
+        f", {json.dumps(key)}: {json.dumps(value)}"
+        for key, value in other_fields.items()
+        if key != field
     )
 
     @given(JSON_VALUES)
     @ODD
-    def play(value: str) -> None:
-        content = f'{{"{field}": {value}{rest}}}'
+    def run_example(value: str) -> None:
+        content = f'{{"{field}": {value}{rest_json}}}'
         if is_idle:
             content = f'{{"idle_session": {content}}}'
         headers = {"Content-Type": "application/json"}
         check(api.request(method, path, content=content.encode(), headers=headers))
 
-    play()
+    run_example()
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -225,19 +227,19 @@ def test_odd_value_in_a_query_is_answered_or_refused_in_one_sentence(api, query)
 
     @given(VALUES.filter(lambda text: len(text) < 4000 and "\udcff" not in text))
     @ODD
-    def play(value: str) -> None:
+    def run_example(value: str) -> None:
         check(api.get(path, params={name: value}))
 
-    play()
+    run_example()
 
 
 @pytest.mark.parametrize("kind", ["projects", "workloads/vision", "workloads"])
 def test_odd_name_in_a_path_is_answered_or_refused_in_one_sentence(api, kind):
     @given(NAMES.filter(lambda text: len(text) < 1000 and "\udcff" not in text))
     @ODD
-    def play(value: str) -> None:
+    def run_example(value: str) -> None:
         name = "".join(f"%{byte:02x}" for byte in value.encode())
         check(api.get(f"{kind}/{name}"))
         check(api.delete(f"{kind}/{name}"))
 
-    play()
+    run_example()

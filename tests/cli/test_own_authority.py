@@ -11,7 +11,7 @@ from tls_hub import tls_hub
 
 pytestmark = pytest.mark.tier("test")
 
-HERE = ["127.0.0.1"]
+LOOPBACK = ["127.0.0.1"]
 HINT = "Name the authority that signed it: `runai login URL --ca FILE`."
 
 
@@ -30,11 +30,11 @@ def ca(authority, tmp_path, monkeypatch):
 
 @pytest.fixture
 def hub(authority, tmp_path):
-    with tls_hub(authority.server(["hub"], HERE), tmp_path) as running:
+    with tls_hub(authority.server(["hub"], LOOPBACK), tmp_path) as running:
         yield running
 
 
-def test_the_authority_of_a_login_is_trusted_by_later_commands(runai, findings, hub, ca):
+def test_later_commands_trust_the_ca_file_of_the_login(runai, findings, hub, ca):
     done = runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
     use_project("vision")
 
@@ -47,7 +47,7 @@ def test_the_authority_of_a_login_is_trusted_by_later_commands(runai, findings, 
     assert findings()["service"]["verdict"] == "ok"
 
 
-def test_a_file_that_is_gone_since_the_login_is_named(runai, findings, hub, ca):
+def test_commands_name_a_ca_file_removed_since_the_login(runai, findings, hub, ca):
     runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
     ca.unlink()
     sentence = f"The authority's certificate cannot be read from {ca}: No such file or directory."
@@ -62,9 +62,7 @@ def test_a_file_that_is_gone_since_the_login_is_named(runai, findings, hub, ca):
 
 
 @pytest.mark.parametrize("trusted", [None, "other.crt"], ids=["the system's", "another one"])
-def test_an_authority_that_is_not_trusted_is_named_by_the_way_out(
-    runai, findings, hub, tmp_path, trusted
-):
+def test_untrusted_certificate_is_refused_with_a_ca_hint(runai, findings, hub, tmp_path, trusted):
     path = tmp_path / "other.crt"
     path.write_bytes(Authority().certificate)
     named = [] if trusted is None else ["--ca", str(path)]
@@ -74,7 +72,7 @@ def test_an_authority_that_is_not_trusted_is_named_by_the_way_out(
     stored = config_path().exists()
     write_config(Connection(f"{hub.url}services/runai/", "t", ca=ca), config_path())
     later = runai("whoami")
-    found = findings()
+    report = findings()
 
     for result in (logins, later):
         assert result.exit_code == 1
@@ -82,11 +80,11 @@ def test_an_authority_that_is_not_trusted_is_named_by_the_way_out(
         assert HINT in result.stderr
     assert not stored
     for subject in ("hub", "service"):
-        assert found[subject]["text"].startswith("The certificate of 127.0.0.1 is not trusted: ")
-        assert found[subject]["mend"].startswith(HINT)
+        assert report[subject]["text"].startswith("The certificate of 127.0.0.1 is not trusted: ")
+        assert report[subject]["mend"].startswith(HINT)
 
 
-def test_a_certificate_for_another_address_is_not_the_authoritys_fault(
+def test_certificate_for_a_different_address_is_refused_without_a_ca_hint(
     runai, authority, ca, tmp_path
 ):
     with tls_hub(authority.server(["hub"], ["127.0.0.2"]), tmp_path) as elsewhere:

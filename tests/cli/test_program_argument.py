@@ -18,12 +18,12 @@ from runai.hub_service.wire.errors import InvalidRequest
 @click.command(cls=ProgramCommand)
 @click.argument("name", required=False)
 @click.option("-g", "gpus")
-def told(name, gpus, program):
+def echo_arguments(name, gpus, program):
     click.echo(repr((name, gpus, program)))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "understood"),
+    ("arguments", "expected"),
     [
         pytest.param(["exp1", "--", "true"], ("exp1", None, ("true",)), id="name"),
         pytest.param(["-g", "1", "--", "true"], (None, "1", ("true",)), id="name-left-out"),
@@ -34,20 +34,20 @@ def told(name, gpus, program):
         ),
     ],
 )
-def test_the_first_dashes_divide_options_from_the_program(arguments, understood):
-    assert CliRunner().invoke(told, arguments).output == f"{understood!r}\n"
+def test_first_double_dash_separates_options_from_the_program(arguments, expected):
+    assert CliRunner().invoke(echo_arguments, arguments).output == f"{expected!r}\n"
 
 
 @pytest.mark.parametrize("arguments", [["exp1"], ["exp1", "--"], []], ids=" ".join)
-def test_without_a_program_the_way_to_name_one_is_shown(arguments):
-    result = CliRunner().invoke(told, arguments)
+def test_missing_program_argument_is_a_usage_error_with_a_hint(arguments):
+    result = CliRunner().invoke(echo_arguments, arguments)
 
     assert result.exit_code == 2
     assert "put the program behind --" in result.output
 
 
-def test_two_names_are_misuse():
-    assert CliRunner().invoke(told, ["exp1", "exp2", "--", "true"]).exit_code == 2
+def test_two_names_before_the_dashes_are_a_usage_error():
+    assert CliRunner().invoke(echo_arguments, ["exp1", "exp2", "--", "true"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_two_names_are_misuse():
         pytest.param(["torchrun", "--standalone", "train.py"], "train.py", id="torchrun"),
     ],
 )
-def test_a_missing_script_is_refused_before_anything_is_sent(program, missing, tmp_path):
+def test_missing_script_is_refused_before_submission(program, missing, tmp_path):
     with pytest.raises(InvalidRequest) as refused:
         check_program(program, tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_missing_script_is_refused_before_anything_is_sent(program, missing, t
         pytest.param(["python", "-W", "ignore", "train.py"], id="cannot-tell"),
     ],
 )
-def test_only_what_is_certainly_a_script_is_looked_for(program, tmp_path):
+def test_arguments_not_certain_to_be_scripts_are_not_checked(program, tmp_path):
     (tmp_path / "here.py").touch()
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -109,19 +109,19 @@ def test_program_of_the_users_own_libraries_is_found(tmp_path, monkeypatch):
         pytest.param(["sh"], "/nowhere", "There is no program sh.", id="not on the job's own PATH"),
     ],
 )
-def test_missing_program_is_refused_before_anything_is_sent(program, path, sentence, tmp_path):
+def test_missing_program_is_refused_before_submission(program, path, sentence, tmp_path):
     with pytest.raises(InvalidRequest) as refused:
         check_program(program, tmp_path, path)
 
     assert refused.value.message == sentence.format(folder=tmp_path)
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path):
+def test_missing_workdir_is_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="There is no directory"):
         absolute_workdir(str(tmp_path / "nowhere"))
 
 
-def test_the_directory_is_this_one_unless_named(tmp_path, monkeypatch):
+def test_workdir_defaults_to_the_current_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert absolute_workdir(None) == tmp_path.resolve()

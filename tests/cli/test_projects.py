@@ -14,11 +14,11 @@ def admin(as_user):
     return as_user("admin")
 
 
-def described(user, name):
+def describe_project(user, name):
     return json.loads(user("describe", "project", name, "-o", "json").stdout)
 
 
-def test_a_project_is_created_with_its_members_and_deleted(admin):
+def test_project_create_sets_its_options_and_delete_removes_it(admin):
     created = admin(
         *("project", "create", "audio", "--quota", "1.5", "--build-quota", "0.5"),
         *("--limit", "3", "--weight", "2", "--member", "bob", "--admin", "ana"),
@@ -34,23 +34,23 @@ def test_a_project_is_created_with_its_members_and_deleted(admin):
         "weight": 2,
         "members": ["bob"],
         "admins": ["ana"],
-    }.items() <= described(admin, "audio").items()
+    }.items() <= describe_project(admin, "audio").items()
     assert admin("project", "delete", "audio").stdout == "project audio deleted\n"
     assert "audio" not in admin("projects", "list").stdout
 
 
-def test_only_what_is_named_is_changed(admin):
-    before = described(admin, "vision")
+def test_project_set_changes_only_named_fields(admin):
+    before = describe_project(admin, "vision")
 
     admin("project", "set", "vision", "--quota", "4", "--limit", "none", "--add-member", "zoe")
     admin("project", "set", "vision", "--remove-member", "zoe")
 
-    after = described(admin, "vision")
+    after = describe_project(admin, "vision")
     assert (after["quota"], after["limit"]) == (4, None)
     assert after["members"] == before["members"]
 
 
-def test_quota_by_gpu_type_is_set_shown_and_replaced_by_a_number(admin):
+def test_quota_by_gpu_type_is_set_listed_and_replaced_by_a_number(admin):
     result = admin("project", "set", "vision", "--quota", "k40=0.5,*=1")
     before = json.loads(admin("project", "list", "-o", "json").output)
     listed = admin("project", "list").output
@@ -74,7 +74,7 @@ def test_quota_by_gpu_type_that_cannot_be_read_is_refused(admin, quota):
     assert "Invalid value for '--quota'" in result.stderr
 
 
-def test_more_quota_than_there_is_is_accepted_and_said(admin):
+def test_quota_above_the_cluster_is_accepted_with_a_warning(admin):
     result = admin("project", "set", "vision", "--quota", "4")
 
     assert result.exit_code == 0
@@ -104,21 +104,23 @@ def test_project_commands_explain_each_refusal(as_user):
         assert sentence in result.stderr.splitlines()[0], case
 
 
-def test_lowered_limit_is_said_with_its_numbers(admin, bob, eventually):
+def test_lowered_limit_is_reported_with_allocated_gpus_and_excess(admin, bob, eventually):
     for name in ("one", "two"):
         bob("submit", name, "-g", "0.5", "--", "sleep", "600")
     eventually(lambda: all(bob.described(name)["state"] == "running" for name in ("one", "two")))
 
     changed = admin("project", "set", "vision", "--quota", "0.5", "--limit", "0.5")
 
-    said = "holds 1 GPU, 0.5 above its limit; nothing starts until it is below, and it is the first"
+    notice = (
+        "holds 1 GPU, 0.5 above its limit; nothing starts until it is below, and it is the first"
+    )
     assert changed.exit_code == 0
-    assert f"vision: {said} to give GPUs back\n" in changed.stderr
-    assert said in admin("describe", "project", "vision").stdout
+    assert f"vision: {notice} to give GPUs back\n" in changed.stderr
+    assert notice in admin("describe", "project", "vision").stdout
     assert bob.described("one")["state"] == "running"
 
 
-def test_removed_member_is_said_with_what_runs_and_what_does_not_start(admin, bob, eventually):
+def test_removed_member_is_reported_with_their_remaining_workloads(admin, bob, eventually):
     bob("submit", "runs", "-g", "1", "--", "sleep", "600")
     eventually(lambda: bob.described("runs")["state"] == "running")
     for name in ("late", "later"):
@@ -126,39 +128,39 @@ def test_removed_member_is_said_with_what_runs_and_what_does_not_start(admin, bo
 
     changed = admin("project", "set", "vision", "--remove-member", "bob")
 
-    said = "bob is no member any more: of bob's workloads 1 runs on and 2 do not start"
-    assert f"vision: {said}\n" in changed.stderr
-    assert said in admin("describe", "project", "vision").stdout
+    notice = "bob is no member any more: of bob's workloads 1 runs on and 2 do not start"
+    assert f"vision: {notice}\n" in changed.stderr
+    assert notice in admin("describe", "project", "vision").stdout
     refused = bob("resume", "runs")
     assert refused.exit_code == 1
     assert "You are no member of project vision any more" in refused.stderr
 
 
-def test_set_wants_something_to_change(admin):
+def test_project_set_without_options_is_a_usage_error(admin):
     assert admin("project", "set", "vision").exit_code == 2
 
 
 @pytest.mark.parametrize("command", [["project", "use"], ["config", "project"]], ids=" ".join)
-def test_a_chosen_project_is_where_jobs_go(as_user, command, monkeypatch):
+def test_chosen_project_is_the_default_of_later_submissions(as_user, command, monkeypatch):
     ana = as_user("ana")
-    remembered = Connection(
+    connection = Connection(
         ana.environment["RUNAI_API_URL"], ana.environment["JUPYTERHUB_API_TOKEN"]
     )
     monkeypatch.delenv("RUNAI_API_URL", raising=False)
     outside = ana.outside_session()
-    write_config(remembered, config_path())
+    write_config(connection, config_path())
 
     assert outside("submit", "exp1", "--", "sleep", "600").exit_code == 1
     outside(*command, "nlp")
     result = outside("submit", "exp1", "--", "sleep", "600")
 
     assert result.stdout.startswith("job nlp/exp1 submitted")
-    kept = read_config(config_path())
-    assert kept is not None
-    assert kept.project == "nlp"
+    saved_connection = read_config(config_path())
+    assert saved_connection is not None
+    assert saved_connection.project == "nlp"
 
 
-def test_inside_a_session_its_own_project_is_the_default(as_user, monkeypatch):
+def test_session_refuses_to_change_its_default_project(as_user, monkeypatch):
     monkeypatch.setenv("RUNAI_PROJECT", "vision")
 
     result = as_user("ana")("project", "use", "nlp")
@@ -173,7 +175,9 @@ def test_time_limits_of_a_project_bind_its_jobs(admin, bob):
         *("project", "set", "vision", "--default-time-jobs", "8h", "--max-time-jobs", "48h"),
         *("--max-time-sessions", "12h", "--warn-time-jobs", "5m"),
     )
-    jobs, sessions = (described(admin, "vision")[f"time_{kind}"] for kind in ("job", "session"))
+    jobs, sessions = (
+        describe_project(admin, "vision")[f"time_{kind}"] for kind in ("job", "session")
+    )
     refused = bob("submit", "long", "-p", "vision", "--time", "72h", "--", "true")
     allowed = bob("submit", "-p", "vision", "--dry-run", "-o", "json", "--", "true")
     wrong = admin("project", "set", "vision", "--max-time-jobs", "1h")
@@ -188,22 +192,22 @@ def test_time_limits_of_a_project_bind_its_jobs(admin, bob):
     assert "72h is above the maximum of 48h for jobs of project vision" in refused.stderr
     assert json.loads(allowed.stdout)["workloads"][0]["max_runtime"] == 28800
     assert "default time limit of 8h" in wrong.stderr
-    assert described(admin, "vision")["time_job"]["most_s"] is None
+    assert describe_project(admin, "vision")["time_job"]["most_s"] is None
 
 
 def test_umask_of_a_project_is_three_octal_digits(admin):
     set_ = admin("project", "set", "vision", "--umask", "0002")
-    after = described(admin, "vision")["umask"]
+    after = describe_project(admin, "vision")["umask"]
     refused = admin("project", "set", "vision", "--umask", "400")
     admin("project", "set", "vision", "--umask", "none")
 
     assert (set_.exit_code, after) == (0, "002")
     assert (refused.exit_code, "three octal digits" in refused.stderr) == (1, True)
-    assert described(admin, "vision")["umask"] == ""
+    assert describe_project(admin, "vision")["umask"] == ""
 
 
 def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
-    made = admin("project", "create", "lab", "--group", "lab", "--admin-group", "heads")
+    created = admin("project", "create", "lab", "--group", "lab", "--admin-group", "heads")
     set_ = admin(
         *("project", "set", "vision", "--parent", "lab", "--priority", "120", "--weight", "3"),
         *("--never-lent", "0.5", "--min-runtime", "600", "--stop-idle-sessions", "3h"),
@@ -211,16 +215,16 @@ def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
         *("--node-types-build", "a100", "--node-types-train", "h100, a100"),
         *("--add-group", "students", "--add-admin-group", "staff"),
     )
-    after = described(admin, "vision")
+    after = describe_project(admin, "vision")
     unset = admin(
         *("project", "set", "vision", "--parent", "none", "--stop-idle-sessions", "none"),
         *("--node-types-build", "none", "--remove-admin", "ana", "--remove-group", "students"),
         *("--remove-admin-group", "staff"),
     )
-    last = described(admin, "vision")
+    last = describe_project(admin, "vision")
 
-    assert (made.exit_code, set_.exit_code, unset.exit_code) == (0, 0, 0), set_.stderr
-    assert [described(admin, "lab")[people] for people in ("groups", "admin_groups")] == [
+    assert (created.exit_code, set_.exit_code, unset.exit_code) == (0, 0, 0), set_.stderr
+    assert [describe_project(admin, "lab")[people] for people in ("groups", "admin_groups")] == [
         ["lab"],
         ["heads"],
     ]
@@ -235,11 +239,11 @@ def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
     assert (last["parent"], last["node_types_build"]) == (None, None)
 
 
-def test_idle_gpus_are_left_alone_until_a_project_says_otherwise(admin):
-    before = described(admin, "vision")
+def test_idle_rules_of_a_project_are_off_until_they_are_set(admin):
+    before = describe_project(admin, "vision")
     changed = admin("project", "set", "vision", "--release-idle", "30m", "--stop-idle-jobs", "2h")
     admin("project", "set", "vision", "--tell-idle", "none")
-    after = described(admin, "vision")
+    after = describe_project(admin, "vision")
 
     assert changed.exit_code == 0, changed.stderr
     assert (before["idle_session"]["release_s"], before["idle_job"]["stop_s"]) == (None, None)

@@ -18,18 +18,18 @@ pytestmark = pytest.mark.mounts
 
 
 @pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+def copy_read_only(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
     """Return a function that copies a folder to a disk and makes the disk read-only."""
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 16)
 
-    def copied(folder: Path) -> Path:
+    def copy(folder: Path) -> Path:
         shutil.copytree(folder, disk.folder / "kept")
         subprocess.run(["mount", "-o", "remount,ro", str(disk.folder)], check=True)
         return disk.folder / "kept"
 
-    yield copied
-    disk.gone()
+    yield copy
+    disk.unmount()
 
 
 @pytest.fixture
@@ -51,26 +51,28 @@ def projects(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_backup_copies_a_platform_on_a_read_only_disk(end, platform, frozen, runai, tmp_path):
+def test_backup_copies_a_platform_on_a_read_only_disk(
+    end, platform, copy_read_only, runai, tmp_path
+):
     directory, store = platform
     if end == "stopped":
         store.close()  # else its write-ahead log is beside it
-    kept = frozen(directory.root)
+    read_only_root = copy_read_only(directory.root)
 
-    result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(kept))
+    result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(read_only_root))
 
     assert result.exit_code == 0, result.output
     assert projects(Path(result.stdout.strip())) == ["vision"]
 
 
-def test_a_backup_on_a_read_only_disk_is_put_back(platform, frozen, runai, tmp_path):
+def test_restore_reads_a_backup_on_a_read_only_disk(platform, copy_read_only, runai, tmp_path):
     directory, store = platform
-    made = runai("backup", str(tmp_path / "backups"), "--data-dir", str(directory.root))
+    backup_result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(directory.root))
     store.save(gone_projects=["vision"])
     store.close()
-    kept = frozen(Path(made.stdout.strip()))
+    read_only_backup = copy_read_only(Path(backup_result.stdout.strip()))
 
-    result = runai("restore", str(kept), "--data-dir", str(directory.root))
+    result = runai("restore", str(read_only_backup), "--data-dir", str(directory.root))
 
     assert result.exit_code == 0, result.output
     assert projects(directory.root) == ["vision"]

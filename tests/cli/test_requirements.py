@@ -87,14 +87,14 @@ def test_doctor_names_a_library_that_is_too_old_but_loads(runai, tmp_path):
 
 def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
     (tmp_path / "runai").symlink_to(Path(hub_service.__file__).parents[1])
-    about = tmp_path / "jupyter_runai-0.1.0.dist-info"
-    about.mkdir()
+    dist_info = tmp_path / "jupyter_runai-0.1.0.dist-info"
+    dist_info.mkdir()
     lines = [
         *("Metadata-Version: 2.1", "Name: jupyter-runai", "Version: 0.1.0"),
         *("Requires-Dist: click>=8.2.1", "Requires-Dist: httpx>=0.27"),
         'Requires-Dist: torch>=2.8; extra == "torch"',
     ]
-    (about / "METADATA").write_text("\n".join(lines))
+    (dist_info / "METADATA").write_text("\n".join(lines))
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {RUNAI}"
 
     ran = _run(tmp_path, sys.executable, "-I", "-S", "-c", program, "list")
@@ -107,7 +107,7 @@ def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "told"),
+    ("name", "version", "expected"),
     [
         pytest.param("h11", "0.1", r"h11 0\.1 is too old, [\d.]+ is needed", id="old"),
         pytest.param("h11", "99.0", "", id="new"),
@@ -115,9 +115,9 @@ def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
     ],
 )
 def test_old_library_of_a_library_that_the_client_needs_is_named(
-    name, version, told, runai, tmp_path
+    name, version, expected, runai, tmp_path
 ):
     """An old httpx brings an old h11, which stays when httpx is removed."""
-    found = runai(wheel(tmp_path, name.replace("-", "_"), version), program=BELOW)
+    result = runai(wheel(tmp_path, name.replace("-", "_"), version), program=BELOW)
 
-    assert re.fullmatch(told, found.stdout.strip())
+    assert re.fullmatch(expected, result.stdout.strip())

@@ -44,13 +44,15 @@ def simulate(runai, files):
             "--projects": files / "projects.yaml",
             **{f"--{name}": value for name, value in changed.items()},
         }
-        given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-        return runai("simulate", *given, *arguments)
+        option_words = [
+            str(word) for pair in options.items() if pair[1] is not None for word in pair
+        ]
+        return runai("simulate", *option_words, *arguments)
 
     return run
 
 
-def test_json_has_exactly_the_keys(simulate):
+def test_simulate_json_has_exactly_the_result_keys(simulate):
     result = simulate("-o", "json")
 
     figures = json.loads(result.stdout)
@@ -58,14 +60,14 @@ def test_json_has_exactly_the_keys(simulate):
     assert (figures["pauses"], figures["jobs"], figures["wait_p99_h"]) == (1, 2, 1.0)
 
 
-def test_the_command_offers_every_policy():
+def test_simulate_offers_every_policy():
     policy = next(option for option in simulating.simulate.params if option.name == "policy")
 
     assert isinstance(policy.type, click.Choice)
     assert tuple(policy.type.choices) == POLICIES
 
 
-def test_a_table_is_for_people(simulate):
+def test_simulate_prints_a_table_of_allocation_and_wait(simulate):
     result = simulate("--from", "0", "--to", "14400")
 
     assert result.exit_code == 0
@@ -75,13 +77,13 @@ def test_a_table_is_for_people(simulate):
     ]
 
 
-def test_a_changed_quota_changes_the_answer(simulate):
+def test_changed_quota_changes_the_simulated_pauses(simulate):
     result = simulate("--set", "b.quota=0", "--set", "a.quota=2", "-o", "json")
 
     assert json.loads(result.stdout)["pauses"] == 0
 
 
-def test_an_option_chooses_the_policy(simulate):
+def test_policy_option_selects_the_simulated_policy(simulate):
     pauses = {
         policy: json.loads(simulate("--policy", policy, "-o", "json").stdout)["pauses"]
         for policy in ("quota", "pool")
@@ -90,7 +92,7 @@ def test_an_option_chooses_the_policy(simulate):
     assert pauses == {"quota": 1, "pool": 0}
 
 
-def test_a_cluster_may_be_a_file(simulate, files):
+def test_simulate_reads_the_cluster_from_a_file(simulate, files):
     nodes = [{"name": "dgx-1", "devices": 2, "device_memory_mib": 81920}]
     (files / "nodes.json").write_text(json.dumps(nodes))
 
@@ -111,7 +113,7 @@ def test_simulate_counts_jobs_that_never_ran(simulate):
     [("svg", b"<svg "), ("html", b"<!doctype html>"), ("png", b"\x89PNG")],
     ids=["svg", "html", "png"],
 )
-def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, begins):
+def test_picture_format_follows_the_file_ending(simulate, files, ending, begins):
     result = simulate("--picture", str(files / f"held.{ending}"))
 
     assert result.exit_code == 0
@@ -119,7 +121,7 @@ def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, b
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changed", "said"),
+    ("arguments", "changed", "message"),
     [
         pytest.param([], {"trace": None}, "--trace is missing", id="no-trace"),
         pytest.param([], {"cluster": "lots"}, "neither a shape like 195x8 nor a file", id="shape"),
@@ -138,11 +140,11 @@ def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, b
         pytest.param([], {"cluster": "999999x999"}, "more than 100000 GPUs", id="huge"),
     ],
 )
-def test_a_mistake_is_a_sentence(simulate, arguments, changed, said):
+def test_simulate_refuses_invalid_options_in_one_sentence(simulate, arguments, changed, message):
     result = simulate(*arguments, **changed)
 
     assert result.exit_code == 1
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, files):
@@ -155,7 +157,7 @@ def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, file
 
 
 @pytest.mark.parametrize(
-    ("trace", "arguments", "said"),
+    ("trace", "arguments", "message"),
     [
         pytest.param("", ["--to", "0"], "say by --to until when to measure", id="an empty window"),
         pytest.param(
@@ -164,24 +166,26 @@ def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, file
         pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="digits"),
     ],
 )
-def test_mistakes_in_a_trace_of_one_second_are_named(simulate, files, trace, arguments, said):
+def test_simulate_names_mistakes_in_a_trace_of_one_second(
+    simulate, files, trace, arguments, message
+):
     (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1") + trace)
 
     result = simulate(*arguments)
 
     assert result.exit_code == 1
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
-def test_every_file_may_begin_with_a_byte_order_mark(simulate, files, mark):
+def test_simulate_accepts_files_with_a_byte_order_mark(simulate, files, mark):
     for name, text in (("jobs.csv", TRACE), ("projects.yaml", PROJECTS), ("nodes.json", NODES)):
         (files / name).write_text(mark + text, encoding="utf-8")
 
     assert simulate(cluster=files / "nodes.json").exit_code == 0
 
 
-def test_a_key_that_is_twice_in_a_file_of_nodes_is_named(simulate, files):
+def test_simulate_names_a_duplicate_key_in_a_nodes_file(simulate, files):
     (files / "nodes.json").write_text(NODES.replace('"devices"', '"devices": 1, "devices"'))
 
     result = simulate(cluster=files / "nodes.json")
@@ -189,7 +193,7 @@ def test_a_key_that_is_twice_in_a_file_of_nodes_is_named(simulate, files):
     assert "'devices' is there twice in one object" in result.stderr
 
 
-def test_a_job_larger_than_the_cluster_is_not_taken_apart_first(simulate, files):
+def test_job_larger_than_the_cluster_is_reported_as_never_run(simulate, files):
     (files / "jobs.csv").write_text(f"{TRACE}c1,a,0,1000000000,5\n")
 
     result = simulate()
@@ -207,27 +211,33 @@ def test_simulate_names_a_job_of_an_unknown_project(simulate, files):
 
 
 @pytest.fixture
-def remembered(service, eventually):
+def wait_for_history(service, eventually):
     """Return a function that waits for the history of that many workloads and returns them."""
 
-    def written(count):
+    def wait_for_count(count):
         since = datetime.now(UTC) - timedelta(hours=1)
         with Client(service.url, service.tokens["admin"]) as client:
 
-            def past():
-                told = client.history(since)
-                return len(told) == count and all(one.asked for one in told) and told
+            def read_history():
+                workloads = client.history(since)
+                return (
+                    len(workloads) == count
+                    and all(workload.asked for workload in workloads)
+                    and workloads
+                )
 
-            return eventually(past)
+            return eventually(read_history)
 
-    return written
+    return wait_for_count
 
 
-def test_the_platforms_own_past_to_this_day_answers_what_if(as_user, service, remembered):
+def test_simulate_replays_the_platforms_history_with_a_changed_quota(
+    as_user, service, wait_for_history
+):
     bob, admin = as_user("bob"), as_user("admin")
-    for name, *asked in (("half", "-g", "0.5", "--priority", "high"), ("two", "-g", "2")):
-        assert bob("submit", name, *asked, "--wait", "--", "sleep", "1").exit_code == 0
-    past = {one.id: one for one in remembered(2)}
+    for name, *options in (("half", "-g", "0.5", "--priority", "high"), ("two", "-g", "2")):
+        assert bob("submit", name, *options, "--wait", "--", "sleep", "1").exit_code == 0
+    past = {workload.id: workload for workload in wait_for_history(2)}
     with Client(service.url, service.tokens["admin"]) as client:
         today = client.snapshot()
     bob("delete", "two", "--yes")
@@ -260,7 +270,7 @@ def test_the_platforms_own_past_to_this_day_answers_what_if(as_user, service, re
     assert not any("members" in project for project in today["projects"])
 
 
-def test_a_length_of_time_has_a_unit(as_user, service):
+def test_simulate_history_needs_a_duration_with_a_unit(as_user, service):
     result = as_user("admin")("simulate", "--history", "30")
 
     assert result.exit_code == 1

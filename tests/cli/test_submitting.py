@@ -23,7 +23,7 @@ PYTHON = sys.executable
 COMMAND = (PYTHON, "-m", "runai.hub_service.cli")
 
 
-def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
+def test_submitted_job_is_acknowledged_and_runs_to_its_end(bob, eventually):
     program = "import os; print(os.environ['A'], os.environ['RUNAI_PROJECT'])"
     result = bob("submit", "exp1", "-g", "0.5", "-e", "A=b=c", "--", PYTHON, "-c", program)
 
@@ -34,7 +34,7 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "expected"),
+    ("options", "message", "expected"),
     [
         pytest.param(
             [
@@ -104,12 +104,12 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
         ),
     ],
 )
-def test_submit_sends_the_requested_options(bob, tmp_path, options, said, expected):
+def test_submit_sends_the_requested_options(bob, tmp_path, options, message, expected):
     (tmp_path / "work").mkdir()
 
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
-    assert result.stdout.startswith(said)
+    assert result.stdout.startswith(message)
     sent = bob.described("exp1")
     assert {name: sent[name] for name in expected} == {
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
@@ -117,7 +117,7 @@ def test_submit_sends_the_requested_options(bob, tmp_path, options, said, expect
     }
 
 
-def test_code_is_noted_at_submission_and_at_the_start(bob, tmp_path, eventually):
+def test_code_version_is_recorded_at_submission_and_start(bob, tmp_path, eventually):
     (tmp_path / "train.py").write_text("import time; time.sleep(600)")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/HEAD").write_text("c" * 40)
@@ -125,11 +125,11 @@ def test_code_is_noted_at_submission_and_at_the_start(bob, tmp_path, eventually)
     bob("submit", "exp1", "--", PYTHON, "train.py", "--out", "new.json")
 
     eventually(lambda: bob.described("exp1")["code_started"])
-    told = bob.described("exp1")
-    assert told["code"] == told["code_started"]
-    assert told["code"]["commit"] == "c" * 40
+    job = bob.described("exp1")
+    assert job["code"] == job["code_started"]
+    assert job["code"]["commit"] == "c" * 40
     digest = hashlib.sha256((tmp_path / "train.py").read_bytes()).hexdigest()
-    assert told["code"]["files"] == {"train.py": digest}
+    assert job["code"]["files"] == {"train.py": digest}
 
 
 class AccountsOfThisProcess:
@@ -177,9 +177,7 @@ def test_submission_with_a_umask_that_takes_the_owners_rights_is_refused(bob, bo
     assert "umask 022" in refused.stderr
 
 
-def test_umask_of_a_submission_means_nothing_where_users_have_no_accounts(
-    bob, bobs_umask, service, eventually
-):
+def test_submission_umask_is_ignored_without_user_accounts(bob, bobs_umask, service, eventually):
     service.platform.accounts = None
 
     bob("submit", "exp1", "--wait", "--", "sh", "-c", "umask")
@@ -188,7 +186,7 @@ def test_umask_of_a_submission_means_nothing_where_users_have_no_accounts(
     assert bob.described("exp1")["umask"] == ""
 
 
-def test_an_array_is_several_jobs(bob, eventually):
+def test_array_submission_runs_a_job_for_each_index(bob, eventually):
     program = "import os; print(os.environ['RUNAI_ARRAY_INDEX'])"
 
     result = bob("submit", "sweep", "--array", "3", "--wait", "--", PYTHON, "-c", program)
@@ -210,11 +208,11 @@ def test_describe_shows_reported_metrics_while_a_job_runs_and_after(bob, eventua
     """
     bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
 
-    def is_told() -> bool:  # one after the other
+    def is_reported() -> bool:  # one after the other
         progress = bob.described("exp1")["progress"]
         return bool(progress) and progress["done"] == 0.3
 
-    eventually(is_told, within=60)
+    eventually(is_reported, within=60)
     Path("go").touch()
     eventually(lambda: bob.described("exp1")["state"] == "succeeded", within=60)
     lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
@@ -223,7 +221,7 @@ def test_describe_shows_reported_metrics_while_a_job_runs_and_after(bob, eventua
 
 
 @pytest.mark.parametrize("options", [[], ["--array", "2"]], ids=["a job", "an array"])
-def test_without_a_gpu_it_is_said(bob, options):
+def test_submit_without_gpus_prints_a_hint(bob, options):
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
     assert "exp1 asks for no GPU; --gpus 1 asks for one" in result.stdout
@@ -240,7 +238,7 @@ def test_without_a_gpu_it_is_said(bob, options):
         ),
     ],
 )
-def test_a_dry_run_says_what_would_happen_and_stores_nothing(bob, options, lines):
+def test_dry_run_predicts_the_outcome_and_stores_nothing(bob, options, lines):
     result = bob("submit", "exp1", *options.split(), "--dry-run", "--", "sleep", "600")
 
     assert result.exit_code == 0
@@ -261,7 +259,7 @@ def test_dry_run_predicts_a_start_only_if_it_checks_everything(unchecked, outcom
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
-def test_waiting_tells_each_change_once_and_gives_the_programs_exit_code(bob, code, state):
+def test_submit_wait_reports_each_change_once_and_exits_with_the_jobs_code(bob, code, state):
     program = f"raise SystemExit({code})"
     result = bob("submit", "exp1", "-g", "1", "--wait", "--", PYTHON, "-c", program)
 
@@ -302,7 +300,7 @@ def test_program_gets_its_arguments_as_they_were_written(bob):
     assert json.loads(bob("logs", "exp1").stdout) == arguments
 
 
-def test_the_answer_as_json(bob):
+def test_submit_prints_its_reply_as_json(bob):
     result = bob("submit", "exp1", "-g", "1", "-o", "json", "--", "sleep", "600")
 
     assert json.loads(result.stdout)["workloads"][0]["id"] == "vision/exp1"
@@ -329,19 +327,19 @@ REFUSED = {
 }
 
 
-def test_a_refusal_is_a_sentence_with_the_way_out(bob):
-    for case, (arguments, sentence, way_out) in REFUSED.items():
+def test_submit_refusal_is_one_sentence_with_a_hint(bob):
+    for case, (arguments, sentence, hint) in REFUSED.items():
         result = bob("submit", "exp1", *arguments)
 
         assert (result.exit_code, result.stdout) == (1, ""), case
         first, *rest = result.stderr.splitlines()
         assert first.startswith("Error: "), case
         assert sentence in first, case
-        assert way_out in " ".join(rest), case
+        assert hint in " ".join(rest), case
     assert json.loads(bob("list", "-o", "json").stdout) == []
 
 
-def test_an_error_as_json(bob):
+def test_submit_prints_an_error_as_json(bob):
     result = bob("submit", "exp1", "-p", "vison", "-o", "json", "--", "sleep", "600")
 
     assert (result.exit_code, result.stdout) == (1, "")

@@ -89,14 +89,14 @@ DONE = workload(
 
 @pytest.fixture
 def printed(capsys):
-    def show(table, things, *, wide=False):
-        table.show(things, wide=wide)
+    def show(table, items, *, wide=False):
+        table.show(items, wide=wide)
         return capsys.readouterr().out
 
     return show
 
 
-def test_workloads(printed):
+def test_workload_table_has_states_gpus_and_reasons(printed):
     expected = """\
 NAME     PROJECT  USER  STATE      GPUS   UTIL  AGE  REASON
 exp-1    vision   bob   running    1/1    80%*  5m
@@ -107,7 +107,7 @@ lab-ana  nlp      ana   ended      0/0.5  -     3d
     assert expected == printed(WORKLOADS, [RUNNING, WAITING, BY_MEMORY, DONE])
 
 
-def test_workloads_in_width(printed):
+def test_wide_workload_table_adds_devices_gpu_types_and_moves(printed):
     typed = RUNNING.model_copy(
         update={
             "moved": "moved to n2 to make room for nlp/a",
@@ -128,7 +128,7 @@ def test_workloads_in_width(printed):
     assert expected == printed(WORKLOADS, [typed, BY_MEMORY], wide=True)
 
 
-def test_projects(printed):
+def test_project_table_has_quotas_and_utilization(printed):
     vision = ProjectView(
         name="vision",
         quota=2.5,
@@ -186,13 +186,13 @@ box   0    Simulated GPU*  1          25%*  512M/16G  v/a 0.5, another project 0
 box   1    H200            0          -     -/140G    -
 box   2    H200 broken     0          -     -/140G    -
 """
-    there = tables.devices_of([NodeView(name="box", devices=devices)])
-    assert expected == printed(tables.node_table(), there)
-    states = [str(row[-2]) for row in tables.node_table().rows(there, wide=True)]
+    device_rows = tables.devices_of([NodeView(name="box", devices=devices)])
+    assert expected == printed(tables.node_table(), device_rows)
+    states = [str(row[-2]) for row in tables.node_table().rows(device_rows, wide=True)]
     assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
 
 
-def test_a_description_leaves_out_what_was_not_asked():
+def test_description_omits_fields_without_a_value():
     detail = WorkloadDetail(
         **RUNNING.model_dump(),
         command=["python", "train.py", "--name", "a b"],
@@ -264,7 +264,7 @@ def test_a_description_leaves_out_what_was_not_asked():
         ),
     ],
 )
-def test_a_description_tells(fields, expected):
+def test_description_has_lines_for_optional_fields(fields, expected):
     detail = WorkloadDetail(**{**RUNNING.model_dump(), **fields})
 
     lines = dict(describe.workload_lines(detail, NOW))
@@ -276,7 +276,7 @@ def test_table_prints_markup_in_user_names_as_text(printed):
     assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
 
 
-def test_the_end_of_a_limit_is_said_once_its_warning_is_due():
+def test_time_limit_end_is_listed_once_its_warning_is_due():
     ends, soon = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
     rows = WORKLOADS.rows(
         [
@@ -288,17 +288,20 @@ def test_the_end_of_a_limit_is_said_once_its_warning_is_due():
     assert [str(row[-1]) for row in rows] == ["its time limit ends it in 8 min", ""]
 
 
-def test_idle_gpus_are_said_where_the_reason_stands(printed):
+def test_reason_column_explains_idle_and_released_gpus(printed):
     idle = IdleView(since=NOW, text="idle for 12 min, its GPU goes to others in 18 min")
-    gone = ReasonView(code="released", text="idle for 30 min")
+    release_reason = ReasonView(code="released", text="idle for 30 min")
     rows = WORKLOADS.rows(
-        [workload("a", idle=idle), workload("b", kind="session", released=NOW, reason=gone)]
+        [
+            workload("a", idle=idle),
+            workload("b", kind="session", released=NOW, reason=release_reason),
+        ]
     )
 
-    assert [str(row[-1]) for row in rows] == [idle.text, gone.text]
+    assert [str(row[-1]) for row in rows] == [idle.text, release_reason.text]
 
 
-def test_later_rows_stand_below_the_columns_of_the_first(capsys):
+def test_rows_added_to_a_table_align_with_its_columns(capsys):
     layout = WORKLOADS.show([RUNNING, DONE])
     WORKLOADS.show([workload("a", "queued")], below=layout)
 
@@ -325,7 +328,7 @@ DATA = st.recursive(
     ("output", "parse"),
     [pytest.param("json", json.loads, id="json"), pytest.param("yaml", yaml.safe_load, id="yaml")],
 )
-def test_printed_data_is_the_reply_and_moves_no_cursor(output, parse, reply):
+def test_json_and_yaml_output_round_trips_without_control_characters(output, parse, reply):
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as out:
         render.show_data(reply, output)
         out.flush()

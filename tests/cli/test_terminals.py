@@ -22,7 +22,7 @@ from waiting import eventually
 RUNAI = [sys.executable, "-m", "runai.hub_service.cli"]
 SLEEP = ["--", "sleep", "600"]
 COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 """A progress bar hides the cursor and shows it again."""
 
 
@@ -41,19 +41,19 @@ def test_colours_are_for_terminals_only_and_the_words_are_the_same(bob):
             check=False,
         )
         with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
-            seen = terminal.rest()
+            output = terminal.read_to_end()
 
         assert b"\x1b" not in piped.stdout + piped.stderr, arguments
-        assert COLOUR.search(seen), arguments
+        assert COLOUR.search(output), arguments
         first = piped.stdout.split(maxsplit=1)[0]
-        assert first in COLOUR.sub(b"", seen), arguments
+        assert first in COLOUR.sub(b"", output), arguments
 
 
-def test_no_color_is_heeded(bob):
+def test_no_color_variable_disables_colours_of_tables(bob):
     bob("submit", "exp1", *SLEEP)
     environment = {**bob.environment, "NO_COLOR": "1"}
     with on_terminal([*RUNAI, "list"], environment) as (terminal, _):
-        assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
+        assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.read_to_end())
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_no_color_is_heeded(bob):
     [["logs", "nix"], ["config", "project", "x"], ["doctor"], ["submit", "--gpus", "x"]],
     ids=lambda words: words[0],
 )
-def test_no_color_is_heeded_by_errors_too(home, arguments):
+def test_no_color_variable_disables_colours_of_errors(home, arguments):
     environment = {"HOME": str(home), "NO_COLOR": "1"}
     with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
-        said = terminal.rest()
+        output = terminal.read_to_end()
 
-    assert said.strip()
-    assert not COLOUR.search(said)
+    assert output.strip()
+    assert not COLOUR.search(output)
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
@@ -81,11 +81,11 @@ def test_narrow_table_leaves_out_columns_and_cuts_no_name(bob, columns):
         (["list", "nodes"], "NODE"),
     ):
         with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
-            seen = COLOUR.sub(b"", terminal.rest()).decode()
+            output = COLOUR.sub(b"", terminal.read_to_end()).decode()
 
-        assert name in seen, arguments
-        assert "…" not in seen, arguments
-        assert max(map(len, seen.splitlines()[:2])) <= columns, arguments
+        assert name in output, arguments
+        assert "…" not in output, arguments
+        assert max(map(len, output.splitlines()[:2])) <= columns, arguments
 
 
 # -- output that cannot be written or encoded ----------------------------------------------------
@@ -112,7 +112,7 @@ def test_output_to_a_full_disk_ends_with_one_sentence(home, arguments):
     assert ended.stderr == sentence
 
 
-def test_a_current_folder_that_was_removed_is_named(tmp_path):
+def test_submit_names_a_removed_current_folder(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
 
@@ -132,41 +132,41 @@ def test_a_current_folder_that_was_removed_is_named(tmp_path):
     ]
 
 
-def test_log_in_letters_that_the_terminal_lacks_is_whole(bob):
+def test_log_with_unencodable_letters_is_escaped_and_complete(bob):
     bob("submit", "exp1", "--", "printf", "first\\n日本 😀 é\\nlast\\n")
     eventually(lambda: bob.described("exp1")["state"] == "succeeded")
     environment = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", **bob.environment}
 
     def printed(*arguments: str) -> str:
-        told = subprocess.run(
+        result = subprocess.run(
             [*RUNAI, *arguments], env=environment, capture_output=True, check=True
         )
-        assert told.stderr == b""
-        return told.stdout.decode("latin-1")
+        assert result.stderr == b""
+        return result.stdout.decode("latin-1")
 
     assert printed("logs", "exp1") == "first\n\\u65e5\\u672c \\ud83d\\ude00 é\nlast\n"
     assert json.loads(printed("describe", "exp1", "-o", "json"))["command"][1].count("日本 😀 é")
 
 
 def test_json_output_escapes_control_characters_without_loss(bob):
-    acts = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
-    bob("submit", "exp1", "-e", f"A={acts}", "--", "sleep", "600", acts)
+    control_text = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
+    bob("submit", "exp1", "-e", f"A={control_text}", "--", "sleep", "600", control_text)
     with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
-        seen = terminal.rest().decode().replace("\r\n", "\n")
+        output = terminal.read_to_end().decode().replace("\r\n", "\n")
 
-    odd = {letter for letter in seen if not letter.isprintable()}
+    odd = {letter for letter in output if not letter.isprintable()}
     assert odd == {"\n"}
-    assert json.loads(seen)["command"][-1] == acts
+    assert json.loads(output)["command"][-1] == control_text
 
 
-def test_a_screen_leaves_its_terminal_as_it_was(bob):
+def test_top_restores_the_terminal_when_it_quits(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
     program = [*RUNAI, "top", "jobs"]
     environment = {"HOME": os.environ["HOME"], **bob.environment}
     with on_terminal(program, environment, typed=True) as (terminal, running):
-        terminal.until(b"exp1")
+        terminal.read_until(b"exp1")
         terminal.type("q")
-        screen = terminal.rest()
+        screen = terminal.read_to_end()
         assert running.wait(60) == 0
 
     on, off = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -174,7 +174,7 @@ def test_a_screen_leaves_its_terminal_as_it_was(bob):
     assert b"of 5 GPUs allocated" in screen
 
 
-# -- at work -------------------------------------------------------------------------------------
+# -- progress ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -184,8 +184,8 @@ def silent_hub() -> Iterator[socket.socket]:
         yield listening
 
 
-def address(of: socket.socket) -> str:
-    return f"http://127.0.0.1:{of.getsockname()[1]}/"
+def address(server_socket: socket.socket) -> str:
+    return f"http://127.0.0.1:{server_socket.getsockname()[1]}/"
 
 
 SLOW = [
@@ -206,29 +206,29 @@ def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments,
         "RUNAI_API_URL": f"{hub}services/runai/",
     }
     with on_terminal(program, environment, stdout=subprocess.DEVNULL) as (terminal, running):
-        terminal.until(words.encode())
-        assert HIDDEN in terminal.screen
+        terminal.read_until(words.encode())
+        assert HIDE_CURSOR in terminal.screen
         silent_hub.close()  # the waiting client is refused now
         running.terminate()
 
 
-def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
+def test_spinner_is_cleared_when_the_command_ends(home, silent_hub):
     program = [*RUNAI, "login", address(silent_hub), "--token"]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         call, _ = silent_hub.accept()
-        terminal.until(b"Asking")
+        terminal.read_until(b"Asking")
         silent_hub.close()
         call.close()
-        seen = terminal.rest()
+        output = terminal.read_to_end()
         assert running.wait(60) == 1
 
-    assert seen.rindex(HIDDEN) < seen.rindex(SHOWN)
-    after = seen[seen.rindex(SHOWN) :]
+    assert output.rindex(HIDE_CURSOR) < output.rindex(SHOW_CURSOR)
+    after = output[output.rindex(SHOW_CURSOR) :]
     assert b"Nothing answers" in after
     assert b"Asking" not in after
 
 
-FILLED = """
+PROGRESS_SCRIPT = """
 import sys
 from runai.hub_service.cli.output.spinner import show_progress
 with show_progress("Copying") as report_progress:
@@ -239,16 +239,16 @@ print("done", flush=True)
 
 
 def test_progress_bar_names_the_current_file(home):
-    program = [sys.executable, "-c", FILLED]
+    program = [sys.executable, "-c", PROGRESS_SCRIPT]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
-        terminal.until(b"Copying: ledger.sqlite")
+        terminal.read_until(b"Copying: ledger.sqlite")
         assert running.stdin is not None
         running.stdin.write(b"\n")
         running.stdin.flush()
-        terminal.until(b"done")
+        terminal.read_until(b"done")
 
 
-def test_into_a_pipe_goes_nothing_of_it(home: Path, silent_hub):
+def test_spinner_is_not_written_into_a_pipe(home: Path, silent_hub):
     with subprocess.Popen(
         [*RUNAI, "login", address(silent_hub), "--token"],
         env={"PATH": os.environ["PATH"], "HOME": str(home)},
@@ -258,7 +258,7 @@ def test_into_a_pipe_goes_nothing_of_it(home: Path, silent_hub):
         call, _ = silent_hub.accept()
         silent_hub.close()
         call.close()
-        said, _ = running.communicate(timeout=60)
+        output, _ = running.communicate(timeout=60)
 
-    assert b"Nothing answers" in said
-    assert b"\x1b" not in said
+    assert b"Nothing answers" in output
+    assert b"\x1b" not in output

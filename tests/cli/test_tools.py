@@ -245,7 +245,7 @@ GANG = {"rank 0 of 2": "gang", "rank 1 of 2": "gang"}
 TOOLS, LARGE, TORCH = pytest.mark.tools, pytest.mark.large_tools, pytest.mark.torch
 
 
-class Played(NamedTuple):
+class ToolProgram(NamedTuple):
     """A program, in which LINE stands for the page's lines if they are Python."""
 
     program: str
@@ -254,7 +254,7 @@ class Played(NamedTuple):
     """The name that each process prints, with its job."""
 
 
-def plays(tool: str, program: str, *changed: str, marks: Any = (), **fields: Any) -> Any:
+def tool_case(tool: str, program: str, *changed: str, marks: Any = (), **fields: Any) -> Any:
     """Return the parameters of a tool's test; `changed`: a part of its lines, and another one."""
     line = LINES[tool].replace(*changed) if changed else LINES[tool]
     command, python = (line, "") if line.startswith("runai") else (SUBMIT, line)
@@ -263,8 +263,8 @@ def plays(tool: str, program: str, *changed: str, marks: Any = (), **fields: Any
     assert ("LINE" in program) == bool(python)
     if changed:
         assert line != LINES[tool]
-    played = Played(COMMON + program.replace("LINE\n", python), command, **fields)
-    return pytest.param(played, id=" ".join((tool, *changed[1:])), marks=marks)
+    tool_program = ToolProgram(COMMON + program.replace("LINE\n", python), command, **fields)
+    return pytest.param(tool_program, id=" ".join((tool, *changed[1:])), marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -288,66 +288,68 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "played",
+    "tool_program",
     [
-        plays("Hydra", HYDRA, marks=TOOLS),
-        plays("torchrun", TORCHRUN, names=GANG, marks=TORCH),
-        plays("Accelerate", ACCELERATE, names=GANG, marks=TOOLS),
-        plays("tee", TEE),
-        plays("timeout", SAVES),
-        plays("uv run", SAVES, marks=TOOLS),
-        plays("make", SAVES),
-        plays("DVC", SAVES, marks=LARGE),
-        plays("Lightning", LIGHTNING, names=GANG, marks=TOOLS),
-        plays("Optuna", OPTUNA, marks=TOOLS),
-        plays("Optuna", OPTUNA, 'f"{folder}/study.log"', '"study.log"', marks=TOOLS),
-        plays("joblib", JOBLIB, marks=TOOLS),
-        plays("submitit", SUBMITIT, marks=TOOLS),
-        plays("TensorBoard", TENSORBOARD, marks=TOOLS),
-        plays("W&B", WANDB, marks=LARGE),
-        plays("MLflow", MLFLOW, marks=LARGE),
-        plays("Ray", RAY, marks=LARGE),
+        tool_case("Hydra", HYDRA, marks=TOOLS),
+        tool_case("torchrun", TORCHRUN, names=GANG, marks=TORCH),
+        tool_case("Accelerate", ACCELERATE, names=GANG, marks=TOOLS),
+        tool_case("tee", TEE),
+        tool_case("timeout", SAVES),
+        tool_case("uv run", SAVES, marks=TOOLS),
+        tool_case("make", SAVES),
+        tool_case("DVC", SAVES, marks=LARGE),
+        tool_case("Lightning", LIGHTNING, names=GANG, marks=TOOLS),
+        tool_case("Optuna", OPTUNA, marks=TOOLS),
+        tool_case("Optuna", OPTUNA, 'f"{folder}/study.log"', '"study.log"', marks=TOOLS),
+        tool_case("joblib", JOBLIB, marks=TOOLS),
+        tool_case("submitit", SUBMITIT, marks=TOOLS),
+        tool_case("TensorBoard", TENSORBOARD, marks=TOOLS),
+        tool_case("W&B", WANDB, marks=LARGE),
+        tool_case("MLflow", MLFLOW, marks=LARGE),
+        tool_case("Ray", RAY, marks=LARGE),
     ],
 )
-def test_jobs_keep_their_own_work_over_a_pause(played: Played, bob: Any, folder: Path):
-    (folder / "train.py").write_text(played.program)
-    if "dvc" in played.line:
+def test_tool_resumes_each_jobs_saved_work_after_a_pause(
+    tool_program: ToolProgram, bob: Any, folder: Path
+):
+    (folder / "train.py").write_text(tool_program.program)
+    if "dvc" in tool_program.line:
         for command in ("git init -q", "dvc init -q", "git add .", COMMIT):
             subprocess.run(command.split(), cwd=folder, check=True)
-    name = shlex.split(played.line)[2]
-    once = dict.fromkeys(played.names, 1)
+    name = shlex.split(tool_program.line)[2]
+    once = dict.fromkeys(tool_program.names, 1)
 
     def printed(job: str) -> list[str]:
         lines = bob("logs", job).stdout.splitlines()
         return [re.sub(r"^\[\d\] ", "", line) for line in lines]
 
-    def counted(word: str) -> dict[str, int]:
-        return {me: printed(job).count(f"{word} {me}") for me, job in played.names.items()}
+    def count_lines(word: str) -> dict[str, int]:
+        return {me: printed(job).count(f"{word} {me}") for me, job in tool_program.names.items()}
 
     def states() -> set[str]:
         listed = json.loads(bob("list", "--elements", "-o", "json").stdout)
-        return {one["state"] for one in listed if one["name"].startswith(name)}
+        return {element["state"] for element in listed if element["name"].startswith(name)}
 
     try:
-        assert bob(*shlex.split(played.line)[1:]).exit_code == 0
+        assert bob(*shlex.split(tool_program.line)[1:]).exit_code == 0
         # `wait` takes no CPU from the jobs meanwhile.
         eventually(
             lambda: (
                 bob("wait", name, "--timeout", "1s").exit_code != 124
-                or all(counted("began").values())
+                or all(count_lines("began").values())
             ),
             what="all began or ended",
         )
-        assert counted("began") == once
+        assert count_lines("began") == once
         bob("suspend", name)
         eventually(lambda: not states() & {"running", "stopping"}, what="they have stopped")
         assert states() == {"suspended"}
         bob("resume", name)
         code = bob("wait", name).exit_code
 
-        assert (code, counted("went on from")) == (0, once)
+        assert (code, count_lines("went on from")) == (0, once)
     except AssertionError:
-        for job in {*played.names.values()}:
+        for job in {*tool_program.names.values()}:
             print(*printed(job), sep="\n")
         raise
     finally:

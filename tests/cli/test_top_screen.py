@@ -22,17 +22,17 @@ def bob(as_user):
 def screen(service):
     """Return a function that opens a user's screen."""
 
-    def make(asked, user="bob"):
-        return TopScreen(AsyncClient(service.url, service.tokens[user]), asked)
+    def make(options, user="bob"):
+        return TopScreen(AsyncClient(service.url, service.tokens[user]), options)
 
     return make
 
 
-def said(screen, widget):
+def static_text(screen, widget):
     return str(screen.query_one(widget, Static).render())
 
 
-def shown(screen):
+def table_rows(screen):
     table = screen.query_one(DataTable)
     return [[str(cell) for cell in table.get_row_at(row)] for row in range(table.row_count)]
 
@@ -41,31 +41,39 @@ def headings(screen):
     return [str(column.label) for column in screen.query_one(DataTable).ordered_columns]
 
 
-async def until(pilot, true):
+async def wait_until(pilot, condition):
     """Run the screen until a condition holds; the test's time limit ends it otherwise."""
-    while not true():
+    while not condition():
         await pilot.pause(0.02)
 
 
 async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
     top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "0 of 5 GPUs allocated (0%)" in said(top, "#headline"))
-        await until(pilot, lambda: said(top, "#beside") == "0 of 40 simulated CPUs requested")
-        assert said(top, "#empty").startswith("Nothing holds GPUs or waits for any.")
+        await wait_until(
+            pilot, lambda: "0 of 5 GPUs allocated (0%)" in static_text(top, "#headline")
+        )
+        await wait_until(
+            pilot, lambda: static_text(top, "#beside") == "0 of 40 simulated CPUs requested"
+        )
+        assert static_text(top, "#empty").startswith("Nothing holds GPUs or waits for any.")
 
         bob("submit", "all", "-g", "5", *SLEEP)
         bob("submit", "more", "-g", "1", *SLEEP)
 
-        await until(pilot, lambda: "5 of 5 GPUs allocated (100%)" in said(top, "#headline"))
-        await until(pilot, lambda: len(shown(top)) == 2)
-        await until(pilot, lambda: shown(top)[1][-1])
-        await until(pilot, lambda: shown(top)[0][3] == "running")  # it was admitted, and starts
-        running, waiting = shown(top)
+        await wait_until(
+            pilot, lambda: "5 of 5 GPUs allocated (100%)" in static_text(top, "#headline")
+        )
+        await wait_until(pilot, lambda: len(table_rows(top)) == 2)
+        await wait_until(pilot, lambda: table_rows(top)[1][-1])
+        await wait_until(
+            pilot, lambda: table_rows(top)[0][3] == "running"
+        )  # it was admitted, and starts
+        running, waiting = table_rows(top)
         assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
         assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]
         assert "place 1 in the queue" in waiting[-1]
-        await until(pilot, lambda: "on average" in said(top, "#average"))
+        await wait_until(pilot, lambda: "on average" in static_text(top, "#average"))
         assert not top.query_one("#empty").display
 
 
@@ -74,24 +82,24 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
         bob("submit", name, "-g", "1", *SLEEP)
     top = screen(TopOptions())
     async with top.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: len(shown(top)) == 5)
+        await wait_until(pilot, lambda: len(table_rows(top)) == 5)
         assert headings(top)[0] == "NODE"
 
         await pilot.press("p")
-        await until(pilot, lambda: headings(top)[1] == "ALLOCATED")
+        await wait_until(pilot, lambda: headings(top)[1] == "ALLOCATED")
         # A user sees each project's shares, but no jobs of other users.
-        assert [row[0] for row in shown(top)] == ["vision", "nlp", "capped"]
+        assert [row[0] for row in table_rows(top)] == ["vision", "nlp", "capped"]
 
         await pilot.press("j", "s")
-        await until(pilot, lambda: headings(top)[0] == "NAME ▲")
-        await until(pilot, lambda: [row[0] for row in shown(top)] == ["a", "b", "c"])
+        await wait_until(pilot, lambda: headings(top)[0] == "NAME ▲")
+        await wait_until(pilot, lambda: [row[0] for row in table_rows(top)] == ["a", "b", "c"])
         await pilot.press("r")
-        await until(pilot, lambda: [row[0] for row in shown(top)] == ["c", "b", "a"])
+        await wait_until(pilot, lambda: [row[0] for row in table_rows(top)] == ["c", "b", "a"])
         assert headings(top)[0] == "NAME ▼"
         assert top.query_one(DataTable).cursor_row == 2  # on a, as before
 
         await pilot.press("i")
-        await until(pilot, lambda: said(top, "#empty") == "No GPU is idle.")
+        await wait_until(pilot, lambda: static_text(top, "#empty") == "No GPU is idle.")
         await pilot.press("q")
     assert top.failed is None
 
@@ -99,21 +107,21 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
 async def test_wide_terminals_show_more_columns(bob, screen):
     top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=(180, 30)) as pilot:
-        await until(pilot, lambda: "AVG UTIL" in headings(top))
+        await wait_until(pilot, lambda: "AVG UTIL" in headings(top))
         await pilot.resize_terminal(90, 30)
-        await until(pilot, lambda: headings(top) and "AVG UTIL" not in headings(top))
+        await wait_until(pilot, lambda: headings(top) and "AVG UTIL" not in headings(top))
 
 
-async def test_a_refused_token_ends_it_with_the_reason(service):
+async def test_top_ends_with_the_reason_when_its_token_is_refused(service):
     top = TopScreen(AsyncClient(service.url, "stale"), TopOptions())
     async with top.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: top.failed is not None)
+        await wait_until(pilot, lambda: top.failed is not None)
 
     assert top.failed is not None
     assert "token" in top.failed.message
 
 
-def test_once_prints_into_a_terminals_scrollback_what_a_pipe_gets(bob):
+def test_top_once_prints_a_sorted_table_and_refuses_an_unknown_column(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
 
     assert bob("top", "jobs", "--once").stdout.splitlines()[0].split()[:4] == [

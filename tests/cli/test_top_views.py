@@ -23,9 +23,9 @@ def workload(name, state="running", allocated=1.0, minutes=5, **fields):
     return overviews.workload(name, state, allocated=allocated, submitted=since, **fields)
 
 
-def waits(name, place, **fields):
-    why = ReasonView(code="no_room", text="all are in use", position=place)
-    return workload(name, "queued", 0, reason=why, **fields)
+def waiting_job(name, place, **fields):
+    reason = ReasonView(code="no_room", text="all are in use", position=place)
+    return workload(name, "queued", 0, reason=reason, **fields)
 
 
 def device(index, **fields):
@@ -41,8 +41,8 @@ OVERVIEW = Overview(
         ProjectView(name="nlp", quota=None, build_quota=1, allocated=1, utilized=0.9),
     ],
     workloads=[
-        waits("third", 2, minutes=1),
-        waits("second", 1, user="patty"),
+        waiting_job("third", 2, minutes=1),
+        waiting_job("second", 1, user="patty"),
         workload(
             "lazy", utilized=0.1, idle=IdleView(since=NOW - timedelta(minutes=6), text="idle")
         ),
@@ -58,35 +58,37 @@ OVERVIEW = Overview(
 )
 
 
-def names(asked):
-    seen = select_rows(OVERVIEW, asked, NOW)
-    return [key.rpartition("/")[2] for key in seen.keys]
+def selected_names(options):
+    selected = select_rows(OVERVIEW, options, NOW)
+    return [key.rpartition("/")[2] for key in selected.keys]
 
 
-JOBS = TopOptions(view="jobs")
+JOB_OPTIONS = TopOptions(view="jobs")
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("options", "expected"),
     [
         pytest.param(
-            JOBS,
+            JOB_OPTIONS,
             ["busy", "lazy", "fresh", "sleeps", "second", "third"],
             id="holders by what they keep busy, then the queue; nothing that ended",
         ),
-        pytest.param(JOBS.with_idle(only=True), ["sleeps", "lazy"], id="idle, longest first"),
         pytest.param(
-            JOBS.sorted_by("age"),
+            JOB_OPTIONS.with_idle(only=True), ["sleeps", "lazy"], id="idle, longest first"
+        ),
+        pytest.param(
+            JOB_OPTIONS.sorted_by("age"),
             ["busy", "lazy", "fresh", "sleeps", "second", "third"],
             id="the oldest first",
         ),
         pytest.param(
-            JOBS.sorted_by("name"),
+            JOB_OPTIONS.sorted_by("name"),
             ["busy", "fresh", "lazy", "second", "sleeps", "third"],
             id="names from a to z",
         ),
         pytest.param(
-            JOBS.sorted_by("name").reversed(),
+            JOB_OPTIONS.sorted_by("name").reversed(),
             ["third", "sleeps", "second", "lazy", "fresh", "busy"],
             id="reversed",
         ),
@@ -117,8 +119,8 @@ JOBS = TopOptions(view="jobs")
         ),
     ],
 )
-def test_views_filter_and_sort_their_rows(asked, expected):
-    assert names(asked) == expected
+def test_views_filter_and_sort_their_rows(options, expected):
+    assert selected_names(options) == expected
 
 
 def test_unknown_sort_column_is_refused_with_the_known_columns():
@@ -129,11 +131,11 @@ def test_unknown_sort_column_is_refused_with_the_known_columns():
     assert refused.value.hint.startswith("Columns: node, gpu, device, allocated")
 
 
-def test_the_key_goes_through_all_columns_and_back_to_the_views_own_order():
-    asked, order = TopOptions(view="projects"), []
+def test_sort_key_cycles_through_all_columns_and_back_to_the_default():
+    options, order = TopOptions(view="projects"), []
     for _ in range(9):
-        asked = asked.sorted_after(NOW, wide=False)
-        order.append(asked.sort)
+        options = options.sorted_after(NOW, wide=False)
+        order.append(options.sort)
 
     assert order == [
         *("name", "allocated", "quota", "over quota", "build", "build quota", "util", "waiting"),
@@ -141,16 +143,16 @@ def test_the_key_goes_through_all_columns_and_back_to_the_views_own_order():
     ]
 
 
-def test_another_view_keeps_the_filters_and_forgets_the_order():
-    asked = TopOptions(view="jobs", sort="age", reverse=True, idle=True, user="bob")
+def test_changed_view_retains_filters_and_resets_the_order():
+    options = TopOptions(view="jobs", sort="age", reverse=True, idle=True, user="bob")
 
-    assert asked.of("nodes") == TopOptions(user="bob")
+    assert options.of("nodes") == TopOptions(user="bob")
 
 
-def test_the_headline_says_allocation_beside_utilization():
-    said = headline(OVERVIEW)
+def test_headline_has_allocation_utilization_and_waiting_jobs():
+    text = headline(OVERVIEW)
 
-    assert said == "1.5 of 4 GPUs allocated (38%), 67% of them utilized; 2 waiting"
+    assert text == "1.5 of 4 GPUs allocated (38%), 67% of them utilized; 2 waiting"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_the_headline_says_allocation_beside_utilization():
         pytest.param([None, None, None], None, id="nothing"),
     ],
 )
-def test_begin_of_history_is_that_of_the_first_recorded_step(recorded, begins):
+def test_history_begins_at_the_first_recorded_step(recorded, begins):
     hour = timedelta(hours=1)
     points = [
         UsagePoint(at=NOW + (index + 1) * hour, allocated=allocated, utilized=None)
@@ -181,6 +183,6 @@ def test_begin_of_history_is_that_of_the_first_recorded_step(recorded, begins):
         simulated=True,
     )
 
-    found = top_views.begin_of_history(usage)
+    begin = top_views.begin_of_history(usage)
 
-    assert found == (None if begins is None else NOW + begins * hour)
+    assert begin == (None if begins is None else NOW + begins * hour)

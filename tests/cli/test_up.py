@@ -25,7 +25,7 @@ def test_schedule_prints_the_plan_of_standard_input(runai):
     ] == [("start", "a-0")]
 
 
-def test_schedule_hands_its_options_on(runai):
+def test_schedule_jsonl_prints_a_plan_for_each_line(runai):
     lines = f"{json.dumps(SNAPSHOT)}\n{json.dumps(SNAPSHOT)}\n"
 
     result = runai("schedule", "--jsonl", "-", stdin=lines)
@@ -48,7 +48,7 @@ def test_schedule_names_what_it_cannot_read(runai, arguments, stdin, named):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "way_out"),
+    ("arguments", "hint"),
     [
         pytest.param([], "or ask the running platform with --live", id="nothing"),
         pytest.param(["x.json", "--add", "nlp 1 GPU"], "add --live", id="add-without-live"),
@@ -62,14 +62,14 @@ def test_schedule_names_what_it_cannot_read(runai, arguments, stdin, named):
         pytest.param(["--live", "--set", "a.quota=lots"], "a number of GPUs or none", id="words"),
     ],
 )
-def test_schedule_names_the_way_out(runai, arguments, way_out):
+def test_schedule_refuses_invalid_arguments_with_a_hint(runai, arguments, hint):
     result = runai("schedule", *arguments)
 
     assert result.exit_code == 2
-    assert way_out in " ".join(result.stderr.split())
+    assert hint in " ".join(result.stderr.split())
 
 
-def test_mistakes_of_up_are_sentences_as_of_every_command(runai):
+def test_up_refuses_invalid_options_in_one_sentence(runai):
     refused = runai("up", "--gpus", "some")
     misused = runai("up", "--tls-internal", "--domain", "gpu.example.org")
 

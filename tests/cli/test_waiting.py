@@ -46,7 +46,7 @@ def test_wait_exits_with_the_first_code_other_than_0(bob, jobs, code, line):
     assert result.stderr.splitlines()[-1] == line
 
 
-def test_wait_checks_all_names_first(bob):
+def test_wait_refuses_an_unknown_name_before_waiting(bob):
     bob("submit", "runs", *SLEEP)
 
     result = bob("wait", "runs", "gone")
@@ -55,7 +55,7 @@ def test_wait_checks_all_names_first(bob):
     assert result.stderr.startswith("Error: There is no workload 'gone' that you may see.")
 
 
-def test_end_of_the_time_leaves_the_jobs_and_exits_with_124(bob, eventually):
+def test_wait_timeout_exits_with_124_and_leaves_the_jobs(bob, eventually):
     bob("submit", "done", *exits(0))
     bob("submit", "runs", *SLEEP)
     eventually(lambda: bob.described("done")["state"] == "succeeded")
@@ -70,7 +70,7 @@ def test_end_of_the_time_leaves_the_jobs_and_exits_with_124(bob, eventually):
     eventually(lambda: bob.described("runs")["state"] == "running")
 
 
-def test_wait_goes_on_for_a_suspended_job_and_names_the_command_that_resumes_it(bob):
+def test_wait_for_a_suspended_job_names_the_resume_command(bob):
     bob("submit", "exp1", *NEVER_STARTS)
     bob("suspend", "exp1")
 
@@ -100,8 +100,12 @@ def test_wait_goes_on_for_a_suspended_job_and_names_the_command_that_resumes_it(
         ),
     ],
 )
-@pytest.mark.parametrize("seen", [0, 1], ids=["before it is seen", "while it is waited for"])
-def test_deleted_job_ends_its_waiting_with_1(bob, eventually, monkeypatch, seen, names, expected):
+@pytest.mark.parametrize(
+    "polls_before_delete", [0, 1], ids=["before it is seen", "while it is waited for"]
+)
+def test_wait_exits_with_1_when_its_job_is_deleted(
+    bob, eventually, monkeypatch, polls_before_delete, names, expected
+):
     bob("submit", "gone", *NEVER_STARTS)
     bob("submit", "fails", *exits(3))
     eventually(lambda: bob.described("fails")["state"] == "failed")
@@ -110,7 +114,7 @@ def test_deleted_job_ends_its_waiting_with_1(bob, eventually, monkeypatch, seen,
     def delete_before_poll(transport, call):
         if "changed_from" in call.params:
             polls.append(call)
-            if len(polls) == seen + 1:
+            if len(polls) == polls_before_delete + 1:
                 bob("delete", "gone")
         return send(transport, call)
 

@@ -24,7 +24,7 @@ CONTENTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3))
 
 
 @given(CONTENTS, st.lists(CONTENTS, max_size=8))
-def test_the_last_printed_lines_are_the_last_event(first, events):
+def test_last_printed_lines_match_the_last_event(first, events):
     printed = PrintedRows[tuple[str, int]](lambda row: row[1])
     screen: dict[str, int] = {}
 
@@ -47,7 +47,7 @@ def test_the_last_printed_lines_are_the_last_event(first, events):
     )
 
 
-def test_a_row_that_leaves_the_list_is_printed_a_last_time():
+def test_row_that_no_longer_matches_is_printed_once_more():
     printed = PrintedRows[str](lambda state: state, lambda state: state == "running")
     states = ["queued", "running", "failed", "failed", "running"]
 
@@ -76,7 +76,7 @@ def watching(user, *arguments: str) -> Iterator[IO[str]]:
     assert errors.strip() == ""
 
 
-def until(output: IO[str], *words: str) -> list[str]:
+def read_until(output: IO[str], *words: str) -> list[str]:
     """Read lines until one has all words; return that line's words."""
     for line in output:
         if set(words) <= set(line.split()):
@@ -84,17 +84,17 @@ def until(output: IO[str], *words: str) -> list[str]:
     raise AssertionError(words)
 
 
-def test_a_watched_list_prints_the_table_then_each_change(bob):
+def test_watched_list_prints_the_table_then_each_change(bob):
     bob("submit", "exp1", "-g", "5", *SLEEP)
     with watching(bob) as output:
         assert output.readline().split()[:4] == ["NAME", "PROJECT", "USER", "STATE"]
-        until(output, "exp1", "running", "5/5")
+        read_until(output, "exp1", "running", "5/5")
         bob("submit", "exp2", "-g", "1", *SLEEP)
-        assert "NAME" not in until(output, "exp2", "queued", "0/1")
+        assert "NAME" not in read_until(output, "exp2", "queued", "0/1")
         bob("suspend", "exp1")
-        until(output, "exp1", "suspended")
+        read_until(output, "exp1", "suspended")
         bob("delete", "exp1")
-        until(output, "vision/exp1", "deleted")
+        read_until(output, "vision/exp1", "deleted")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_every_list_can_be_watched(bob, arguments, words):
     with watching(bob, *arguments) as output:
         bob("submit", "exp1", "-g", "0.5", *SLEEP)
         bob("submit", "lab", "--interactive", *SLEEP)
-        until(output, *words)
+        read_until(output, *words)
 
 
-def test_a_change_of_a_workload_is_an_object_in_json(bob):
+def test_watched_json_list_prints_an_object_for_each_change(bob):
     with watching(bob, "-o", "json") as output:
         bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
         text = ""

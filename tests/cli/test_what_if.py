@@ -15,14 +15,14 @@ def state(user, name):
     return json.loads(user("describe", name, "-o", "json").stdout)["state"]
 
 
-def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, eventually):
+def test_live_schedule_predicts_which_workloads_start_stop_and_wait(as_user, bob, eventually):
     for name in ("a", "b", "c", "d", "e"):
         bob("submit", name, "-g", "1", *SLEEP)
     eventually(lambda: all(state(bob, name) == "running" for name in "abcde"))
 
     table = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "--set", "nlp.quota=3")
     answer = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "-o", "json")
-    nothing = bob("schedule", "--live", "--set", "vision.quota=3")
+    unchanged = bob("schedule", "--live", "--set", "vision.quota=3")
     ended = as_user("admin")(
         *("schedule", "--live", "--end", "vision/a", "--add", "nlp 1 GPU", "-o", "json")
     )
@@ -37,24 +37,24 @@ def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, event
     assert after["nlp/job-1"] == "starts later"
     assert sorted(after.values()) == ["starts later", "stops", "stops"]
     assert [e["after"] for e in json.loads(ended.stdout)["effects"]] == ["gone", "starts"]
-    assert nothing.stdout.startswith("Nothing that you may see would change.")
+    assert unchanged.stdout.startswith("Nothing that you may see would change.")
     assert state(bob, "e") == "running"
 
 
-def test_describe_tells_what_would_help_and_when_it_starts(bob, eventually):
+def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
     bob("submit", "all", "-g", "5", *SLEEP)
     eventually(lambda: state(bob, "all") == "running")
     bob("submit", "next", "-g", "1", *SLEEP)
     eventually(lambda: "Reason" in bob("describe", "next").stdout)
 
-    shown = bob("describe", "next").stdout
-    told = json.loads(bob("describe", "next", "-o", "json").stdout)["explanation"]
+    description = bob("describe", "next").stdout
+    explanation = json.loads(bob("describe", "next", "-o", "json").stdout)["explanation"]
 
-    assert "Start:" in shown
-    assert "run times are estimated" in shown
-    assert "would start if vision/all ended" in shown
-    assert "vision/all 5 until about" in shown
-    assert told["counterfactuals"][0]["text"] == "would start if vision/all ended"
+    assert "Start:" in description
+    assert "run times are estimated" in description
+    assert "would start if vision/all ended" in description
+    assert "vision/all 5 until about" in description
+    assert explanation["counterfactuals"][0]["text"] == "would start if vision/all ended"
     assert json.loads(bob("describe", "all", "-o", "json").stdout)["explanation"] is None
 
 
@@ -70,7 +70,7 @@ def test_describe_tells_what_would_help_and_when_it_starts(bob, eventually):
         ("job-x job 1 GPU", {"project": "job-x", "gpus": "1"}),
     ],
 )
-def test_words_become_a_request(text, request_):
+def test_addition_text_is_parsed_into_a_request(text, request_):
     assert parse_addition(text) == request_
 
 
@@ -83,5 +83,5 @@ def test_words_become_a_request(text, request_):
         ("vision.min_runtime=10m", ("vision", "min_runtime", 600)),
     ],
 )
-def test_words_become_a_setting(text, change):
+def test_setting_text_is_parsed_into_a_change(text, change):
     assert tuple(parse_setting(text).values()) == change

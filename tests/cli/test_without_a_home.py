@@ -41,7 +41,7 @@ def home(monkeypatch):
     ],
     ids=" ".join,
 )
-def test_a_command_names_the_missing_home(runai, arguments):
+def test_command_without_a_home_is_refused_with_a_hint(runai, arguments):
     result = runai(*arguments)
 
     assert result.exit_code == 1
@@ -70,49 +70,51 @@ def _file(content):
         pytest.param(lambda path: path.symlink_to(path), id="link to itself"),
     ],
 )
-def test_a_session_works_whatever_lies_in_the_login_file_and_others_hear_its_path(tmp_path, make):
+def test_broken_login_file_is_ignored_in_a_session_and_named_elsewhere(tmp_path, make):
     login = tmp_path / "runai" / "config.json"
     login.parent.mkdir()
     make(login)
-    at_home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
 
-    found = find_connection(at_home | {"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
+    connection = find_connection(
+        environment | {"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"}
+    )
 
-    assert (found.url, found.project) == ("http://x/", None)
+    assert (connection.url, connection.project) == ("http://x/", None)
     with pytest.raises(InvalidRequest, match=re.escape(str(login))):
-        find_connection(at_home)
+        find_connection(environment)
 
 
-def test_a_session_needs_no_home():
-    found = find_connection({"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
+def test_session_connects_without_a_home():
+    connection = find_connection({"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
 
-    assert (found.url, found.token, found.project) == ("http://x/", "t", None)
+    assert (connection.url, connection.token, connection.project) == ("http://x/", "t", None)
 
 
 @pytest.mark.parametrize(
     ("path", "named"),
     [("~/x", "this account (uid "), ("~nobody-of-this-name/x", "nobody-of-this-name")],
 )
-def test_a_path_below_an_unknown_home_is_refused(path, named):
+def test_path_below_an_unknown_home_is_refused(path, named):
     with pytest.raises(InvalidRequest) as refused:
         expanded(path)
 
     assert named in refused.value.message
 
 
-def test_a_notebooks_job_in_an_unknown_home_is_refused():
+def test_notebook_job_in_an_unknown_home_is_refused():
     with pytest.raises(InvalidRequest, match="home directory of nobody-of-this-name"):
         submit_request(["true"], workdir="~nobody-of-this-name")
 
 
-def test_up_without_a_home_wants_a_data_directory(tmp_path):
+def test_up_without_a_home_needs_a_data_directory(tmp_path):
     with pytest.raises(InvalidRequest, match="home directory of this account"):
         parse([])
 
     assert parse(["--data-dir", str(tmp_path)]).data_dir == tmp_path
 
 
-def test_doctor_goes_on_without_a_home(runai):
+def test_doctor_notes_a_missing_home_and_continues(runai):
     result = runai("doctor")
 
     assert result.exit_code == 1

@@ -36,7 +36,7 @@ def table(text):
 # -- list and describe ---------------------------------------------------------------------------
 
 
-def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
+def test_list_has_running_and_waiting_jobs_with_reasons(bob, eventually):
     bob("submit", "runs", "-g", "0.5", *SLEEP)
     bob("submit", "waits", "--workers", "8", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "runs") == "running")
@@ -64,7 +64,7 @@ def test_missing_workloads_are_answered_with_a_hint(bob):
     ]
 
 
-def test_filters_of_the_list(bob):
+def test_list_filters_by_kind_user_project_and_state(bob):
     bob("submit", "a", *SLEEP)
     bob("submit", "b", "--interactive", *SLEEP)
 
@@ -78,7 +78,7 @@ def test_filters_of_the_list(bob):
     assert names("--state", "failed") == []
 
 
-def test_mine_is_what_i_submitted_and_manageable_what_i_may_delete(as_user):
+def test_list_mine_and_manageable_follow_submitter_and_admin_rights(as_user):
     bob, ana = as_user("bob"), as_user("ana")
     bob("submit", "a", *SLEEP)
     ana("submit", "b", "-p", "vision", *SLEEP)
@@ -99,7 +99,7 @@ def test_mine_is_what_i_submitted_and_manageable_what_i_may_delete(as_user):
     assert "leave one of them out" in bob("list", "--mine", "--user", "bob").stderr
 
 
-def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
+def test_list_prints_projects_and_nodes_as_tables_and_json(bob):
     bob("submit", "a", *SLEEP)
 
     def listed(what):
@@ -109,9 +109,9 @@ def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
     vision = bob("describe", "project", "vision").stdout.splitlines()
     header, nodes = table(bob("list", "nodes", "-o", "wide").stdout)
 
-    assert [WorkloadView.model_validate(one).name for one in listed("jobs")] == ["a"]
-    assert len([ProjectView.model_validate(one) for one in listed("projects")]) == 3
-    assert len([NodeView.model_validate(one) for one in listed("nodes")]) == 1
+    assert [WorkloadView.model_validate(item).name for item in listed("jobs")] == ["a"]
+    assert len([ProjectView.model_validate(item) for item in listed("projects")]) == 3
+    assert len([NodeView.model_validate(item) for item in listed("nodes")]) == 1
     assert [row[:3] for row in projects] == [
         ["vision", "0", "2.5"],
         ["nlp", "0", "2.5"],
@@ -122,7 +122,7 @@ def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
     assert len(nodes) == 5 + 2  # the last lines are the CPUs and the note
 
 
-def test_names_alone_are_listed_one_in_a_line(bob):
+def test_name_output_lists_one_name_in_each_line(bob):
     bob("submit", "a", *SLEEP)
     bob("submit", "sweep", "--array", "3", "-g", "1", *SLEEP)
 
@@ -146,7 +146,7 @@ def test_elements_of_an_array_are_listed_once_they_begin(bob, eventually):
     assert "Allocated" not in described  # each of its jobs has its own
 
 
-def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
+def test_simulated_devices_are_marked_in_every_table_and_description(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "a") == "running")
     (node,) = json.loads(bob("list", "nodes", "-o", "json").stdout)
@@ -169,7 +169,7 @@ def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
     assert all(line.endswith("allocated on average") for line in averages)
 
 
-def test_a_workload_is_described_by_any_of_its_names(bob):
+def test_describe_accepts_every_form_of_a_workload_name(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
 
     for words in (["exp1"], ["job", "exp1"], ["vision/exp1"]):
@@ -179,41 +179,43 @@ def test_a_workload_is_described_by_any_of_its_names(bob):
         assert ["History:"] in lines
 
 
-def test_averages_over_time_are_shown_by_project_and_user(bob, eventually):
+def test_usage_prints_averages_by_project_and_user(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
 
     for what, name in (("projects", "vision"), ("users", "bob")):
 
-        def told(what: str = what) -> list[str]:
+        def usage_row(what: str = what) -> list[str]:
             lines = bob("usage", what, "--since", "2h").stdout.splitlines()
             assert len(lines) > 1, "nothing is counted yet"
             assert lines[0].split() == ["NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE"]
             return [str(word) for word in lines[1].split()]
 
-        assert eventually(told)[0] == name
-        found = {o["name"]: o for o in json.loads(bob("usage", what, "-o", "json").stdout)}
-        assert found[name]["allocated_gpu_hours"] > 0
+        assert eventually(usage_row)[0] == name
+        usage_by_name = {o["name"]: o for o in json.loads(bob("usage", what, "-o", "json").stdout)}
+        assert usage_by_name[name]["allocated_gpu_hours"] > 0
     assert "is not a valid duration" in bob("usage", "users", "--since", "soon").stderr
 
 
-def test_of_two_workloads_of_a_name_one_must_be_chosen(as_user, tmp_path, monkeypatch):
+def test_ambiguous_workload_name_is_refused_until_a_project_is_chosen(
+    as_user, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    both = as_user("ana")
+    ana = as_user("ana")
     for project in ("vision", "nlp"):
-        both("submit", "exp1", "-p", project, *SLEEP)
+        ana("submit", "exp1", "-p", project, *SLEEP)
 
-    result = both("describe", "exp1")
+    result = ana("describe", "exp1")
 
     assert result.exit_code == 1
     assert "Say which: nlp/exp1, vision/exp1." in result.stderr
     monkeypatch.setenv("RUNAI_PROJECT", "nlp")
-    assert both.described("exp1")["project"] == "nlp"
+    assert ana.described("exp1")["project"] == "nlp"
 
 
 # -- logs and exec -------------------------------------------------------------------------------
 
 
-def test_a_followed_log_ends_with_the_job(bob):
+def test_followed_log_ends_with_the_job(bob):
     bob("submit", "exp1", "--", PYTHON, "-c", "[print(i) for i in range(5)]")
 
     assert bob("logs", "exp1", "-f").stdout.splitlines() == list("01234")
@@ -232,13 +234,13 @@ def test_followed_log_shows_a_line_that_has_not_ended(bob):
         assert following.wait(60) == 0
 
 
-def test_pipe_gets_the_colours_of_a_log(bob):
+def test_log_in_a_pipe_retains_its_colours(bob):
     bob("submit", "exp1", "--wait", "--", "printf", "\\033[31mred\\033[0m\\r\\n")
 
     assert bob("logs", "exp1").stdout_bytes == b"\x1b[31mred\x1b[0m\r\n"
 
 
-def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
+def test_followed_log_continues_after_a_pause(bob, eventually):
     program = (
         "import os, signal; print('resumed', os.environ['RUNAI_RESUMED'], flush=True);"
         " signal.pause()"
@@ -260,14 +262,14 @@ def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
         assert following.wait(60) == 0
 
 
-def test_followed_log_of_a_job_that_is_deleted_while_it_waits_says_so(bob, monkeypatch):
+def test_followed_log_reports_a_job_deleted_while_it_waits(bob, monkeypatch):
     bob("submit", "late", "--workers", "8", "-g", "1", "--", "echo", "hi")
 
-    def until_its_end(self, workload, **_options):
+    def delete_job(self, workload, **_options):
         self.delete(workload)  # the stream ends with the job
         return iter(())
 
-    monkeypatch.setattr(Client, "logs", until_its_end)
+    monkeypatch.setattr(Client, "logs", delete_job)
 
     result = bob("logs", "late", "-f")
 
@@ -275,7 +277,7 @@ def test_followed_log_of_a_job_that_is_deleted_while_it_waits_says_so(bob, monke
     assert "vision/late was deleted before it wrote anything." in result.stderr
 
 
-def test_a_job_without_output_says_why(bob):
+def test_logs_of_a_job_without_output_explain_why(bob):
     bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
 
     result = bob("logs", "exp1")
@@ -286,7 +288,7 @@ def test_a_job_without_output_says_why(bob):
     )
 
 
-def test_lines_of_several_workers_are_told_apart(bob):
+def test_log_lines_of_several_workers_are_prefixed(bob):
     program = "import os; print('rank', os.environ['RANK'], flush=True)"
     bob("submit", "exp1", "--workers", "2", "--wait", "--", PYTHON, "-c", program)
 
@@ -348,9 +350,11 @@ def test_exec_has_the_tmpdir_of_the_job_and_not_of_its_caller(bob, eventually, t
     assert is_in_tmp_dir(done.stdout.strip())
 
 
-@pytest.mark.parametrize("asked", [["--workers", "2"], ["--elastic"]], ids=["gang", "elastic job"])
-def test_exec_joins_no_training(bob, eventually, asked):
-    bob("submit", "exp1", *asked, "-g", "1", "-e", "PET_NNODES=2", *SLEEP)
+@pytest.mark.parametrize(
+    "options", [["--workers", "2"], ["--elastic"]], ids=["gang", "elastic job"]
+)
+def test_exec_gets_no_variables_of_distributed_training(bob, eventually, options):
+    bob("submit", "exp1", *options, "-g", "1", "-e", "PET_NNODES=2", *SLEEP)
     eventually(lambda: state(bob, "exp1") == "running")
     program = (
         "import os; print(*(n for n in os.environ if n.startswith(('MASTER_', 'PET_')) or "
@@ -371,7 +375,7 @@ def test_exec_joins_no_training(bob, eventually, asked):
 # -- suspend, resume, scale, delete --------------------------------------------------------------
 
 
-def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
+def test_suspend_and_resume_print_the_new_state(bob):
     bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
 
     suspended = bob("suspend", "exp1")
@@ -395,7 +399,7 @@ def test_suspend_continues_after_a_refused_workload(bob):
     assert deleted.stdout == "session vision/lab deleted\njob vision/waits deleted\n"
 
 
-def test_an_elastic_job_gets_more_workers_within_its_projects_limit(as_user, tmp_path, monkeypatch):
+def test_elastic_job_is_scaled_up_within_its_projects_limit(as_user, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     eve = as_user("eve")
     eve("submit", "big", "--elastic", "--workers", "2", *SLEEP)
@@ -411,14 +415,14 @@ def test_an_elastic_job_gets_more_workers_within_its_projects_limit(as_user, tmp
     assert (job["min_workers"], len(job["workers"])) == (2, 3)
 
 
-def test_all_finished_are_deleted_and_no_other(bob, as_user, eventually):
+def test_delete_all_finished_deletes_only_the_callers_finished_jobs(bob, as_user, eventually):
     bob("submit", "done", "--wait", "--", "true")
     bob("submit", "runs", *SLEEP)
 
-    others = as_user("admin")("delete", "--all-finished")  # they are not the admin's
+    admin_result = as_user("admin")("delete", "--all-finished")  # they are not the admin's
     bob("delete", "--all-finished")
 
-    assert others.stderr == "Nothing of yours is finished.\n"
+    assert admin_result.stderr == "Nothing of yours is finished.\n"
     eventually(
         lambda: [w["name"] for w in json.loads(bob("list", "-o", "json").stdout)] == ["runs"]
     )
@@ -448,13 +452,13 @@ def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sen
         pytest.param("submit", signal.SIGHUP, -signal.SIGHUP, id="submission, closed terminal"),
     ],
 )
-def test_end_of_the_waiting_is_not_the_end_of_the_job(bob, act, number, code):
+def test_interrupted_wait_leaves_the_job_running(bob, act, number, code):
     if act == "wait":
         bob("submit", "exp1", *SLEEP)
-    waits = ["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP]
+    arguments = ["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP]
     waiting = subprocess.Popen(
         # The tests may run under nohup, or behind & in a script.
-        ["env", f"--default-signal={number.name.removeprefix('SIG')}", *COMMAND, *waits],
+        ["env", f"--default-signal={number.name.removeprefix('SIG')}", *COMMAND, *arguments],
         env=os.environ | bob.environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -464,14 +468,14 @@ def test_end_of_the_waiting_is_not_the_end_of_the_job(bob, act, number, code):
     while not waiting.stderr.readline().startswith("vision/exp1 running"):
         assert waiting.poll() is None
     waiting.send_signal(number)
-    _, said = waiting.communicate(timeout=120)
+    _, errors = waiting.communicate(timeout=120)
 
     assert waiting.returncode == code
-    assert ("runai delete vision/exp1" in said) == (number == signal.SIGINT)
+    assert ("runai delete vision/exp1" in errors) == (number == signal.SIGINT)
     assert state(bob, "exp1") == "running"
 
 
-def test_waiting_outlives_the_service(start_service, command_line, tmp_path, eventually):
+def test_wait_survives_a_service_restart(start_service, command_line, tmp_path, eventually):
     gate = tmp_path / "gate"
     program = (
         f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)"
@@ -488,16 +492,16 @@ def test_waiting_outlives_the_service(start_service, command_line, tmp_path, eve
         eventually(lambda: state(bob, "exp1") == "running")
     with start_service(port=service.port):
         gate.touch()
-        _, said = waiting.communicate(timeout=120)
+        _, errors = waiting.communicate(timeout=120)
 
     assert waiting.returncode == 0
-    assert said.splitlines()[-1] == "vision/exp1 succeeded: exit code 0"
+    assert errors.splitlines()[-1] == "vision/exp1 succeeded: exit code 0"
 
 
 # -- the terminal --------------------------------------------------------------------------------
 
 
-def test_names_are_completed(bob):
+def test_shell_completion_offers_workload_names(bob):
     bob("submit", "exp1", *SLEEP)
     done = subprocess.run(
         COMMAND,
@@ -512,7 +516,7 @@ def test_names_are_completed(bob):
     assert done.stdout.split() == ["plain,exp1"]
 
 
-def test_a_token_is_never_shown(bob):
+def test_token_is_never_printed(bob):
     token = bob.environment["JUPYTERHUB_API_TOKEN"]
 
     for arguments in (["whoami"], ["config"], ["doctor"], ["config", "show", "-o", "json"]):
@@ -533,7 +537,7 @@ def test_array_is_refused_where_one_job_is_needed(bob, arguments):
     assert "Name it: sweep-0 to sweep-2." in result.stderr
 
 
-def test_outcome_of_a_change_says_what_happened_and_to_how_many(bob):
+def test_changed_workload_is_reported_with_its_outcome_and_job_count(bob):
     bob("submit", "lr", "--array", "3", *SLEEP)
     bob("submit", "exp1", "-g", "1", *SLEEP)
     bob("suspend", "exp1")
@@ -543,7 +547,7 @@ def test_outcome_of_a_change_says_what_happened_and_to_how_many(bob):
     assert bob("delete", "lr").stdout.startswith("array vision/lr (3 jobs) ")
 
 
-def test_a_plain_job_is_not_scaled_because_it_is_not_elastic(bob):
+def test_scale_refuses_a_job_that_is_not_elastic(bob):
     bob("submit", "exp1", *SLEEP)
 
     result = bob("scale", "exp1", "--workers", "1")
@@ -571,23 +575,23 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_command_acts_on_no_workload_that_took_the_name_after_its_look(
+def test_command_refuses_a_workload_that_replaced_its_target(
     bob, service, eventually, monkeypatch, act
 ):
     if act[0] != "submit":
         bob("submit", "exp", "--", "true")
         eventually(lambda: state(bob, "exp") == "succeeded")
-    send, looks = Transport.send, list[object]()
+    send, listings = Transport.send, list[object]()
 
-    def replaced_after_the_first_look(transport, call):
-        seen = send(transport, call)
-        if call.path == "api/v1/workloads" and not looks:
-            looks.append(call)
+    def replace_after_first_listing(transport, call):
+        reply = send(transport, call)
+        if call.path == "api/v1/workloads" and not listings:
+            listings.append(call)
             bob("delete", "exp")
             eventually(lambda: bob("submit", "exp", *SLEEP).exit_code == 0)
-        return seen
+        return reply
 
-    monkeypatch.setattr(Transport, "send", replaced_after_the_first_look)
+    monkeypatch.setattr(Transport, "send", replace_after_first_listing)
     result = bob(*act)
 
     assert result.exit_code == 1

@@ -17,36 +17,36 @@ from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 MANY = 3 * len(DEVICES)
 
 
-async def array(lab: Lab, many: int = MANY, **fields: Any) -> WorkloadRecord:
+async def submit_array(lab: Lab, many: int = MANY, **fields: Any) -> WorkloadRecord:
     await lab.cluster.put_project(ProjectSpec("vision", quota=None))
     spec = lab.job("sweep", array=many, **fields)
     [record] = await lab.cluster.submit([spec])
     return record
 
 
-async def listed(lab: Lab) -> dict[str, str]:
+async def states_by_id(lab: Lab) -> dict[str, str]:
     return {r.id: f"{r.state} {r.size}" for r in await lab.cluster.workloads()}
 
 
-async def decided(lab: Lab) -> list[str]:
+async def run_cycle(lab: Lab) -> list[str]:
     """Carry out the scheduler's plan; return the workloads that it starts, in order."""
-    made = decide(await lab.cluster.observe())
-    assert await lab.cluster.apply(made) == []
-    started = [d.workload for d in made.decisions if d.kind == "start"]
+    cycle_plan = decide(await lab.cluster.observe())
+    assert await lab.cluster.apply(cycle_plan) == []
+    started = [d.workload for d in cycle_plan.decisions if d.kind == "start"]
     for workload in started:
         await lab.until(workload, "starting", "running")
     return started
 
 
 async def test_array_is_one_record_until_its_elements_start(lab):
-    record = await array(lab)
+    record = await submit_array(lab)
 
-    assert await listed(lab) == {"vision/sweep": f"queued {MANY}"}
+    assert await states_by_id(lab) == {"vision/sweep": f"queued {MANY}"}
     assert (record.id, record.left, record.spec.array) == ("vision/sweep", ((0, MANY),), MANY)
 
-    assert await decided(lab) == [f"vision/sweep-{n}" for n in range(4)]
+    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(4)]
 
-    assert (await listed(lab)).keys() == {
+    assert (await states_by_id(lab)).keys() == {
         "vision/sweep",
         *(f"vision/sweep-{n}" for n in range(4)),
     }
@@ -56,26 +56,26 @@ async def test_array_is_one_record_until_its_elements_start(lab):
 
 
 async def test_elements_start_by_their_index(lab):
-    await array(lab, gpus=0.25)
+    await submit_array(lab, gpus=0.25)
 
-    assert await decided(lab) == [f"vision/sweep-{n}" for n in range(MANY)]
-    assert "vision/sweep" not in await listed(lab)
+    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(MANY)]
+    assert "vision/sweep" not in await states_by_id(lab)
 
 
 async def test_scheduler_sees_one_element_more_than_can_start(lab):
-    await array(lab, 10_000)
+    await submit_array(lab, 10_000)
 
-    seen = (await lab.cluster.observe()).workloads
+    observed = (await lab.cluster.observe()).workloads
 
-    assert [w.name for w in seen] == [f"vision/sweep-{n}" for n in range(len(DEVICES) + 1)]
+    assert [w.name for w in observed] == [f"vision/sweep-{n}" for n in range(len(DEVICES) + 1)]
 
 
 @pytest.mark.parametrize("name", ["sweep", "sweep-0", f"sweep-{MANY - 1}"])
 @pytest.mark.parametrize("begun", [False, True], ids=["waits", "has begun"])
-async def test_names_of_array_and_elements_are_taken(lab, name, begun):
-    await array(lab)
+async def test_names_of_array_and_elements_are_refused_to_new_jobs(lab, name, begun):
+    await submit_array(lab)
     if begun:
-        await decided(lab)
+        await run_cycle(lab)
 
     with pytest.raises(Conflict, match=f"already has a workload named {name} "):
         await lab.cluster.submit([lab.job(name)])
@@ -86,14 +86,14 @@ async def test_array_with_a_taken_name_is_refused_whole(lab):
     await lab.cluster.submit([lab.job("sweep-3"), lab.job(f"sweep-{MANY}")])
 
     with pytest.raises(Conflict, match="already has a workload named sweep-3 "):
-        await array(lab)
+        await submit_array(lab)
 
-    assert set(await listed(lab)) == {"vision/sweep-3", f"vision/sweep-{MANY}"}
+    assert set(await states_by_id(lab)) == {"vision/sweep-3", f"vision/sweep-{MANY}"}
 
 
 @pytest.mark.parametrize("name", [f"sweep-{MANY}", "sweep-01", "sweep-", "sweep-x", "swee-0"])
-async def test_other_names_are_free_and_unknown(lab, name):
-    await array(lab)
+async def test_name_outside_the_array_is_free_and_unknown(lab, name):
+    await submit_array(lab)
 
     assert f"vision/{name}" not in await lab.cluster.names()
     with pytest.raises(NotFound):
@@ -101,27 +101,27 @@ async def test_other_names_are_free_and_unknown(lab, name):
 
 
 async def test_repeated_key_stores_no_second_array(lab):
-    first = await array(lab, key="the-same-key")
+    first = await submit_array(lab, key="the-same-key")
     [again] = await lab.cluster.submit([lab.job("other", array=3, key="the-same-key")])
 
     assert again == first
 
 
 async def test_unfinished_jobs_count_each_element(lab):
-    await array(lab)
-    await decided(lab)
+    await submit_array(lab)
+    await run_cycle(lab)
 
     assert await lab.cluster.unfinished_jobs("ana") == MANY
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 async def test_element_has_its_own_record_environment_and_history(lab):
-    record = await array(lab)
+    record = await submit_array(lab)
     before = await lab.cluster.workload("vision/sweep-2")
     assert (before.state, before.submitted, before.size) == ("queued", record.submitted, 1)
     assert [e.kind for e in await lab.cluster.history("vision/sweep-2")] == ["queued"]
 
-    await decided(lab)
+    await run_cycle(lab)
 
     element_2 = element(record.spec, 2)
     lab.made(element_2, None)
@@ -133,10 +133,10 @@ async def test_element_has_its_own_record_environment_and_history(lab):
 
 
 async def test_array_shows_the_wait_of_its_next_element(lab):
-    await array(lab)
-    await decided(lab)
+    await submit_array(lab)
+    await run_cycle(lab)
     await lab.cluster.submit([lab.job("tail")])
-    await decided(lab)
+    await run_cycle(lab)
 
     whole = await lab.cluster.workload("vision/sweep")
     tail = await lab.cluster.workload("vision/tail")
@@ -147,8 +147,8 @@ async def test_array_shows_the_wait_of_its_next_element(lab):
     assert last.reason == whole.reason
 
 
-async def test_wait_of_an_element_alone_is_not_told_of_the_array(lab):
-    await array(lab)
+async def test_wait_of_an_element_does_not_change_the_position_of_the_array(lab):
+    await submit_array(lab)
     reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
     await lab.cluster.observe()
 
@@ -161,19 +161,19 @@ async def test_wait_of_an_element_alone_is_not_told_of_the_array(lab):
 
 
 async def test_deleted_element_never_starts(lab):
-    await array(lab)
+    await submit_array(lab)
     for index in (0, 2):
         await lab.cluster.delete(f"vision/sweep-{index}", by="ana")
 
-    assert await listed(lab) == {"vision/sweep": f"queued {MANY - 2}"}
-    assert await decided(lab) == [f"vision/sweep-{n}" for n in (1, 3, 4, 5)]
+    assert await states_by_id(lab) == {"vision/sweep": f"queued {MANY - 2}"}
+    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in (1, 3, 4, 5)]
     with pytest.raises(NotFound):
         await lab.cluster.workload("vision/sweep-2")
 
 
 @pytest.mark.not_on_kubernetes("an array is one Job, which is suspended whole")
 async def test_suspended_element_waits_until_it_is_resumed(lab):
-    await array(lab)
+    await submit_array(lab)
 
     suspended = await lab.cluster.suspend("vision/sweep-0", by="ana")
 
@@ -182,28 +182,28 @@ async def test_suspended_element_waits_until_it_is_resumed(lab):
         "suspended": 1,
         "queued": MANY - 1,
     }
-    assert await decided(lab) == [f"vision/sweep-{n}" for n in (1, 2, 3, 4)]
+    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in (1, 2, 3, 4)]
     assert (await lab.cluster.resume("vision/sweep-0", by="ana")).state == "queued"
 
 
 async def test_whole_array_is_suspended_and_resumed(lab):
-    await array(lab)
-    await decided(lab)
+    await submit_array(lab)
+    await run_cycle(lab)
 
     whole = await lab.cluster.suspend("vision/sweep", by="ana")
 
     assert whole.states["suspended"] >= MANY - 4
     assert (await lab.cluster.workload("vision/sweep-9")).state == "suspended"
-    assert not (await lab.cluster.observe()).workloads or await decided(lab) == []
+    assert not (await lab.cluster.observe()).workloads or await run_cycle(lab) == []
     for index in range(4):
         await lab.until(f"vision/sweep-{index}", "suspended")
     resumed = await lab.cluster.resume("vision/sweep", by="ana")
     assert Counter(resumed.states) == {"queued": MANY - 4, "paused": 4}
 
 
-async def test_whole_array_is_deleted_with_what_runs(lab):
-    record = await array(lab)
-    await decided(lab)
+async def test_deleting_an_array_stops_its_running_elements(lab):
+    record = await submit_array(lab)
+    await run_cycle(lab)
     for index in range(4):
         lab.made(element(record.spec, index), None)
         await lab.until(f"vision/sweep-{index}", "running")
@@ -212,14 +212,14 @@ async def test_whole_array_is_deleted_with_what_runs(lab):
 
     for index in range(4):
         await lab.until_gone(f"vision/sweep-{index}")
-    assert await listed(lab) == {}
+    assert await states_by_id(lab) == {}
     with pytest.raises(NotFound):
         await lab.cluster.workload("vision/sweep")
 
 
 async def test_whole_array_ends_with_its_last_element(lab):
-    record = await array(lab, 2)
-    assert await decided(lab) == ["vision/sweep-0", "vision/sweep-1"]
+    record = await submit_array(lab, 2)
+    assert await run_cycle(lab) == ["vision/sweep-0", "vision/sweep-1"]
     for index, code in ((0, 0), (1, 3)):
         spec = element(record.spec, index)
         lab.made(spec, None)
@@ -237,11 +237,11 @@ async def test_whole_array_ends_with_its_last_element(lab):
     )
     assert whole.finished is not None
     await lab.cluster.delete("vision/sweep", by="ana")
-    assert await listed(lab) == {}
+    assert await states_by_id(lab) == {}
 
 
-async def test_what_only_a_job_can_do_is_refused_for_an_array(lab):
-    await array(lab)
+async def test_single_job_operations_are_refused_for_an_array(lab):
+    await submit_array(lab)
 
     for refused in (
         lab.cluster.environment("vision/sweep"),
@@ -255,12 +255,12 @@ async def test_what_only_a_job_can_do_is_refused_for_an_array(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller makes pods by their index")
-async def test_start_of_an_element_twice_does_nothing(lab):
-    await array(lab)
-    made = plan(start("vision/sweep-5", 0))
+async def test_repeated_start_of_an_element_changes_nothing(lab):
+    await submit_array(lab)
+    start_plan = plan(start("vision/sweep-5", 0))
 
     for _ in range(2):
-        assert await lab.cluster.apply(made) == []
+        assert await lab.cluster.apply(start_plan) == []
 
     record = await lab.cluster.workload("vision/sweep-5")
     assert record.attempts == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import seen
+from contract.looking import observed_workload
 from labs import plan, start, stop
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
@@ -19,7 +19,9 @@ from runai.hub_service.scheduler.model.snapshot import WorkerState
     ],
     ids=["success", "failure", "143 untold is a failure", "failure with a retry left"],
 )
-async def test_the_exit_code_decides(lab, exit_code, backoff_limit, state, failures):
+async def test_exit_code_determines_state_and_failures_of_a_job(
+    lab, exit_code, backoff_limit, state, failures
+):
     spec = lab.job(backoff_limit=backoff_limit)
     await lab.started(spec)
 
@@ -28,11 +30,11 @@ async def test_the_exit_code_decides(lab, exit_code, backoff_limit, state, failu
     record = await lab.until(spec.id, state)
     assert (0, failures) == (record.allocated, record.failures)
     assert exit_code == record.workers[0].exit_code
-    assert None is await seen(lab, spec.id)
+    assert None is await observed_workload(lab, spec.id)
 
 
 @pytest.mark.parametrize("on_term", [None, 143, 1], ids=["signal", "143", "error"])
-async def test_a_worker_told_to_stop_is_paused(lab, on_term):
+async def test_stopped_job_is_paused_without_a_failure(lab, on_term):
     spec = lab.job(on_term=on_term, backoff_limit=0)
     await lab.started(spec)
 
@@ -43,7 +45,7 @@ async def test_a_worker_told_to_stop_is_paused(lab, on_term):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller does not count the pods of a suspended Job")
-async def test_a_worker_told_to_stop_that_ends_with_0_has_finished(lab):
+async def test_stopped_job_that_exits_with_0_succeeds(lab):
     spec = lab.job(on_term=0, backoff_limit=0)
     await lab.started(spec)
 
@@ -53,27 +55,27 @@ async def test_a_worker_told_to_stop_that_ends_with_0_has_finished(lab):
     assert (record.allocated, record.failures, record.pauses) == (0, 0, ())
 
 
-async def test_a_stopping_worker_holds_its_devices_until_it_is_gone(lab):
-    spec, next_one = lab.job(on_term="ignore", grace_seconds=6), lab.job("next")
+async def test_stopping_worker_occupies_its_devices_until_it_exits(lab):
+    spec, next_job = lab.job(on_term="ignore", grace_seconds=6), lab.job("next")
     await lab.started(spec)
-    await lab.cluster.submit([next_one])
+    await lab.cluster.submit([next_job])
 
     await lab.cluster.apply(plan(stop(spec.id)))
 
     record = await lab.cluster.workload(spec.id)
     assert (record.state, record.allocated) == ("stopping", 1000)
     assert (record.reason.code, record.reason.gains) == ("reclaimed", "nlp/pat-1")
-    [drawn] = (await seen(lab, spec.id)).workers
-    assert WorkerState.STOPPING is drawn.state
-    [refused] = await lab.cluster.apply(plan(start(next_one.id, 0)))
-    assert next_one.id == refused.workload
+    [worker] = (await observed_workload(lab, spec.id)).workers
+    assert WorkerState.STOPPING is worker.state
+    [refused] = await lab.cluster.apply(plan(start(next_job.id, 0)))
+    assert next_job.id == refused.workload
 
     await lab.until(spec.id, "paused")
-    assert list(await lab.cluster.apply(plan(start(next_one.id, 0)))) == []
+    assert list(await lab.cluster.apply(plan(start(next_job.id, 0)))) == []
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
-async def test_a_paused_job_resumes_as_the_same_job(lab):
+async def test_paused_job_resumes_with_its_age_and_checkpoint_directory(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
     first = await lab.cluster.workload(spec.id)
@@ -81,13 +83,13 @@ async def test_a_paused_job_resumes_as_the_same_job(lab):
     await lab.pass_time(100)
     await lab.cluster.apply(plan(stop(spec.id)))
     paused = await lab.until(spec.id, "paused")
-    drawn = await seen(lab, spec.id)
+    observed = await observed_workload(lab, spec.id)
 
     await lab.cluster.apply(plan(start(spec.id, 3)))
     resumed = await lab.until(spec.id, "running")
     after = (await lab.cluster.environment(spec.id)).variables
 
-    assert (int(first.submitted), (int(paused.pauses[0]),)) == (drawn.submitted, drawn.pauses)
+    assert (int(first.submitted), (int(paused.pauses[0]),)) == (observed.submitted, observed.pauses)
     assert (first.submitted, first.started) == (resumed.submitted, resumed.started)
     assert (2, first.checkpoint_dir) == (resumed.attempts, resumed.checkpoint_dir)
     assert (before["RUNAI_RESUMED"], after["RUNAI_RESUMED"]) == ("0", "1")
@@ -96,7 +98,7 @@ async def test_a_paused_job_resumes_as_the_same_job(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
-async def test_a_failed_job_is_tried_again_later_and_later_until_its_limit(lab):
+async def test_failed_job_is_retried_with_growing_delays_up_to_its_limit(lab):
     spec = lab.job(backoff_limit=2)
     await lab.started(spec)
     waits = []
@@ -118,7 +120,7 @@ async def test_a_failed_job_is_tried_again_later_and_later_until_its_limit(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
-async def test_a_retry_does_not_wait_for_the_hour_by_which_the_clock_was_set_back(lab):
+async def test_clock_set_back_does_not_delay_a_retry(lab):
     spec = lab.job(backoff_limit=1)
     await lab.started(spec)
     await lab.end(spec, 1)
@@ -129,7 +131,7 @@ async def test_a_retry_does_not_wait_for_the_hour_by_which_the_clock_was_set_bac
     assert (await lab.cluster.workload(spec.id)).state == "queued"
 
 
-async def test_one_failed_worker_stops_its_gang(lab):
+async def test_failed_worker_stops_its_gang(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)
 
@@ -140,7 +142,7 @@ async def test_one_failed_worker_stops_its_gang(lab):
     assert record.reason.text == "worker 1 ended with exit code 7"
 
 
-async def test_a_gang_succeeds_when_all_its_workers_have(lab):
+async def test_gang_succeeds_when_all_its_workers_have_finished(lab):
     spec = lab.job("gang", workers=2)
     await lab.started(spec)
 
@@ -149,13 +151,13 @@ async def test_a_gang_succeeds_when_all_its_workers_have(lab):
     while record.workers[0].state != "finished":
         record = await lab.cluster.wait(spec.id, record)
     assert (record.state, record.allocated) == ("running", 1000)
-    assert (await seen(lab, spec.id)).minimum == 1
+    assert (await observed_workload(lab, spec.id)).minimum == 1
 
     await lab.end(spec, 0, worker=1)
     await lab.until(spec.id, "succeeded")
 
 
-async def test_a_gang_is_paused_and_resumed_whole(lab):
+async def test_gang_is_paused_and_resumed_as_a_whole(lab):
     spec = lab.job("gang", workers=2)
     await lab.started(spec)
 

@@ -38,7 +38,7 @@ async def test_environment_contains_the_worker_and_its_gpu_share(lab):
     assert "RANK" not in variables
 
 
-async def test_a_workload_without_a_gpu_sees_none(lab):
+async def test_workload_without_a_gpu_sees_no_device(lab):
     spec = lab.job(gpus=0)
     await lab.started(spec)
 
@@ -69,7 +69,7 @@ async def test_agent_receives_the_owner_and_devices_of_each_allocation(lab):
     assert list(await lab.cluster.allocations("elsewhere")) == []
 
 
-async def test_the_agent_is_told_the_limit_of_a_share_and_none_of_a_whole_device(lab):
+async def test_agent_receives_a_memory_limit_for_shares_but_not_for_whole_devices(lab):
     shared, whole = lab.job("shared", gpus=0.25), lab.job("whole")
     await lab.started(shared, share=0.25)
     await lab.started(whole, device=1)
@@ -79,7 +79,7 @@ async def test_the_agent_is_told_the_limit_of_a_share_and_none_of_a_whole_device
     assert limits == {shared.id: (4000,), whole.id: (None,)}
 
 
-async def test_a_note_stands_in_the_history_and_wakes_no_cycle(lab):
+async def test_note_is_a_warning_in_the_history(lab):
     spec = lab.job()
     await lab.started(spec)
     await lab.cluster.observe()

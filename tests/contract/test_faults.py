@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contract.looking import kinds, seen
+from contract.looking import event_kinds, observed_workload
 from labs import DEVICES, NODE, plan, reserve, start
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
@@ -14,43 +14,45 @@ FELL_OFF = "XID 79: GPU has fallen off the bus"
 BROKEN = {DEVICES[0].uuid: FELL_OFF}
 MENDED = {DEVICES[0].uuid: ""}
 
-of_the_plugin = pytest.mark.not_on_kubernetes("the device plugin takes broken devices away")
+not_with_device_plugin = pytest.mark.not_on_kubernetes(
+    "the device plugin takes broken devices away"
+)
 
 
-async def broken(lab) -> tuple[int, ...]:
+async def broken_devices(lab) -> tuple[int, ...]:
     (node,) = (await lab.cluster.observe()).nodes
     numbers: tuple[int, ...] = node.broken_devices
     return numbers
 
 
-@of_the_plugin
-async def test_the_core_is_shown_which_devices_are_broken(lab):
-    assert await broken(lab) == ()
+@not_with_device_plugin
+async def test_snapshot_contains_the_broken_devices(lab):
+    assert await broken_devices(lab) == ()
 
     await lab.cluster.note_faults(NODE, BROKEN)
 
-    assert await broken(lab) == (0,)
+    assert await broken_devices(lab) == (0,)
     assert [d.fault for d in (await lab.cluster.devices())[NODE]] == [FELL_OFF, "", "", ""]
 
 
-async def test_a_device_that_works_again_is_used_again(lab):
+async def test_mended_device_is_used_again(lab):
     await lab.cluster.note_faults(NODE, BROKEN)
     await lab.cluster.note_faults(NODE, MENDED)
 
-    assert await broken(lab) == ()
+    assert await broken_devices(lab) == ()
     await lab.started(lab.job(), device=0)
 
 
-@of_the_plugin
-async def test_devices_that_are_not_named_stay_as_they_are(lab):
+@not_with_device_plugin
+async def test_fault_of_a_device_missing_from_a_report_is_unchanged(lab):
     await lab.cluster.note_faults(NODE, BROKEN)
     await lab.cluster.note_faults(NODE, {DEVICES[1].uuid: "", "nobody's": "gone"})
 
-    assert await broken(lab) == (0,)
+    assert await broken_devices(lab) == (0,)
 
 
-@of_the_plugin
-async def test_a_start_on_a_broken_device_is_refused(lab):
+@not_with_device_plugin
+async def test_start_on_a_broken_device_is_refused(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     await lab.cluster.note_faults(NODE, BROKEN)
@@ -61,11 +63,11 @@ async def test_a_start_on_a_broken_device_is_refused(lab):
     assert (await lab.cluster.workload(spec.id)).state == "queued"
 
 
-@of_the_plugin
-async def test_job_on_a_broken_device_keeps_running_and_gets_one_fault_event(lab):
+@not_with_device_plugin
+async def test_job_on_a_broken_device_runs_on_and_gets_one_fault_event(lab):
     spec, neighbour = lab.job("there"), lab.job("neighbour")
     await lab.started(spec, neighbour)
-    before = await kinds(lab, neighbour.id)
+    before = await event_kinds(lab, neighbour.id)
 
     await lab.cluster.note_faults(NODE, BROKEN)
     await lab.cluster.note_faults(NODE, BROKEN)
@@ -75,13 +77,13 @@ async def test_job_on_a_broken_device_keeps_running_and_gets_one_fault_event(lab
     assert [line.text for line in await lab.cluster.history(spec.id) if line.kind == "fault"] == [
         f"device 0 of {NODE} is broken ({FELL_OFF}): nothing new is placed on it"
     ]
-    assert await kinds(lab, neighbour.id) == before
+    assert await event_kinds(lab, neighbour.id) == before
 
     await lab.cluster.note_faults(NODE, MENDED)
-    assert (await kinds(lab, spec.id))[-1] == "mended"
+    assert (await event_kinds(lab, spec.id))[-1] == "mended"
 
 
-@of_the_plugin
+@not_with_device_plugin
 async def test_reservation_on_a_broken_device_is_released(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
@@ -90,12 +92,12 @@ async def test_reservation_on_a_broken_device_is_released(lab):
 
     await lab.cluster.note_faults(NODE, BROKEN)
 
-    (worker,) = (await seen(lab, second.id)).workers
+    (worker,) = (await observed_workload(lab, second.id)).workers
     assert (worker.state, worker.devices) == (WorkerState.PENDING, ())
-    assert "fault" in await kinds(lab, second.id)
+    assert "fault" in await event_kinds(lab, second.id)
 
 
-async def test_a_fault_wakes_the_controller_and_a_repeat_does_not(lab):
+async def test_new_device_fault_wakes_the_controller_and_a_repeat_does_not(lab):
     await lab.cluster.observe()
     await lab.cluster.note_faults(NODE, BROKEN)
     async with asyncio.timeout(90):

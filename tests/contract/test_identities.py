@@ -20,7 +20,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_change_meant_for_an_earlier_workload_of_the_name_is_refused(lab, change):
+async def test_change_with_the_uid_of_an_earlier_workload_is_refused(lab, change):
     spec = lab.job("exp", workers=4, elastic=True, min_workers=1)
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
@@ -66,8 +66,8 @@ async def test_change_at_any_moment_of_a_replacement_spares_the_later_workload(l
 
     with pytest.raises(Conflict):
         await change(lab.cluster, uid=earlier.uid)
-    there = await lab.cluster.workload(spec.id)
-    assert (there.uid, there.state, there.spec.workers) == (later.uid, "queued", 4)
+    current = await lab.cluster.workload(spec.id)
+    assert (current.uid, current.state, current.spec.workers) == (later.uid, "queued", 4)
 
 
 READS = {
@@ -82,7 +82,7 @@ def _logs(cluster, *, uid, follow=False):
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-async def test_reading_meant_for_an_earlier_workload_of_the_name_is_refused(lab, read):
+async def test_read_with_the_uid_of_an_earlier_workload_is_refused(lab, read):
     spec = lab.job("exp")
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
@@ -95,7 +95,7 @@ async def test_reading_meant_for_an_earlier_workload_of_the_name_is_refused(lab,
     assert refused.value.code == "another_workload"
 
 
-async def test_followed_log_ends_when_another_workload_takes_the_name(lab):
+async def test_followed_log_ends_when_a_new_workload_takes_the_name(lab):
     spec = lab.job("exp")
     [earlier] = await lab.cluster.submit([spec])
     followed = asyncio.create_task(anext(_logs(lab.cluster, uid="", follow=True), None))

@@ -54,7 +54,7 @@ async def _start_again(lab: Lab, spec: WorkloadSpec) -> None:
     ],
     ids=["pause", "suspension", "move", "pause of a gang"],
 )
-async def test_start_after_a_stop_is_told_so(lab, end, fields):
+async def test_restart_after_a_stop_sets_runai_resumed(lab, end, fields):
     spec = lab.job(on_term=143, **fields)
     await lab.started(spec)
     _, at_first = await lab.sees(spec)
@@ -68,21 +68,21 @@ async def test_start_after_a_stop_is_told_so(lab, end, fields):
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
 @pytest.mark.parametrize("workers", [1, 2], ids=["job", "member of a gang"])
 @pytest.mark.parametrize("on_term", [143, "ignore"], ids=["ends", "is killed"])
-async def test_retry_after_a_crash_is_told_so_each_time(lab, workers, on_term):
+async def test_every_retry_after_a_crash_sets_runai_resumed(lab, workers, on_term):
     spec = lab.job(workers=workers, backoff_limit=3, on_term=on_term, grace_seconds=1)
     await lab.started(spec)
-    told = [(await lab.sees(spec))[1]]
+    resumed_flags = [(await lab.sees(spec))[1]]
     for _ in range(2):
         await _crash(lab, spec)
         await _start_again(lab, spec)
         await lab.ready(spec)
-        told.append((await lab.sees(spec))[1])
+        resumed_flags.append((await lab.sees(spec))[1])
 
-    assert told == [False, True, True]
+    assert resumed_flags == [False, True, True]
 
 
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
-async def test_retry_that_was_suspended_meanwhile_is_told_so(lab):
+async def test_suspended_retry_sets_runai_resumed_when_it_restarts(lab):
     spec = lab.job(backoff_limit=1)
     await lab.started(spec)
     await _crash(lab, spec)
@@ -94,7 +94,7 @@ async def test_retry_that_was_suspended_meanwhile_is_told_so(lab):
     assert (await lab.sees(spec))[1]
 
 
-async def test_restart_on_other_devices_is_told_so(lab):
+async def test_restart_on_other_devices_sets_runai_resumed(lab):
     spec = lab.job("e", on_term=143, elastic=True, gpus_max=MilliGpu(4000))
     await lab.started(spec)
     assert list(await lab.cluster.apply(plan(resize(spec.id, 0, 1)))) == []
@@ -105,7 +105,7 @@ async def test_restart_on_other_devices_is_told_so(lab):
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
-async def test_worker_that_joins_others_is_told_so(lab):
+async def test_worker_joining_a_running_job_sets_runai_resumed(lab):
     spec = lab.job("e", workers=2, min_workers=1, elastic=True)
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 1, worker=1)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from contract.looking import seen
-from contract.test_arrays import array, decided
+from contract.looking import observed_workload
+from contract.test_arrays import run_cycle, submit_array
 from labs import MOVED, Lab, move, plan, start, stop
 from runai.hub_service.model.records import ProjectSpec, last_move
 from runai.hub_service.scheduler.cycle import decide
@@ -15,34 +15,34 @@ from runai.hub_service.scheduler.model.snapshot import SHIPPED
 from waiting import eventually_async
 
 
-async def told(lab: Lab, workload: str) -> str:
+async def last_move_text(lab: Lab, workload: str) -> str:
     """Return the last move by the history, without its seconds."""
     return re.sub(r"\d+ s$", "N s", last_move(await lab.cluster.history(workload)))
 
 
-async def test_a_move_is_told_until_the_next_stop(lab):
+async def test_history_and_record_report_a_move_until_the_next_stop(lab):
     small, owner = lab.job("small", on_term=143), lab.job("owner", project="nlp")
     await lab.started(small)
     await lab.cluster.submit([owner])
 
-    async def tells(text: str) -> None:
-        """Wait until the history tells this: on Kubernetes Events follow later."""
+    async def wait_for_move_text(text: str) -> None:
+        """Wait until the history has this text: on Kubernetes Events follow later."""
 
-        async def is_told() -> bool:
-            return await told(lab, small.id) == text
+        async def has_move_text() -> bool:
+            return await last_move_text(lab, small.id) == text
 
-        await eventually_async(is_told, what=f"its history tells {text!r}")
+        await eventually_async(has_move_text, what=f"its history has {text!r}")
 
     assert await lab.cluster.apply(plan(move(small.id, 1))) == []
     moving = await lab.until(small.id, "paused")
-    await tells(MOVED)
+    await wait_for_move_text(MOVED)
     assert await lab.cluster.apply(plan(start(owner.id, 0), start(small.id, 1))) == []
     moved = await lab.until(small.id, "running")
-    await tells(f"{MOVED}, N s")
-    pauses = len((await seen(lab, small.id)).pauses)
+    await wait_for_move_text(f"{MOVED}, N s")
+    pauses = len((await observed_workload(lab, small.id)).pauses)
     await lab.cluster.apply(plan(stop(small.id)))
     paused = await lab.until(small.id, "paused")
-    await tells("")
+    await wait_for_move_text("")
 
     assert (moved.submitted, moved.attempts, moved.failures) == (moving.submitted, 2, 0)
     assert [share.device for share in moved.workers[0].devices] == [1]
@@ -50,9 +50,9 @@ async def test_a_move_is_told_until_the_next_stop(lab):
     assert [record.moved for record in (moving, moved, paused)] == [MOVED, MOVED, ""]
 
 
-async def test_a_move_of_an_element_is_told_until_its_next_stop(lab):
-    await array(lab, 2, gpus=2)
-    first, second = await decided(lab)
+async def test_moved_array_element_reports_its_move_until_its_next_stop(lab):
+    await submit_array(lab, 2, gpus=2)
+    first, second = await run_cycle(lab)
     for name in (first, second):
         await lab.until(name, "running")
 
@@ -67,7 +67,7 @@ async def test_a_move_of_an_element_is_told_until_its_next_stop(lab):
     assert [record.moved for record in (moving, moved, stopped, paused)] == [MOVED, MOVED, "", ""]
 
 
-async def test_shipped_policy_moves_a_half_that_saves_to_another_half_for_a_whole_gpu(lab):
+async def test_default_policy_moves_a_saving_half_gpu_job_to_free_a_whole_gpu(lab):
     await lab.cluster.put_project(ProjectSpec("vision", quota=MilliGpu(3000)))
     await lab.cluster.put_project(ProjectSpec("nlp", quota=MilliGpu(1000)))
     saver, other = (lab.job(name, gpus=0.5, saves=name == "saver") for name in ("saver", "other"))

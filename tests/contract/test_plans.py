@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from contract.looking import kinds, seen
+from contract.looking import event_kinds, observed_workload
 from labs import NODE, plan, reserve, start
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Reason, Unreserve, Wait, WorkerState
 
 
 @pytest.mark.not_on_kubernetes("processes are the kubelet's")
-async def test_start_gives_devices_and_runs(lab):
+async def test_start_allocates_devices_and_runs_the_worker(lab):
     spec = lab.job(gpus=2)
     await lab.started(spec, device=1)
     record = await lab.cluster.workload(spec.id)
@@ -26,11 +26,11 @@ async def test_start_gives_devices_and_runs(lab):
         tuple(share.device for share in worker.devices),
     ) == ("running", NODE, (1, 2))
     assert worker.process is not None
-    [drawn] = (await seen(lab, spec.id)).workers
-    assert (drawn.state, drawn.node, drawn.devices) == (WorkerState.RUNNING, NODE, (1, 2))
+    [observed] = (await observed_workload(lab, spec.id)).workers
+    assert (observed.state, observed.node, observed.devices) == (WorkerState.RUNNING, NODE, (1, 2))
 
 
-async def test_the_same_plan_again_changes_nothing(lab):
+async def test_repeated_plan_changes_nothing(lab):
     spec = lab.job()
     await lab.started(spec)
     before = await lab.cluster.workload(spec.id)
@@ -40,7 +40,7 @@ async def test_the_same_plan_again_changes_nothing(lab):
     assert before == await lab.cluster.workload(spec.id)
 
 
-async def test_a_device_is_never_given_twice(lab):
+async def test_start_on_an_allocated_device_is_refused(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
     await lab.cluster.submit([second])
@@ -75,7 +75,7 @@ async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
     assert [r.workload for r in refused] == ["vision/third-3"]
 
 
-NOT_THERE = {
+MISSING_OBJECTS = {
     "exp-device": (start("vision/exp-device", 9), f"node {NODE} has no device 9"),
     "exp-node": (replace(start("vision/exp-node", 0), node="mars"), "there is no node mars"),
     "exp-worker": (
@@ -86,23 +86,23 @@ NOT_THERE = {
 }
 
 
-async def test_decisions_about_what_is_not_there_cost_only_themselves(lab):
-    await lab.cluster.submit([lab.job(name) for name in (*NOT_THERE, "other")])
-    decisions = [decision for decision, _ in NOT_THERE.values()]
+async def test_decision_about_a_missing_object_is_refused_alone(lab):
+    await lab.cluster.submit([lab.job(name) for name in (*MISSING_OBJECTS, "other")])
+    decisions = [decision for decision, _ in MISSING_OBJECTS.values()]
 
     refused = await lab.cluster.apply(
         plan(*decisions, start("vision/no", 0), start("vision/other", 1))
     )
 
     assert {r.workload: r.text for r in refused} == {
-        **{f"vision/{name}": text for name, (_, text) in NOT_THERE.items()},
+        **{f"vision/{name}": text for name, (_, text) in MISSING_OBJECTS.items()},
         "vision/no": "there is no workload vision/no",
     }
     await lab.until("vision/other", "running")
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
-async def test_a_gang_starts_together_and_knows_its_places(lab):
+async def test_gang_starts_together_and_its_workers_have_ranks(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)
     environments = [(await lab.cluster.environment(spec.id, index)).variables for index in range(3)]
@@ -131,24 +131,24 @@ async def test_part_of_a_gang_is_not_started(lab):
     assert (await lab.cluster.workload(spec.id)).allocated == 0
 
 
-async def test_a_reservation_is_held_seen_and_given_up(lab):
+async def test_reservation_is_stored_observed_and_released(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     decision = reserve(spec.id, 2, waits_for=["vision/eve-0"])
 
     assert list(await lab.cluster.apply(plan(decision))) == []
     assert list(await lab.cluster.apply(plan(decision))) == []
-    [held] = (await seen(lab, spec.id)).workers
-    assert (held.state, held.node, held.devices) == (WorkerState.RESERVED, NODE, (2,))
+    [reserved] = (await observed_workload(lab, spec.id)).workers
+    assert (reserved.state, reserved.node, reserved.devices) == (WorkerState.RESERVED, NODE, (2,))
     assert (await lab.cluster.workload(spec.id)).allocated == 1000
 
     give_up = Unreserve(workload=spec.id, worker=f"{spec.id}-0")
     assert list(await lab.cluster.apply(plan(give_up, give_up))) == []
-    [free] = (await seen(lab, spec.id)).workers
+    [free] = (await observed_workload(lab, spec.id)).workers
     assert (free.state, free.devices) == (WorkerState.PENDING, ())
 
 
-async def test_a_reserved_worker_starts_where_it_was_reserved(lab):
+async def test_reserved_worker_starts_on_its_reserved_device(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(reserve(spec.id, 2)))
@@ -158,7 +158,7 @@ async def test_a_reserved_worker_starts_where_it_was_reserved(lab):
     await lab.until(spec.id, "running")
 
 
-async def test_a_wait_is_remembered_and_told_once(lab):
+async def test_repeated_wait_updates_the_reason_with_one_event(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
 
@@ -173,4 +173,4 @@ async def test_a_wait_is_remembered_and_told_once(lab):
         record.reason.text,
         record.position,
     ) == ("over_share", "vision uses 2 of its 2 GPUs", 3)
-    assert await kinds(lab, spec.id) == ["queued", "waiting"]
+    assert await event_kinds(lab, spec.id) == ["queued", "waiting"]

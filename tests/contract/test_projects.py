@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.model.snapshot import LeftOut
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 
 
-async def test_projects_are_kept_and_the_core_sees_them(lab):
+async def test_stored_projects_reach_the_snapshot(lab):
     await lab.cluster.put_project(ProjectSpec("lab", limit=MilliGpu(4000)))
     created = await lab.cluster.put_project(ProjectSpec("vision", parent="lab"))
     await lab.pass_time(5)
@@ -26,7 +26,7 @@ async def test_projects_are_kept_and_the_core_sees_them(lab):
     assert (vision.quota, vision.parent, vision.members) == (2500, "lab", ("ana",))
 
 
-async def test_quota_by_type_is_kept_and_the_core_sees_the_types_of_the_nodes(lab):
+async def test_quota_by_type_reaches_the_snapshot_with_the_types_of_the_nodes(lab):
     await lab.cluster.put_project(ProjectSpec("all", quota=MilliGpu(1000)))
     (gpu_type,) = {node.gpu_type for node in (await lab.cluster.observe()).nodes if node.devices}
     table = {gpu_type.lower(): MilliGpu(2000), "k40": None, "*": MilliGpu(500)}
@@ -39,7 +39,7 @@ async def test_quota_by_type_is_kept_and_the_core_sees_the_types_of_the_nodes(la
     assert found["vision"].quota_by_type == {gpu_type: 2000, "k40": None, "*": 500}
 
 
-async def test_a_map_of_a_project_loses_the_entries_that_a_change_leaves_out(lab):
+async def test_project_change_removes_omitted_map_entries(lab):
     before = ProjectSpec(
         "vision",
         quota=MilliGpu(3000),
@@ -59,7 +59,7 @@ async def test_a_map_of_a_project_loses_the_entries_that_a_change_leaves_out(lab
         assert [record.spec for record in await lab.cluster.projects()] == [spec]
 
 
-async def test_projects_stay_a_tree(lab):
+async def test_project_with_an_unknown_or_cyclic_parent_is_refused(lab):
     for name, parent in [("a", None), ("b", "a"), ("c", "b")]:
         await lab.cluster.put_project(ProjectSpec(name, parent=parent))
 
@@ -89,7 +89,7 @@ async def test_projects_have_at_most_twenty_levels(lab):
     await lab.cluster.put_project(ProjectSpec("c10", parent="top"))
 
 
-async def test_a_project_in_use_is_not_deleted(lab):
+async def test_project_in_use_is_not_deleted(lab):
     await lab.cluster.put_project(ProjectSpec("lab"))
     await lab.cluster.put_project(ProjectSpec("vision", parent="lab"))
     await lab.cluster.submit([lab.job()])
@@ -105,7 +105,7 @@ async def test_a_project_in_use_is_not_deleted(lab):
     assert list(await lab.cluster.projects()) == []
 
 
-async def test_the_next_project_of_a_name_has_no_workload_of_the_one_before(lab):
+async def test_recreated_project_has_no_workload_of_its_predecessor(lab):
     await lab.cluster.put_project(ProjectSpec("vision"))
     await lab.cluster.put_project(ProjectSpec("nlp"))
     specs = [lab.job(), lab.job("other", project="nlp")]
@@ -127,7 +127,7 @@ async def test_the_next_project_of_a_name_has_no_workload_of_the_one_before(lab)
 
 
 @pytest.mark.not_on_kubernetes("devices have no UUIDs there without an agent")
-async def test_the_snapshot_shows_the_nodes(lab):
+async def test_snapshot_contains_the_nodes(lab):
     snapshot = await lab.cluster.observe()
 
     [node] = snapshot.nodes
@@ -141,12 +141,12 @@ async def test_the_snapshot_shows_the_nodes(lab):
     ]
 
 
-async def test_a_change_is_of_the_project_as_it_is_and_may_refuse(lab):
+async def test_project_change_gets_the_current_project_and_may_refuse(lab):
     await lab.cluster.put_project(ProjectSpec("lab", limit=MilliGpu(4000), members=("ana",)))
-    asked = []
+    received = []
 
     def change(known):
-        asked.append(known)
+        received.append(known)
         if known is None:
             raise Forbidden("There is none to be changed.")
         return replace(known, members=("ben",))
@@ -157,4 +157,4 @@ async def test_a_change_is_of_the_project_as_it_is_and_may_refuse(lab):
 
     assert changed.spec == ProjectSpec("lab", limit=MilliGpu(4000), members=("ben",))
     assert [p.spec for p in await lab.cluster.projects()] == [changed.spec]
-    assert [known and known.members for known in asked] == [("ana",), None]
+    assert [known and known.members for known in received] == [("ana",), None]

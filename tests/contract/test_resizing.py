@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import seen
+from contract.looking import observed_workload
 from labs import Lab, plan, reserve, resize, start, stop
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 
-async def elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
+async def start_elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
     fields = {"on_term": 143, "elastic": True, "gpus_max": MilliGpu(4000)} | fields
     spec = lab.job("e", **fields)
     await lab.started(spec, device=device)
@@ -23,84 +23,84 @@ async def devices(lab: Lab, workload: str) -> tuple[int, ...]:
     return tuple(share.device for share in worker.devices)
 
 
-async def started_again(lab: Lab, workload: str) -> WorkloadRecord:
+async def wait_for_restart(lab: Lab, workload: str) -> WorkloadRecord:
     record = await lab.until(workload, "stopping")
     assert record.state == "stopping"
     return await lab.until(workload, "running")
 
 
-@pytest.mark.parametrize("wanted", [(0, 1, 3), (0,)], ids=["more", "fewer"])
-async def test_a_worker_starts_again_on_other_devices(lab, wanted):
-    spec = await elastic(lab, gpus=2)
-    assert list(await lab.cluster.apply(plan(resize(spec.id, *wanted)))) == []
-    record = await started_again(lab, spec.id)
+@pytest.mark.parametrize("new_devices", [(0, 1, 3), (0,)], ids=["more", "fewer"])
+async def test_resized_worker_restarts_on_its_new_devices(lab, new_devices):
+    spec = await start_elastic(lab, gpus=2)
+    assert list(await lab.cluster.apply(plan(resize(spec.id, *new_devices)))) == []
+    record = await wait_for_restart(lab, spec.id)
 
-    assert await devices(lab, spec.id) == wanted
+    assert await devices(lab, spec.id) == new_devices
     assert record.elastic is not None
     assert (record.pauses, record.failures, record.elastic.resizes) == ((), 0, 1)
     devices_seen, is_resumed = await lab.sees(spec)
-    assert (len(devices_seen), is_resumed) == (len(wanted), True)
+    assert (len(devices_seen), is_resumed) == (len(new_devices), True)
 
 
-async def test_the_same_resize_again_changes_nothing(lab):
-    spec = await elastic(lab)
-    wish = plan(resize(spec.id, 0, 1))
-    await lab.cluster.apply(wish)
+async def test_repeated_resize_changes_nothing(lab):
+    spec = await start_elastic(lab)
+    resize_plan = plan(resize(spec.id, 0, 1))
+    await lab.cluster.apply(resize_plan)
     before = await lab.cluster.workload(spec.id)
-    assert list(await lab.cluster.apply(wish)) == []
+    assert list(await lab.cluster.apply(resize_plan)) == []
     assert before == await lab.cluster.workload(spec.id)
 
-    after = await started_again(lab, spec.id)
-    assert list(await lab.cluster.apply(wish)) == []
+    after = await wait_for_restart(lab, spec.id)
+    assert list(await lab.cluster.apply(resize_plan)) == []
     assert after == await lab.cluster.workload(spec.id)
 
 
-async def test_device_of_a_pending_resize_is_refused_to_another_job(lab):
-    spec = await elastic(lab, on_term="ignore", grace_seconds=3600)
+async def test_device_of_a_pending_resize_is_refused_to_a_second_job(lab):
+    spec = await start_elastic(lab, on_term="ignore", grace_seconds=3600)
     other = lab.job("other")
     await lab.cluster.submit([other])
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
 
-    [worker] = (await seen(lab, spec.id)).workers
+    [worker] = (await observed_workload(lab, spec.id)).workers
     assert (worker.state, worker.devices) == (WorkerState.RUNNING, (0, 1))
     [refused] = await lab.cluster.apply(plan(start(other.id, 1)))
     assert refused.text == "device 1 of box has no room for it"
 
 
-async def test_device_given_back_stays_allocated_until_the_worker_stops(lab):
-    spec = await elastic(lab, gpus=2, on_term="ignore", grace_seconds=3600)
+async def test_returned_device_stays_allocated_until_the_worker_stops(lab):
+    spec = await start_elastic(lab, gpus=2, on_term="ignore", grace_seconds=3600)
     owner = lab.job("owner", project="nlp")
     await lab.cluster.submit([owner])
     await lab.cluster.apply(
         plan(resize(spec.id, 1), reserve(owner.id, 0, waits_for=[f"{spec.id}-0"]))
     )
 
-    stays, leaves = (await seen(lab, spec.id)).workers
+    stays, leaves = (await observed_workload(lab, spec.id)).workers
     assert (stays.state, stays.devices) == (WorkerState.RUNNING, (1,))
     assert (leaves.state, leaves.devices) == (WorkerState.STOPPING, (0,))
     [refused] = await lab.cluster.apply(plan(start(owner.id, 0)))
     assert refused.text == "device 0 of box has no room for it"
 
 
-async def test_a_resize_that_changes_meanwhile_is_the_last_one(lab):
-    spec = await elastic(lab, gpus=2)
+async def test_latest_resize_during_a_restart_wins(lab):
+    spec = await start_elastic(lab, gpus=2)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1, 2)))
     assert list(await lab.cluster.apply(plan(resize(spec.id, 1)))) == []
-    await started_again(lab, spec.id)
+    await wait_for_restart(lab, spec.id)
 
     assert await devices(lab, spec.id) == (1,)
 
 
 @pytest.mark.not_on_kubernetes("the Job controller does not count the pods of a suspended Job")
-async def test_exit_code_0_meanwhile_is_finished(lab):
-    spec = await elastic(lab, on_term=0)
+async def test_exit_with_0_during_a_resize_finishes_the_job(lab):
+    spec = await start_elastic(lab, on_term=0)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
 
     assert (await lab.until(spec.id, "succeeded")).exit_code == 0
 
 
-async def test_a_stop_meanwhile_pauses_it(lab):
-    spec = await elastic(lab)
+async def test_stop_during_a_resize_pauses_the_job(lab):
+    spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.apply(plan(stop(spec.id)))
     record = await lab.until(spec.id, "paused")
@@ -109,8 +109,8 @@ async def test_a_stop_meanwhile_pauses_it(lab):
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["stays", "resumed at once"])
-async def test_a_suspension_meanwhile_holds(lab, resumed):
-    spec = await elastic(lab)
+async def test_suspension_during_a_resize_suspends_the_job(lab, resumed):
+    spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.suspend(spec.id, by="ana")
     if resumed:
@@ -120,16 +120,16 @@ async def test_a_suspension_meanwhile_holds(lab, resumed):
     assert (record.state, record.allocated) == ("paused" if resumed else "suspended", 0)
 
 
-async def test_a_deletion_meanwhile_ends_it(lab):
-    spec = await elastic(lab)
+async def test_deletion_during_a_resize_removes_the_job(lab):
+    spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.delete(spec.id, by="ana")
 
     await lab.until_gone(spec.id)
 
 
-async def test_a_resize_that_cannot_be_costs_only_itself(lab):
-    await elastic(lab)
+async def test_impossible_resize_is_refused_without_side_effects(lab):
+    await start_elastic(lab)
     await lab.started(lab.job("rigid"), device=3)
     await lab.cluster.submit([lab.job("waits", elastic=True, gpus_max=MilliGpu(4000))])
 

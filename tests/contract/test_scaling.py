@@ -4,61 +4,61 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import kinds
+from contract.looking import event_kinds
 from labs import Lab, plan, start
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 from waiting import eventually_async
 
 
-def elastic(lab: Lab, workers: int = 2, **fields) -> WorkloadSpec:
+def elastic_spec(lab: Lab, workers: int = 2, **fields) -> WorkloadSpec:
     return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)
 
 
-async def scaled(lab: Lab, spec: WorkloadSpec, workers=None, min_workers=None) -> WorkloadRecord:
+async def scale(lab: Lab, spec: WorkloadSpec, workers=None, min_workers=None) -> WorkloadRecord:
     return await lab.cluster.scale(spec.id, workers=workers, min_workers=min_workers, by="ana")
 
 
-async def wanted(lab: Lab) -> tuple[int, int]:
+async def requested_sizes(lab: Lab) -> tuple[int, int]:
     [workload] = (await lab.cluster.observe()).workloads
     return len(workload.workers), workload.minimum
 
 
-async def training(lab: Lab, *workers: int, of: int) -> WorkloadSpec:
-    spec = elastic(lab, of)
+async def start_training(lab: Lab, *workers: int, of: int) -> WorkloadSpec:
+    spec = elastic_spec(lab, of)
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(*(start(spec.id, i, worker=i) for i in workers)))
     await lab.until(spec.id, "running")
-    await lab.tell(spec, "running", *workers)
+    await lab.report_status(spec, "running", *workers)
     return spec
 
 
-async def test_one_that_waits_asks_for_other_numbers_at_once(lab: Lab):
-    spec = elastic(lab)
+async def test_waiting_job_requests_its_new_worker_numbers_at_once(lab: Lab):
+    spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
-    await scaled(lab, spec, workers=4, min_workers=2)
-    assert await wanted(lab) == (4, 2)
+    await scale(lab, spec, workers=4, min_workers=2)
+    assert await requested_sizes(lab) == (4, 2)
 
-    await scaled(lab, spec, workers=3)
-    assert await wanted(lab) == (3, 2)
+    await scale(lab, spec, workers=3)
+    assert await requested_sizes(lab) == (3, 2)
     assert "ana set its workers to 2 to 4" in [
         event.text for event in await lab.cluster.history(spec.id)
     ]
 
 
-async def test_one_that_runs_gets_workers_that_wait_for_their_gpu(lab: Lab):
-    spec = await training(lab, 0, 1, of=2)
-    record = await scaled(lab, spec, workers=3)
+async def test_running_job_gets_pending_workers_when_scaled_up(lab: Lab):
+    spec = await start_training(lab, 0, 1, of=2)
+    record = await scale(lab, spec, workers=3)
 
     assert record.state == "running"
     assert [w.state for w in record.workers] == ["running", "running", "pending"]
     await lab.cluster.apply(plan(start(spec.id, 2, worker=2)))
-    await eventually_async(lambda: _states(lab, spec, ["running"] * 3))
+    await eventually_async(lambda: _has_states(lab, spec, ["running"] * 3))
 
 
-async def test_surplus_workers_stop_and_are_removed_while_the_job_keeps_running(lab: Lab):
-    spec = await training(lab, 0, 1, 2, of=4)
-    record = await scaled(lab, spec, workers=2)
+async def test_surplus_workers_stop_and_are_removed_while_the_job_runs(lab: Lab):
+    spec = await start_training(lab, 0, 1, 2, of=4)
+    record = await scale(lab, spec, workers=2)
 
     states = [worker.state for worker in record.workers[:3]]
     assert states in (["running", "running", "stopping"], ["running", "running"])  # gone already
@@ -66,22 +66,22 @@ async def test_surplus_workers_stop_and_are_removed_while_the_job_keeps_running(
     assert record.elastic.target is not None
     assert record.elastic.target.ranks == (f"{spec.id}-0", f"{spec.id}-1")
     await lab.nudge()
-    await eventually_async(lambda: _states(lab, spec, ["running", "running"]))
+    await eventually_async(lambda: _has_states(lab, spec, ["running", "running"]))
     assert (await lab.cluster.workload(spec.id)).state == "running"
 
 
-async def test_a_repeat_changes_nothing(lab: Lab):
-    spec = elastic(lab)
+async def test_repeated_scaling_changes_nothing(lab: Lab):
+    spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
-    first = await scaled(lab, spec, workers=4)
-    events = await kinds(lab, spec.id)
+    first = await scale(lab, spec, workers=4)
+    events = await event_kinds(lab, spec.id)
 
-    assert await scaled(lab, spec, workers=4) == first
-    assert await kinds(lab, spec.id) == events
+    assert await scale(lab, spec, workers=4) == first
+    assert await event_kinds(lab, spec.id) == events
 
 
 @pytest.mark.parametrize(
-    ("fields", "asked", "error", "sentence"),
+    ("fields", "sizes", "error", "sentence"),
     [
         ({"elastic": False, "min_workers": 2}, (4, None), Conflict, "is not elastic"),
         ({"workers": 1, "gpus_max": 4000}, (4, None), Conflict, "is one process"),
@@ -90,13 +90,13 @@ async def test_a_repeat_changes_nothing(lab: Lab):
     ],
     ids=["no elastic job", "one process", "one worker", "more at least than at most"],
 )
-async def test_invalid_scale_request_is_rejected(lab: Lab, fields, asked, error, sentence):
-    spec = elastic(lab, **fields)
+async def test_invalid_scale_request_is_rejected(lab: Lab, fields, sizes, error, sentence):
+    spec = elastic_spec(lab, **fields)
     await lab.cluster.submit([spec])
     with pytest.raises(error, match=sentence):
-        await scaled(lab, spec, *asked)
+        await scale(lab, spec, *sizes)
 
 
-async def _states(lab: Lab, spec: WorkloadSpec, states: list[str]) -> bool:
+async def _has_states(lab: Lab, spec: WorkloadSpec, states: list[str]) -> bool:
     await lab.nudge()
     return [w.state for w in (await lab.cluster.workload(spec.id)).workers] == states

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import seen
+from contract.looking import observed_workload
 from labs import plan, start, stop
 from runai.hub_service.wire.errors import Conflict
 
 pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 
 
-async def test_a_session_is_granted_attached_and_released_with_its_process(lab):
+async def test_session_is_granted_attached_and_released_with_its_process(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -57,7 +57,7 @@ async def test_clock_set_back_does_not_extend_the_attach_timeout(lab):
     assert (record.state, record.allocated, record.reason.code) == ("ended", 0, "not_attached")
 
 
-async def test_a_session_without_an_allocation_cannot_be_attached_to(lab):
+async def test_session_without_an_allocation_cannot_be_attached_to(lab):
     await lab.cluster.submit([lab.session()])
 
     with pytest.raises(Conflict, match="holds no GPUs"):
@@ -66,7 +66,7 @@ async def test_a_session_without_an_allocation_cannot_be_attached_to(lab):
         await lab.cluster.environment("vision/lab-ana")
 
 
-async def test_a_reclaimed_session_ends_and_is_not_queued_again(lab):
+async def test_reclaimed_session_ends_and_is_not_queued_again(lab):
     spec = lab.session(preemptible=True)
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -89,7 +89,7 @@ async def test_deleting_a_session_ends_its_process(lab):
     await lab.until_gone(spec.id)
 
 
-async def test_a_session_with_a_command_is_started_by_the_cluster_and_not_tried_again(lab):
+async def test_session_with_a_command_is_started_by_the_cluster_and_not_retried(lab):
     spec = lab.job("shell", kind="session", backoff_limit=3)
     await lab.started(spec)
 
@@ -100,32 +100,32 @@ async def test_a_session_with_a_command_is_started_by_the_cluster_and_not_tried_
 
 
 @pytest.mark.parametrize("priority", [0, 70, 100])
-async def test_priority_of_a_session_reaches_the_core(lab, priority):
+async def test_priority_of_a_session_reaches_the_snapshot(lab, priority):
     spec = lab.session(priority=priority)
     await lab.cluster.submit([spec])
 
-    assert (await seen(lab, spec.id)).priority == priority
+    assert (await observed_workload(lab, spec.id)).priority == priority
 
 
-async def test_a_released_session_goes_on_and_gets_its_gpus_again(lab):
+async def test_released_session_runs_on_and_regains_its_gpus(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
     process = await lab.session_process()
     await lab.cluster.attach(spec.id, process)
     released = await lab.cluster.release(spec.id, why="idle for 30 min")
-    seen = (await lab.cluster.observe()).workloads[0].workers[0]
+    observed = (await lab.cluster.observe()).workloads[0].workers[0]
 
     assert (released.state, released.allocated) == ("running", 0)
     assert await lab.cluster.holders() == {spec.id: released}
     assert released.workers[0].process == process
-    assert (seen.gpus, seen.devices) == (0, ())
+    assert (observed.gpus, observed.devices) == (0, ())
     assert released == await lab.cluster.release(spec.id, why="again")
     assert (await lab.cluster.environment(spec.id)).variables["CUDA_VISIBLE_DEVICES"] == ""
 
     waiting = await lab.cluster.regain(spec.id, by="ana")
-    wanted = (await lab.cluster.observe()).workloads[0].workers[0]
-    assert (waiting.state, wanted.gpus, wanted.node) == ("queued", 500, None)
+    requested = (await lab.cluster.observe()).workloads[0].workers[0]
+    assert (waiting.state, requested.gpus, requested.node) == ("queued", 500, None)
 
     await lab.cluster.apply(plan(start(spec.id, 1, share=0.5)))
     again = await lab.cluster.workload(spec.id)
@@ -135,7 +135,7 @@ async def test_a_released_session_goes_on_and_gets_its_gpus_again(lab):
     assert (await lab.until(spec.id, "ended")).allocated == 0
 
 
-async def test_only_a_running_session_can_be_released(lab):
+async def test_workload_that_is_no_running_session_cannot_be_released(lab):
     await lab.cluster.submit([lab.session(), lab.job("exp1")])
 
     for workload in ("vision/lab-ana", "vision/exp1"):
@@ -145,7 +145,7 @@ async def test_only_a_running_session_can_be_released(lab):
             await lab.cluster.regain(workload, by="ana")
 
 
-async def test_a_released_session_that_has_ended_is_not_queued_again(lab):
+async def test_ended_session_cannot_regain_its_gpus(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -159,7 +159,7 @@ async def test_a_released_session_that_has_ended_is_not_queued_again(lab):
     assert (await lab.cluster.workload(spec.id)).state == "ended"
 
 
-async def test_a_session_is_no_unfinished_job(lab):
+async def test_session_does_not_count_as_an_unfinished_job(lab):
     await lab.cluster.submit([lab.session(), lab.job()])
 
     assert await lab.cluster.unfinished_jobs("ana") == 1

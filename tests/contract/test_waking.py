@@ -21,7 +21,7 @@ async def _wakes(lab: Lab) -> bool:
     return True
 
 
-async def test_changes_are_remembered_until_they_are_observed(lab):
+async def test_changes_wake_waiters_until_they_are_observed(lab):
     await lab.cluster.observe()
     assert not await _wakes(lab)
 
@@ -53,16 +53,16 @@ async def test_wait_reason_update_wakes_no_waiter(lab):
     # Kubernetes controllers still write to a new Job for a moment; these writes do wake.
     for position in range(1, 100):
         await lab.cluster.observe()
-        told = Wait(workload="vision/exp", reason=reason, position=position)
-        await lab.cluster.apply(plan(told))
+        wait = Wait(workload="vision/exp", reason=reason, position=position)
+        await lab.cluster.apply(plan(wait))
         if not await _wakes(lab):
             return
-    pytest.fail("each telling wakes")
+    pytest.fail("each update of a wait reason wakes")
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 @pytest.mark.parametrize("what", ["submitted", "resumed", "deleted", "suspended", "project"])
-async def test_each_user_s_change_wakes_the_waiter(lab, what):
+async def test_user_change_wakes_the_waiter(lab, what):
     runs, waits = lab.job("runs"), lab.job("waits")
     await lab.started(runs)
     await lab.cluster.submit([waits])
@@ -87,8 +87,8 @@ async def test_each_user_s_change_wakes_the_waiter(lab, what):
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 async def test_waiting_for_one_workload_returns_its_next_state(lab):
     spec = lab.session()
-    [seen] = await lab.cluster.submit([spec])
-    waiting = asyncio.ensure_future(lab.cluster.wait(spec.id, seen))
+    [record] = await lab.cluster.submit([spec])
+    waiting = asyncio.ensure_future(lab.cluster.wait(spec.id, record))
     await lab.cluster.put_project(ProjectSpec("unrelated"))
 
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -97,12 +97,12 @@ async def test_waiting_for_one_workload_returns_its_next_state(lab):
         assert (await waiting).state == "starting"
 
 
-async def test_waiting_for_what_is_deleted_ends(lab):
-    [seen] = await lab.cluster.submit([lab.job()])
-    waiting = asyncio.ensure_future(lab.cluster.wait(seen.id, seen))
+async def test_wait_for_a_deleted_workload_raises_not_found(lab):
+    [record] = await lab.cluster.submit([lab.job()])
+    waiting = asyncio.ensure_future(lab.cluster.wait(record.id, record))
     await asyncio.sleep(0)
 
-    await lab.cluster.delete(seen.id, by="ana")
+    await lab.cluster.delete(record.id, by="ana")
 
     with pytest.raises(NotFound):
         await waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import kinds, seen
+from contract.looking import event_kinds, observed_workload
 from labs import plan, reserve, start, stop
 from runai.hub_service.wire.errors import Conflict
 
@@ -12,12 +12,12 @@ from runai.hub_service.wire.errors import Conflict
 pytestmark = pytest.mark.tier("test")
 
 
-async def test_a_suspended_job_leaves_the_queue_and_returns_to_its_place(lab):
+async def test_suspended_job_leaves_the_queue_and_resumes_at_its_old_place(lab):
     spec = lab.job()
     [record] = await lab.cluster.submit([spec])
 
     assert (await lab.cluster.suspend(spec.id, by="ana")).state == "suspended"
-    assert None is await seen(lab, spec.id)
+    assert None is await observed_workload(lab, spec.id)
     [refused] = await lab.cluster.apply(plan(start(spec.id, 0)))
     assert refused.text == "vision/exp is suspended"
     assert (await lab.cluster.suspend(spec.id, by="ana")).state == "suspended"
@@ -25,10 +25,10 @@ async def test_a_suspended_job_leaves_the_queue_and_returns_to_its_place(lab):
     back = await lab.cluster.resume(spec.id, by="ana")
     assert ("queued", record.submitted) == (back.state, back.submitted)
     assert back == await lab.cluster.resume(spec.id, by="ana")
-    assert await kinds(lab, spec.id) == ["queued", "suspended", "queued"]
+    assert await event_kinds(lab, spec.id) == ["queued", "suspended", "queued"]
 
 
-async def test_suspending_gives_up_a_reservation(lab):
+async def test_suspending_a_job_releases_its_reservation(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(reserve(spec.id, 0)))
@@ -47,7 +47,7 @@ async def test_suspending_a_running_job_stops_it(lab):
     assert (await lab.cluster.resume(spec.id, by="ana")).state == "paused"
 
 
-async def test_a_job_may_be_resumed_while_it_still_stops(lab):
+async def test_stopping_job_can_be_resumed(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
 
@@ -57,7 +57,7 @@ async def test_a_job_may_be_resumed_while_it_still_stops(lab):
     await lab.until(spec.id, "paused")
 
 
-async def test_a_job_may_be_suspended_while_it_is_being_paused(lab):
+async def test_job_being_paused_can_be_suspended(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
 
@@ -68,26 +68,26 @@ async def test_a_job_may_be_suspended_while_it_is_being_paused(lab):
 
 
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
-async def test_a_session_is_neither_suspended_nor_resumed(lab):
+async def test_session_can_be_neither_suspended_nor_resumed(lab):
     await lab.cluster.submit([lab.session()])
 
-    for wish in (lab.cluster.suspend, lab.cluster.resume):
+    for change in (lab.cluster.suspend, lab.cluster.resume):
         with pytest.raises(Conflict, match="is a session"):
-            await wish("vision/lab-ana", by="ana")
+            await change("vision/lab-ana", by="ana")
 
 
-async def test_a_finished_job_is_neither_suspended_nor_resumed(lab):
+async def test_finished_job_can_be_neither_suspended_nor_resumed(lab):
     spec = lab.job()
     await lab.started(spec)
     await lab.end(spec, 0)
     await lab.until(spec.id, "succeeded")
 
-    for wish in (lab.cluster.suspend, lab.cluster.resume):
+    for change in (lab.cluster.suspend, lab.cluster.resume):
         with pytest.raises(Conflict, match="is finished"):
-            await wish(spec.id, by="ana")
+            await change(spec.id, by="ana")
 
 
-async def test_deleting_a_queued_job_forgets_it(lab):
+async def test_deleting_a_queued_job_removes_its_record(lab):
     await lab.cluster.submit([lab.job()])
 
     await lab.cluster.delete("vision/exp", by="ana")

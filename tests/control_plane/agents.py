@@ -20,11 +20,11 @@ def agent_token(
     """Yield the token of an agent's pod on a node, while that pod exists."""
     agent = pod(f"agent-{next(NUMBERS)}", 0, nodeName=node, schedulerName="default-scheduler")
     agent["spec"]["serviceAccountName"] = account
-    made = plane.request("POST", f"{RUNAI}/pods", agent)["metadata"]
-    bound_to = {"kind": "Pod", "apiVersion": "v1", "name": made["name"], "uid": made["uid"]}
-    asked = {"spec": {"audiences": [audience], "boundObjectRef": bound_to}}
+    metadata = plane.request("POST", f"{RUNAI}/pods", agent)["metadata"]
+    bound_to = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
+    token_request = {"spec": {"audiences": [audience], "boundObjectRef": bound_to}}
     try:
         path = f"{RUNAI}/serviceaccounts/{account}/token"
-        yield plane.request("POST", path, asked)["status"]["token"]
+        yield plane.request("POST", path, token_request)["status"]["token"]
     finally:
-        plane.request("DELETE", f"{RUNAI}/pods/{made['name']}", {"gracePeriodSeconds": 0})
+        plane.request("DELETE", f"{RUNAI}/pods/{metadata['name']}", {"gracePeriodSeconds": 0})

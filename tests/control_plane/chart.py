@@ -45,9 +45,9 @@ def helm(*arguments: str, kubeconfig: Path | None = None, home: Path | None = No
 
 def rendered(*arguments: str, only: str = "") -> str:
     """Return the chart's objects as YAML, or the objects of one of its templates."""
-    shown = ["--show-only", f"templates/{only}"] if only else []
+    template_option = ["--show-only", f"templates/{only}"] if only else []
     chart = ["template", "runai", str(CHART), "--namespace", "runai", "--api-versions", SERVED]
-    return helm(*chart, *shown, *arguments)
+    return helm(*chart, *template_option, *arguments)
 
 
 def install(plane: ControlPlane, *arguments: str) -> None:

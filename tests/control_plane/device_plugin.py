@@ -1,8 +1,8 @@
 """A node's device plugin, kubelet and agent, simulated for the GPUs of nodes that kwok plays.
 
     devices = DevicePlugin(lab.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
-    devices.look()                 # bound pods get their devices, or are rejected
-    scheduler.call(...)            # or `devices.tell(scheduler)`: like our agent
+    devices.sync_pods()            # bound pods get their devices, or are rejected
+    scheduler.call(...)            # or `devices.report(scheduler)`: like our agent
 
 Each step runs when the test calls it, so the test decides on events between two API calls.
 Each step asserts that no device is oversubscribed.
@@ -50,27 +50,27 @@ class DevicePlugin:
         """Name of the pod that gets its devices first of all pods started since the last step."""
         self.memory_mib = 0
         """Memory of each device in the agents' reports; 0: they report none."""
-        self.most: dict[str, int] = {}
+        self.max_shared: dict[str, int] = {}
         """Maximum milli-GPU shared of each device at any step."""
 
-    def look(self) -> list[dict[str, Any]]:
+    def sync_pods(self) -> list[dict[str, Any]]:
         """Give devices to pods bound since the last step; return all pods."""
         pods: list[dict[str, Any]] = self.plane.request("GET", "/api/v1/pods")["items"]
         named = [p["metadata"] for p in pods]
         self.names |= {m["name"] for m in named if m["namespace"] == RESERVATIONS}
-        running = [p for p in pods if _runs(p)]
-        here = {p["metadata"]["uid"] for p in running}
-        self.has = {uid: has for uid, has in self.has.items() if uid in here}
+        running = [p for p in pods if _is_running(p)]
+        running_uids = {p["metadata"]["uid"] for p in running}
+        self.has = {uid: has for uid, has in self.has.items() if uid in running_uids}
         for pod in sorted(running, key=self._turn):
             uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
-            if wanted := _wanted(pod):
+            if requested := _requested_gpus(pod):
                 if uid not in self.has and node in self.nodes:
-                    self._give(pod, node, wanted)
+                    self._allocate(pod, node, requested)
                 self._annotate(pod)
         self.check(running)
         return pods
 
-    def tell(self, scheduler: Scheduler, *, age: float = 0.0) -> None:
+    def report(self, scheduler: Scheduler, *, age: float = 0.0) -> None:
         """Report to the service like the agents; the data is `age` seconds old."""
         for node in self.nodes:
             pods = {key: tuple(has) for key, has in self.has.values() if has[0] in self.nodes[node]}
@@ -78,8 +78,10 @@ class DevicePlugin:
                 Device(number, uuid, "Fake", self.memory_mib, simulated=False)
                 for number, uuid in enumerate(self.nodes[node])
             )
-            seen = NodeReport(time.time() - age, pods, tuple(devices) if self.memory_mib else ())
-            scheduler.call(scheduler.cluster.note_holders(node, seen))
+            node_report = NodeReport(
+                time.time() - age, pods, tuple(devices) if self.memory_mib else ()
+            )
+            scheduler.call(scheduler.cluster.note_holders(node, node_report))
 
     def check(self, running: Sequence[Mapping[str, Any]]) -> None:
         """Assert that no shared device is oversubscribed, or in use as a whole by another pod."""
@@ -89,13 +91,13 @@ class DevicePlugin:
             for device, milli in json.loads(granted).items():
                 shared[device] = shared.get(device, 0) + milli
         for device, milli in shared.items():
-            self.most[device] = max(milli, self.most.get(device, 0))
+            self.max_shared[device] = max(milli, self.max_shared.get(device, 0))
             # Each of three parts by memory counts as a third, rounded up.
             assert milli <= 1002, f"{device} is shared by {milli} thousandths"
-            takers = [key for key, has in self.has.values() if device in has]
+            holders = [key for key, has in self.has.values() if device in has]
             if not self.is_strict:
                 continue
-            assert all(key.startswith(RESERVATIONS) for key in takers), (device, takers)
+            assert all(key.startswith(RESERVATIONS) for key in holders), (device, holders)
 
     def reservations(self) -> list[dict[str, Any]]:
         """Return the existing reservation pods."""
@@ -109,17 +111,17 @@ class DevicePlugin:
         metadata = pod["metadata"]
         return metadata["name"] != self.first, metadata["resourceVersion"]
 
-    def _give(self, pod: Mapping[str, Any], node: str, wanted: int) -> None:
-        taken = set(itertools.chain.from_iterable(has for _key, has in self.has.values()))
-        free = [device for device in self.nodes[node] if device not in taken]
+    def _allocate(self, pod: Mapping[str, Any], node: str, requested: int) -> None:
+        allocated = set(itertools.chain.from_iterable(has for _key, has in self.has.values()))
+        free = [device for device in self.nodes[node] if device not in allocated]
         uid = pod["metadata"]["uid"]
-        if uid in self._turned_away or len(free) < wanted or self.turns_away:
+        if uid in self._turned_away or len(free) < requested or self.turns_away:
             self.turns_away = max(0, self.turns_away - (uid not in self._turned_away))
             self._turned_away.add(uid)
             self._fail(pod)
             return
         key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        self.has[uid] = (key, free[:wanted])
+        self.has[uid] = (key, free[:requested])
 
     def _fail(self, pod: Mapping[str, Any]) -> None:
         status = {
@@ -131,8 +133,8 @@ class DevicePlugin:
 
     def _annotate(self, pod: Mapping[str, Any]) -> None:
         metadata = pod["metadata"]
-        is_one = metadata["namespace"] == RESERVATIONS and metadata["uid"] in self.has
-        if is_one and self.annotates and DEVICE not in metadata.get("annotations", {}):
+        is_reservation = metadata["namespace"] == RESERVATIONS and metadata["uid"] in self.has
+        if is_reservation and self.annotates and DEVICE not in metadata.get("annotations", {}):
             (device,) = self.has[metadata["uid"]][1]
             self._patch(pod, "", {"metadata": {"annotations": {DEVICE: device}}}, MERGE)
 
@@ -149,11 +151,11 @@ class DevicePlugin:
                 raise
 
 
-def _runs(pod: Mapping[str, Any]) -> bool:
+def _is_running(pod: Mapping[str, Any]) -> bool:
     is_over = pod["status"].get("phase") in ("Succeeded", "Failed")
     return "nodeName" in pod["spec"] and not is_over
 
 
-def _wanted(pod: Mapping[str, Any]) -> int:
+def _requested_gpus(pod: Mapping[str, Any]) -> int:
     limits = (c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"])
     return sum(int(of.get("nvidia.com/gpu", 0)) for of in limits)

@@ -56,12 +56,12 @@ class FaultyServer:
         self._tls = ssl.create_default_context(cadata=trusted)
         self._faults: list[_Fault] = []
         self._open: set[asyncio.Task[object]] = set()
-        self._asking: set[asyncio.Future[aiohttp.ClientResponse]] = set()
+        self._in_flight: set[asyncio.Future[aiohttp.ClientResponse]] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._begun = threading.Event()
-        self._deadly = ("", "", False)
+        self._killing_request = ("", "", False)
         self.is_down = False
         """Whether every request loses its connection."""
         self.requests: list[tuple[str, str]] = []
@@ -102,18 +102,18 @@ class FaultyServer:
         gate = asyncio.Event()
         self._faults.append(_Fault(method, part, 1, None, gate))
 
-        def go_on() -> None:
+        def release() -> None:
             self._loop.call_soon_threadsafe(gate.set)
 
-        return go_on
+        return release
 
     def die_at(self, method: str, part: str, *, after: bool = False) -> None:
         """Lose every connection from such a request on; `after`: that one is carried out."""
-        self._deadly = (method, part, after)
+        self._killing_request = (method, part, after)
 
     def revive(self) -> None:
         """Forward all requests again."""
-        self._deadly = ("", "", False)
+        self._killing_request = ("", "", False)
         self.is_down = False
 
     @property
@@ -153,8 +153,8 @@ class FaultyServer:
             self._begun.set()
             await self._stop.wait()
             await runner.cleanup()
-            while self._asking:
-                await asyncio.wait(self._asking)
+            while self._in_flight:
+                await asyncio.wait(self._in_flight)
 
     def _write_kubeconfig(self, port: int) -> None:
         self._settings["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
@@ -170,14 +170,14 @@ class FaultyServer:
         self._open.add(task)
         try:
             body = await request.read()
-            said = f"{request.path_qs}\n{body.decode(errors='replace')}"
-            fault = self._fault(request.method, said)
-            is_deadly = self._is_deadly(request.method, said)
+            request_text = f"{request.path_qs}\n{body.decode(errors='replace')}"
+            fault = self._fault(request.method, request_text)
+            is_deadly = self._is_deadly(request.method, request_text)
             if self.is_down:
                 raise ConnectionResetError
             if is_deadly:
                 self.is_down = True
-                if not self._deadly[2]:
+                if not self._killing_request[2]:
                     raise ConnectionResetError
                 fault = _Fault(request.method, "", 1, None)
             if fault is not None and fault.gate is not None:
@@ -186,7 +186,7 @@ class FaultyServer:
             if fault is not None and fault.answer is not None:
                 return fault.answer()
             headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
-            answer = await self._ask(
+            answer = await self._forward(
                 session.request(
                     request.method, self._upstream + request.path_qs, headers=headers, data=body
                 )
@@ -195,7 +195,7 @@ class FaultyServer:
                 if fault is not None:
                     await answer.read()
                     raise ConnectionResetError
-                return await _copied(request, answer)
+                return await _copy_response(request, answer)
             finally:
                 _drop(answer)
         except (asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
@@ -205,34 +205,34 @@ class FaultyServer:
         finally:
             self._open.discard(task)
 
-    async def _ask(
-        self, asked: Coroutine[object, object, aiohttp.ClientResponse]
+    async def _forward(
+        self, request: Coroutine[object, object, aiohttp.ClientResponse]
     ) -> aiohttp.ClientResponse:
         """Send a request to the real server; a connection in setup is not dropped half-way."""
-        asking = asyncio.ensure_future(asked)
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        sending = asyncio.ensure_future(request)
+        self._in_flight.add(sending)
+        sending.add_done_callback(self._in_flight.discard)
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(sending)
         except asyncio.CancelledError:
-            asking.add_done_callback(_unread)
+            sending.add_done_callback(_drop_unread)
             raise
 
-    def _is_deadly(self, method: str, said: str) -> bool:
-        deadly, part, _after = self._deadly
-        return bool(deadly) and method == deadly and part in said
+    def _is_deadly(self, method: str, request_text: str) -> bool:
+        killing_method, part, _after = self._killing_request
+        return bool(killing_method) and method == killing_method and part in request_text
 
-    def _fault(self, method: str, said: str) -> _Fault | None:
+    def _fault(self, method: str, request_text: str) -> _Fault | None:
         for fault in self._faults:
-            if fault.times and fault.method == method and fault.part in said:
+            if fault.times and fault.method == method and fault.part in request_text:
                 fault.times -= 1
                 return fault
         return None
 
 
-def _unread(asking: asyncio.Future[aiohttp.ClientResponse]) -> None:
-    if not asking.cancelled() and asking.exception() is None:
-        _drop(asking.result())
+def _drop_unread(sending: asyncio.Future[aiohttp.ClientResponse]) -> None:
+    if not sending.cancelled() and sending.exception() is None:
+        _drop(sending.result())
 
 
 def _drop(answer: aiohttp.ClientResponse) -> None:
@@ -241,7 +241,9 @@ def _drop(answer: aiohttp.ClientResponse) -> None:
     answer.close()
 
 
-async def _copied(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _copy_response(
+    request: web.Request, answer: aiohttp.ClientResponse
+) -> web.StreamResponse:
     headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_BY_HOP}
     copy = web.StreamResponse(status=answer.status, headers=headers)
     await copy.prepare(request)

@@ -46,7 +46,7 @@ def pytorch_job(
     roles = {"Worker": (workers, 1)}
     if master_gpus is not None:
         roles = {"Master": (1, master_gpus), **roles}
-    made: dict[str, Any] = {
+    job: dict[str, Any] = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": name},
@@ -56,22 +56,22 @@ def pytorch_job(
         template = pod("", gpus, labels=labels)
         template["metadata"] = {"labels": template["metadata"]["labels"]}
         template["spec"]["containers"][0]["name"] = "pytorch"
-        made["spec"]["pytorchReplicaSpecs"][role] = {
+        job["spec"]["pytorchReplicaSpecs"][role] = {
             "replicas": replicas,
             "restartPolicy": restarts,
             "template": template,
         }
     if policy:
-        made["spec"]["runPolicy"] = policy
-    return made
+        job["spec"]["runPolicy"] = policy
+    return job
 
 
 @contextlib.contextmanager
 def kind_of_pytorch_jobs(plane: ControlPlane) -> Iterator[None]:
     """Install the kind; remove it afterwards, with all its objects."""
-    found = find_resource("pytorchjobs.yaml")
-    assert found is not None
-    kind = yaml.safe_load(found.read_text())
+    crd_file = find_resource("pytorchjobs.yaml")
+    assert crd_file is not None
+    kind = yaml.safe_load(crd_file.read_text())
     plane.request("POST", KINDS, kind)
     try:
         eventually(lambda: _is_there(plane, SERVED), within=WITHIN_S, what="it is served")
@@ -79,8 +79,8 @@ def kind_of_pytorch_jobs(plane: ControlPlane) -> Iterator[None]:
     finally:
         name = kind["metadata"]["name"]
         plane.request("DELETE", f"{KINDS}/{name}")
-        gone = f"{KINDS}/{name}"
-        eventually(lambda: not _is_there(plane, gone), within=WITHIN_S, what="the kind is gone")
+        path = f"{KINDS}/{name}"
+        eventually(lambda: not _is_there(plane, path), within=WITHIN_S, what="the kind is gone")
 
 
 @contextlib.contextmanager
@@ -99,10 +99,10 @@ def without_pytorch_jobs(namespace: Namespace) -> Iterator[Namespace]:
     path = pytorch_jobs(namespace.name)
     namespace.plane.request("DELETE", path)
 
-    def gone() -> bool:
+    def all_deleted() -> bool:
         return not namespace.plane.request("GET", path)["items"]
 
-    eventually(gone, within=WITHIN_S, what="they are gone")
+    eventually(all_deleted, within=WITHIN_S, what="they are gone")
 
 
 def _is_there(plane: ControlPlane, path: str) -> bool:

@@ -40,7 +40,7 @@ class Kubelet:
         self._closed: set[str] = set()
         self._change = asyncio.Event()
         self._port = 0
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         """Requests so far: paths with their queries."""
 
     def __enter__(self) -> Self:
@@ -73,12 +73,12 @@ class Kubelet:
         self._do(lambda: self._closed.add(pod))
 
     def _do(self, change: Any) -> None:
-        def then() -> None:
+        def apply_change() -> None:
             change()
             self._change.set()
             self._change = asyncio.Event()
 
-        self._loop.call_soon_threadsafe(then)
+        self._loop.call_soon_threadsafe(apply_change)
 
     def _run(self) -> None:
         with contextlib.closing(self._loop):
@@ -102,13 +102,13 @@ class Kubelet:
         await runner.cleanup()
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request.path_qs)
+        self.requests.append(request.path_qs)
         pod = request.match_info["pod"]
         answer = web.StreamResponse()
         await answer.prepare(request)
         tail = request.query.get("tailLines")
-        begun = self._written.get(pod, [])
-        sent = 0 if tail is None else max(0, len(begun) - int(tail))
+        written = self._written.get(pod, [])
+        sent = 0 if tail is None else max(0, len(written) - int(tail))
         while True:
             change = self._change
             lines = self._written.get(pod, [])

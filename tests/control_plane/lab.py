@@ -28,18 +28,18 @@ class ClusterLab:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.number = next(NUMBERS)
-        self.namespace = self.another_namespace()
+        self.namespace = self.add_namespace()
         self._namespaces = [self.namespace]
         self._nodes: list[str] = []
         self._projects: list[str] = []
-        self._others: list[str] = []
+        self._extra_paths: list[str] = []
 
-    def another_namespace(self, project: str = "") -> Namespace:
+    def add_namespace(self, project: str = "") -> Namespace:
         name = f"lab-{self.number}" + (f"-{project}" if project else "")
-        made = Namespace(self.plane, name, project)
+        namespace = Namespace(self.plane, name, project)
         if project:
-            self._namespaces.append(made)
-        return made
+            self._namespaces.append(namespace)
+        return namespace
 
     def node(self, name: str, gpus: int = 0, **how: Any) -> None:
         self._nodes.append(name)
@@ -53,25 +53,27 @@ class ClusterLab:
         self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **how: Any
     ) -> None:
         """Add a class with volumes that wait for their first pod, unless told otherwise."""
-        made = {"metadata": {"name": name}, "provisioner": provisioner}
-        made |= {"volumeBindingMode": "WaitForFirstConsumer", **how}
-        self._others.append(f"{CLASSES}/{name}")
-        self.plane.request("POST", CLASSES, made)
+        body = {"metadata": {"name": name}, "provisioner": provisioner}
+        body |= {"volumeBindingMode": "WaitForFirstConsumer", **how}
+        self._extra_paths.append(f"{CLASSES}/{name}")
+        self.plane.request("POST", CLASSES, body)
 
     def volume(self, name: str, *nodes: str, of_class: str, **spec: Any) -> None:
         """Add a disk accessible from these nodes."""
-        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
-        made = {
+        expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+        volume_spec = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": of_class,
             "local": {"path": "/disk"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "nodeAffinity": {
+                "required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+            },
             "persistentVolumeReclaimPolicy": "Retain",
             **spec,
         }
-        self._others.append(f"{VOLUMES}/{name}")
-        self.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": made})
+        self._extra_paths.append(f"{VOLUMES}/{name}")
+        self.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": volume_spec})
 
     def forget_projects(self) -> None:
         """Remove all projects, including ones that the test did not make."""
@@ -90,18 +92,18 @@ class ClusterLab:
             self.forget(f"/api/v1/nodes/{name}")
         for name in self._projects:
             self.forget(f"{PROJECTS}/{name}")
-        for path in self._others:
+        for path in self._extra_paths:
             self.forget(path)
             self._release(path)
 
     def _empty(self, namespace: str) -> None:
         pods = f"/api/v1/namespaces/{namespace}/pods"
 
-        def empty() -> bool:
+        def is_empty() -> bool:
             self.plane.request("DELETE", pods, {"gracePeriodSeconds": 0})
             return not self.plane.request("GET", pods)["items"]
 
-        eventually(empty, what=f"{namespace} is empty")
+        eventually(is_empty, what=f"{namespace} is empty")
 
     def _release(self, path: str) -> None:
         """Remove an object's finalizers: a volume, for one, waits for the end of its claim."""
@@ -151,19 +153,19 @@ def installed() -> Iterator[ControlPlane]:
 
         eventually(served, what="projects are served")
 
-        def admits() -> bool:
+        def policy_is_in_force() -> bool:
             plain = job("plain")
             del plain["spec"]["podFailurePolicy"], plain["spec"]["podReplacementPolicy"]
             path = "/apis/batch/v1/namespaces/default/jobs?dryRun=All"
             return "podFailurePolicy" in started.request("POST", path, plain)["spec"]
 
-        eventually(admits, what="the admission policy is in force")
+        eventually(policy_is_in_force, what="the admission policy is in force")
 
         def shows_no_devices() -> bool:
-            made = started.request(
+            created = started.request(
                 "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", 0)
             )
-            return "env" in made["spec"]["containers"][0]
+            return "env" in created["spec"]["containers"][0]
 
         eventually(shows_no_devices, what="the policy of visible devices is in force")
 

@@ -26,23 +26,23 @@ def add_node(
     **allocatable: str,
 ) -> None:
     """Add a node and wait until it is ready; `status` adds fields of its kubelet's status."""
-    has = {"cpu": "32", "memory": "256Gi", "pods": "110", **allocatable}
+    resources = {"cpu": "32", "memory": "256Gi", "pods": "110", **allocatable}
     if gpus:
-        has["nvidia.com/gpu"] = str(gpus)
+        resources["nvidia.com/gpu"] = str(gpus)
     node = {
         "metadata": {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, **(labels or {})},
         },
         "spec": {"taints": list(taints)},
-        "status": {"capacity": has, "allocatable": has, **(status or {})},
+        "status": {"capacity": resources, "allocatable": resources, **(status or {})},
     }
     plane.request("POST", "/api/v1/nodes", node)
 
     def ready() -> bool:
-        seen = plane.request("GET", f"/api/v1/nodes/{name}")
-        conditions = {c["type"]: c["status"] for c in seen["status"].get("conditions", [])}
-        keys = {taint["key"] for taint in seen["spec"].get("taints", [])}
+        current = plane.request("GET", f"/api/v1/nodes/{name}")
+        conditions = {c["type"]: c["status"] for c in current["status"].get("conditions", [])}
+        keys = {taint["key"] for taint in current["spec"].get("taints", [])}
         return conditions.get("Ready") == "True" and "node.kubernetes.io/not-ready" not in keys
 
     eventually(ready, what=f"node {name} is ready")
@@ -73,11 +73,11 @@ def pod(
     """Return a pod for our scheduler."""
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     container = {"name": "main", "image": "example/train", "resources": {"limits": limits}}
-    named = {"runai/project": project} if project else {}
+    project_label = {"runai/project": project} if project else {}
     return {
         "metadata": {
             "name": name,
-            "labels": {**named, **(labels or {})},
+            "labels": {**project_label, **(labels or {})},
             "annotations": dict(annotations or {}),
         },
         "spec": {"schedulerName": SCHEDULER, "containers": [container], **spec},
@@ -130,11 +130,13 @@ class Namespace:
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         eventually(lambda: self._exists(account), what=f"namespace {name} takes pods")
 
-    def create(self, what: dict[str, Any]) -> dict[str, Any]:
+    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Create a pod, or a Job if the object has a template."""
-        is_job = "template" in what["spec"]
-        made: dict[str, Any] = self.plane.request("POST", self._path("", is_job=is_job), what)
-        return made
+        is_job = "template" in manifest["spec"]
+        created: dict[str, Any] = self.plane.request(
+            "POST", self._path("", is_job=is_job), manifest
+        )
+        return created
 
     def pods(self, job: str = "") -> list[dict[str, Any]]:
         """Return its pods, or the pods of one of its Jobs, by name."""
@@ -157,8 +159,8 @@ class Namespace:
 
     def finish(self, name: str, exit_code: int = 0) -> None:
         """Let a running pod succeed."""
-        failing = {"test/fails": str(exit_code)} if exit_code else {}
-        self.annotate(name, {"test/runs-for": "1ms", **failing})
+        exit_annotation = {"test/fails": str(exit_code)} if exit_code else {}
+        self.annotate(name, {"test/runs-for": "1ms", **exit_annotation})
 
     def annotate(self, name: str, notes: Mapping[str, str]) -> None:
         """Write annotations of a pod."""
@@ -175,8 +177,8 @@ class Namespace:
 
     def claim(self, name: str, *modes: str, of_class: str = "") -> None:
         """Create a claim of a volume; by default one node may mount it."""
-        asked = {"requests": {"storage": "1Gi"}}
-        spec = {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": asked}
+        resources = {"requests": {"storage": "1Gi"}}
+        spec = {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": resources}
         if of_class:
             spec["storageClassName"] = of_class
         path = f"/api/v1/namespaces/{self.name}/persistentvolumeclaims"

@@ -101,8 +101,12 @@ class ControlPlane(Calls):
     def service_account(self, namespace: str, name: str) -> Path:
         """Return a kubeconfig with a fresh token of that service account, as its pods have it."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = self.request("POST", path, asked)["status"]["token"]
+        token_request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {},
+        }
+        token = self.request("POST", path, token_request)["status"]["token"]
         return self._write_kubeconfig(f"{namespace}-{name}", {"token": token})
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Path:
@@ -129,12 +133,12 @@ class ControlPlane(Calls):
         client, peer, api, manager = free_ports(4)
         self.address = f"https://{self.host}:{api}"
         self.kubeconfig = self._write_kubeconfig("administrator", _as_user(administrator))
-        trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        trusted.load_cert_chain(
+        tls_context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        tls_context.load_cert_chain(
             self.folder / "administrator.crt", self.folder / "administrator.key"
         )
         self._http = self._stack.enter_context(
-            httpx.Client(base_url=self.address, verify=trusted, trust_env=False, timeout=90)
+            httpx.Client(base_url=self.address, verify=tls_context, trust_env=False, timeout=90)
         )
         self._run("etcd", self._etcd_flags(client, peer))
         self._run("kube-apiserver", self._api_server_flags(api, client))
@@ -201,8 +205,8 @@ class ControlPlane(Calls):
         }
 
     def _write_kubeconfig(self, name: str, user: Mapping[str, str]) -> Path:
-        trusted = b64encode(self._authority.certificate).decode()
-        cluster = {"server": self.address, "certificate-authority-data": trusted}
+        ca_data = b64encode(self._authority.certificate).decode()
+        cluster = {"server": self.address, "certificate-authority-data": ca_data}
         path = self.folder / f"{name}.kubeconfig"
         path.write_text(  # JSON is YAML
             json.dumps(
@@ -245,17 +249,17 @@ class ControlPlane(Calls):
         while True:
             try:
                 self.request("GET", path)
-            except (ApiRefused, httpx.TransportError) as not_yet:
+            except (ApiRefused, httpx.TransportError) as failed:
                 for other, program in self._programs.items():
                     if program.poll() is not None:
-                        raise RuntimeError(f"{other} ended: {self._said(other)}") from not_yet
+                        raise RuntimeError(f"{other} ended: {self._log_tail(other)}") from failed
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"{name} is not ready: {self._said(name)}") from not_yet
+                    raise RuntimeError(f"{name} is not ready: {self._log_tail(name)}") from failed
                 time.sleep(0.05)
             else:
                 return
 
-    def _said(self, name: str) -> str:
+    def _log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
 
 

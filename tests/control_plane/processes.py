@@ -51,7 +51,7 @@ IGNORED = "test/ignored"
 BACK_OFF = "CrashLoopBackOff"
 MESSAGE_BYTES = 2048
 """A kubelet keeps so much of a failed container's output as its termination message."""
-KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
+INHERITED_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
 REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
 
 
@@ -70,7 +70,7 @@ class ProcessKubelet:
         self._addresses: Iterator[str] = iter(())
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._known: set[str] = set()
-        self._leaving: set[str] = set()
+        self._terminating: set[str] = set()
         self._stopped = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._threads: list[threading.Thread] = []
@@ -121,18 +121,18 @@ class ProcessKubelet:
         try:
             version = ""
             while not self._stopped.is_set():
-                version = self._look(version)
+                version = self._watch_once(version)
         except BaseException as failed:  # noqa: BLE001  handed over to the test
             self.failed = failed
 
-    def _look(self, version: str) -> str:
+    def _watch_once(self, version: str) -> str:
         """Watch the node's pods for `WATCH_S`; return the version to continue from."""
         path = f"/api/v1/pods?fieldSelector=spec.nodeName={NODE}"
         try:
             if not version:
                 listed = self._plane.request("GET", path)
                 for pod in listed["items"]:
-                    self._take(pod)
+                    self._sync_pod(pod)
                 return str(listed["metadata"]["resourceVersion"])
             address = f"{path}&watch=true&timeoutSeconds={WATCH_S}&resourceVersion={version}"
             for line in self._plane.lines(address):
@@ -141,24 +141,24 @@ class ProcessKubelet:
                     return ""
                 version = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] != "DELETED":
-                    self._take(event["object"])
+                    self._sync_pod(event["object"])
         except (ApiRefused, httpx.TransportError):
             return ""  # the API server is being restarted
         return version
 
-    def _take(self, pod: dict[str, Any]) -> None:
+    def _sync_pod(self, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
-        leaves = "deletionTimestamp" in pod["metadata"]
+        is_terminating = "deletionTimestamp" in pod["metadata"]
         if uid not in self._known:
             self._known.add(uid)
-            if not leaves and pod["status"].get("phase") == "Pending":
-                self._runs[uid] = self._begin(self._run, pod)
+            if not is_terminating and pod["status"].get("phase") == "Pending":
+                self._runs[uid] = self._start_thread(self._run, pod)
                 return
-        if leaves and uid not in self._leaving:
-            self._leaving.add(uid)
-            self._begin(self._remove, pod)
+        if is_terminating and uid not in self._terminating:
+            self._terminating.add(uid)
+            self._start_thread(self._remove, pod)
 
-    def _begin(self, work: Any, pod: dict[str, Any]) -> threading.Thread:
+    def _start_thread(self, work: Any, pod: dict[str, Any]) -> threading.Thread:
         def guarded() -> None:
             try:
                 work(pod)
@@ -187,21 +187,21 @@ class ProcessKubelet:
         home = home or self._place(pod, "work")
         words = [_moved(_expanded(word, env), mounts) for word in words]
         if not words:  # its image's own command, which only waits (pause)
-            self._tell(pod, "Running", address, {"running": {"startedAt": _now()}})
+            self._patch_status(pod, "Running", address, {"running": {"startedAt": _now()}})
             return
         ends: list[dict[str, Any]] = []
         while True:
             end = self._run_container(pod, words, env, home, address, ends)
-            over = self._stopped.is_set() or pod["metadata"]["uid"] in self._leaving
-            if over or not end["exitCode"] or pod["spec"].get("restartPolicy") != "OnFailure":
+            is_final = self._stopped.is_set() or pod["metadata"]["uid"] in self._terminating
+            if is_final or not end["exitCode"] or pod["spec"].get("restartPolicy") != "OnFailure":
                 break
             ends.append(end)
             if len(ends) > 1:  # kubelets wait ten seconds
-                self._tell(pod, "Running", address, {"waiting": {"reason": BACK_OFF}}, ends)
+                self._patch_status(pod, "Running", address, {"waiting": {"reason": BACK_OFF}}, ends)
                 return
         self._logs.close(name)
         phase = "Failed" if end["exitCode"] else "Succeeded"
-        self._tell(pod, phase, address, {"terminated": end}, ends)
+        self._patch_status(pod, phase, address, {"terminated": end}, ends)
 
     def _run_container(
         self,
@@ -228,7 +228,7 @@ class ProcessKubelet:
             end = {"exitCode": 128, "reason": "StartError", "message": str(wrong)}
             return {**end, "finishedAt": _now()}
         self._running[name] = process
-        self._tell(pod, "Running", address, {"running": {"startedAt": _now()}}, ends)
+        self._patch_status(pod, "Running", address, {"running": {"startedAt": _now()}}, ends)
         output = b""
         assert process.stdout is not None
         with process.stdout as lines:
@@ -247,8 +247,8 @@ class ProcessKubelet:
         """Give a pod whole devices like a device plugin; annotate a reservation like our agent."""
         limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
         with self._granting:
-            wanted = int(limits.get("nvidia.com/gpu", 0))
-            devices, self._free = self._free[:wanted], self._free[wanted:]
+            requested = int(limits.get("nvidia.com/gpu", 0))
+            devices, self._free = self._free[:requested], self._free[requested:]
             self._granted[pod["metadata"]["uid"]] = devices
         if pod["metadata"]["namespace"] == RESERVATIONS:
             notes = {RESERVED: devices[0]}
@@ -272,7 +272,7 @@ class ProcessKubelet:
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._quietly("DELETE", _path(pod), body)
 
-    def _tell(
+    def _patch_status(
         self,
         pod: dict[str, Any],
         phase: str,
@@ -281,8 +281,8 @@ class ProcessKubelet:
         ends: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Write all fields in one patch: KubeSpawner reads the containers once the pod runs."""
-        up = "running" in state
-        status = "True" if up else "False"
+        is_up = "running" in state
+        status = "True" if is_up else "False"
         kinds = ("Initialized", "ContainersReady", "Ready")
         container = pod["spec"]["containers"][0]
         statuses = [
@@ -290,8 +290,8 @@ class ProcessKubelet:
                 "name": container["name"],
                 "image": container["image"],
                 "imageID": "",
-                "ready": up,
-                "started": up,
+                "ready": is_up,
+                "started": is_up,
                 "restartCount": len(ends),
                 "state": state,
                 "lastState": {"terminated": ends[-1]} if ends else {},
@@ -337,20 +337,27 @@ class ProcessKubelet:
             else:
                 place = self._place(pod, volume["name"])
             for source in volume.get("projected", {}).get("sources", ()):
-                if asked := source.get("serviceAccountToken"):
-                    (place / asked["path"]).write_text(self._token(pod, asked))
+                if token_source := source.get("serviceAccountToken"):
+                    (place / token_source["path"]).write_text(
+                        self._request_token(pod, token_source)
+                    )
             for item in volume.get("downwardAPI", {}).get("items", ()):
                 (place / item["path"]).write_text(_field(pod, item["fieldRef"]["fieldPath"]))
             places[mount["mountPath"]] = place
         return places
 
-    def _token(self, pod: dict[str, Any], asked: dict[str, Any]) -> str:
+    def _request_token(self, pod: dict[str, Any], token_source: dict[str, Any]) -> str:
         """Return a token of the pod's own, requested like a kubelet."""
-        of = pod["metadata"]
-        bound_to = {"kind": "Pod", "apiVersion": "v1", "name": of["name"], "uid": of["uid"]}
+        metadata = pod["metadata"]
+        bound_to = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
         account = pod["spec"].get("serviceAccountName", "default")
-        path = f"/api/v1/namespaces/{of['namespace']}/serviceaccounts/{account}/token"
-        audiences = [asked["audience"]] if "audience" in asked else []
+        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
+        audiences = [token_source["audience"]] if "audience" in token_source else []
         spec = {"audiences": audiences, "boundObjectRef": bound_to}
         return str(self._plane.request("POST", path, {"spec": spec})["status"]["token"])
 
@@ -366,7 +373,7 @@ class ProcessKubelet:
         mounts: dict[str, Path],
         address: str,
     ) -> dict[str, str]:
-        env = {name: os.environ[name] for name in KEPT if name in os.environ}
+        env = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         # The image's own Python is the tests'.
         env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}"
         homes = [*mounts.values(), self._place(pod, "home")]

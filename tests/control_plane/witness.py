@@ -38,11 +38,11 @@ class Witness:
         self._plane = plane
         self._pods: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, str] = {}
-        self._has: dict[str, int] = {}
+        self._device_counts: dict[str, int] = {}
         self._stopped = threading.Event()
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.saw: list[str] = []
+        self.violations: list[str] = []
         """Violations seen so far."""
         self.bound: set[str] = set()
         """UIDs of the pods that were bound."""
@@ -59,7 +59,7 @@ class Witness:
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive()
         if kind is None:
-            assert not self.saw, "\n".join(self.saw)
+            assert not self.violations, "\n".join(self.violations)
 
     def _watch(self) -> None:
         version = ""
@@ -69,7 +69,7 @@ class Witness:
             except (ApiRefused, httpx.TransportError):
                 self._stopped.wait(0.05)  # the API server is being restarted: retry
             except BaseException as failed:  # noqa: BLE001  handed over to the test
-                self.saw.append(f"the witness failed: {failed!r}")
+                self.violations.append(f"the witness failed: {failed!r}")
                 return
 
     def _list(self) -> str:
@@ -101,34 +101,40 @@ class Witness:
             return
         before = self._nodes.setdefault(uid, node)
         if before != node:
-            self.saw.append(f"{_called(pod)} was bound to {before}, then to {node}")
+            self.violations.append(f"{_full_name(pod)} was bound to {before}, then to {node}")
         if uid in self.bound:
             return
         self.bound.add(uid)
-        here = [p for p in self._pods.values() if p["spec"].get("nodeName") == node and _holds(p)]
-        asked = sum(map(_gpus, here))
-        if asked > self._devices(node):
-            names = ", ".join(sorted(_called(p) for p in here if _gpus(p)))
-            self.saw.append(
-                f"{node} has {self._devices(node)} GPUs, and {asked} are given: {names}"
+        node_pods = [
+            p for p in self._pods.values() if p["spec"].get("nodeName") == node and _is_active(p)
+        ]
+        requested = sum(map(_gpus, node_pods))
+        if requested > self._devices(node):
+            names = ", ".join(sorted(_full_name(p) for p in node_pods if _gpus(p)))
+            self.violations.append(
+                f"{node} has {self._devices(node)} GPUs, and {requested} are given: {names}"
             )
-        twins = [p for p in self._pods.values() if _place(p) and _place(p) == _place(pod)]
-        if sum(1 for p in twins if p["spec"].get("nodeName") and _holds(p)) > 1:
-            self.saw.append(f"{_called(pod)} is bound beside another pod of the same worker")
+        twins = [
+            p for p in self._pods.values() if _worker_key(p) and _worker_key(p) == _worker_key(pod)
+        ]
+        if sum(1 for p in twins if p["spec"].get("nodeName") and _is_active(p)) > 1:
+            self.violations.append(
+                f"{_full_name(pod)} is bound beside another pod of the same worker"
+            )
 
     def _devices(self, node: str) -> int:
-        if node not in self._has:
+        if node not in self._device_counts:
             try:
                 found = self._plane.request("GET", f"/api/v1/nodes/{node}")
             except ApiRefused as refused:
                 if refused.status != 404:
                     raise
                 return sys.maxsize  # it is gone, and its devices are free
-            self._has[node] = int(found["status"]["allocatable"].get(GPU, 0))
-        return self._has[node]
+            self._device_counts[node] = int(found["status"]["allocatable"].get(GPU, 0))
+        return self._device_counts[node]
 
 
-def _holds(pod: dict[str, Any]) -> bool:
+def _is_active(pod: dict[str, Any]) -> bool:
     return pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
@@ -137,11 +143,11 @@ def _gpus(pod: dict[str, Any]) -> int:
     return sum(int(of.get(GPU, 0)) for of in limits)
 
 
-def _place(pod: dict[str, Any]) -> tuple[str, str] | None:
+def _worker_key(pod: dict[str, Any]) -> tuple[str, str] | None:
     index = pod["metadata"].get("annotations", {}).get(INDEX)
     owners = pod["metadata"].get("ownerReferences", ())
     return (owners[0]["uid"], index) if owners and index is not None else None
 
 
-def _called(pod: dict[str, Any]) -> str:
+def _full_name(pod: dict[str, Any]) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

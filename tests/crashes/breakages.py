@@ -105,9 +105,11 @@ class Breakages:
             process.resume()
 
     def _let_jobs_get_on(self) -> None:
-        before = self._ground.counted()
+        before = self._ground.steps_done()
         with suppress(AssertionError):  # no job runs now
-            eventually(lambda: self._ground.counted() > before + GETS_ON_BY, within=STANDS_STILL_S)
+            eventually(
+                lambda: self._ground.steps_done() > before + GETS_ON_BY, within=STANDS_STILL_S
+            )
 
     def _fill_disk(self) -> None:
         disk = self._ground.disk

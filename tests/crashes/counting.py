@@ -19,12 +19,12 @@ steps, seconds, witness = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]
 name = os.environ["RUNAI_WORKLOAD"].replace("/", "+")
 folder = Path(os.environ["RUNAI_CHECKPOINT_DIR"])
 share = float(os.environ["RUNAI_GPU_FRACTION"])
-told = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: told.set())
+stop_requested = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
 locks: list[IO[str]] = []
 
 
-def take(what: str) -> bool:
+def acquire(what: str) -> bool:
     """Lock a file until this process exits; return False if another process has the lock."""
     lock = (witness / f"{what}.lock").open("w")
     locks.append(lock)
@@ -35,48 +35,48 @@ def take(what: str) -> bool:
     return True
 
 
-def violated(text: str) -> None:
+def record_violation(text: str) -> None:
     """Append a violation to the witness's folder."""
     with (witness / "violations").open("a") as file:
         file.write(f"{text}\n")
 
 
-def keep(place: Path, count: int) -> None:
+def save(place: Path, count: int) -> None:
     """Write the checkpoint; wait while the disk is full."""
-    fresh = place.with_suffix(".new")
+    temporary = place.with_suffix(".new")
     while True:
         try:
-            fresh.write_text(str(count))
-            fresh.replace(place)
+            temporary.write_text(str(count))
+            temporary.replace(place)
         except OSError:
-            if told.wait(0.1):
+            if stop_requested.wait(0.1):
                 sys.exit(143)
         else:
             return
 
 
-if not take(name):
-    violated(f"{name} runs twice at once")
+if not acquire(name):
+    record_violation(f"{name} runs twice at once")
     sys.exit(3)
 for device in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
     halves = f"{device}.0", f"{device}.1"
-    fits = any(map(take, halves)) if share <= 0.5 else all(map(take, halves))
+    fits = any(map(acquire, halves)) if share <= 0.5 else all(map(acquire, halves))
     if not fits:
-        violated(f"{name} was given {share:g} of {device}, which others had")
+        record_violation(f"{name} was given {share:g} of {device}, which others had")
 
 place = folder / "place"
-counted = int(place.read_text() or 0) if place.exists() else 0
-if counted and os.environ["RUNAI_RESUMED"] != "1":
-    violated(f"{name} begins anew after {counted}")
+steps_done = int(place.read_text() or 0) if place.exists() else 0
+if steps_done and os.environ["RUNAI_RESUMED"] != "1":
+    record_violation(f"{name} begins anew after {steps_done}")
 began = time.monotonic()
 (witness / "ran").mkdir(exist_ok=True)
 with (witness / "ran" / f"{name}.{os.getpid()}.{began}").open("w") as ran:
-    while counted < steps:
-        if told.wait(seconds):
+    while steps_done < steps:
+        if stop_requested.wait(seconds):
             sys.exit(143)
-        counted += 1
-        keep(place, counted)
+        steps_done += 1
+        save(place, steps_done)
         os.pwrite(ran.fileno(), f"{time.monotonic() - began:012.3f} {share:5.3f}".encode(), 0)
-        print(f"counted {counted} of {steps}", flush=True)
+        print(f"counted {steps_done} of {steps}", flush=True)
 with (witness / f"{name}.done").open("a") as done:
-    done.write(f"{counted}\n")
+    done.write(f"{steps_done}\n")

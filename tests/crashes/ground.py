@@ -71,17 +71,19 @@ class Ground:
         Raises:
             LookupError: no supervisor runs.
         """
-        found = []
+        supervisors = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline()
                 if any(word.endswith("subreaper.py") for word in words):
-                    found += [process] if str(self.platform.data_dir) in " ".join(words) else []
-        if not found:
+                    supervisors += (
+                        [process] if str(self.platform.data_dir) in " ".join(words) else []
+                    )
+        if not supervisors:
             raise LookupError
-        return sorted(found, key=lambda process: process.pid)
+        return sorted(supervisors, key=lambda process: process.pid)
 
-    def counted(self) -> int:
+    def steps_done(self) -> int:
         """Return the sum of all jobs' counts: the clock of this story."""
         total = 0
         for place in self.platform.data_dir.glob("jobs/**/place"):
@@ -115,7 +117,7 @@ def on_ground(folder: Path, needs: Collection[str]) -> Iterator[Ground]:
         ground = Ground(Platform(data), witness)
         if "disk" in needs:
             ground.disk = SmallDisk(data, DISK_MIB)
-            stack.callback(ground.disk.gone)
+            stack.callback(ground.disk.unmount)
         if "clock" in needs:
             ground.clock = stack.enter_context(closing(ShiftedClock(folder / "clock")))
             ground.platform.python = ground.clock.python

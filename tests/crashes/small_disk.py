@@ -62,7 +62,7 @@ class SmallDisk:
         """Free the space that `fill` took."""
         self._filler.unlink(missing_ok=True)
 
-    def gone(self) -> None:
+    def unmount(self) -> None:
         """Unmount the disk lazily: it disappears when no process uses it."""
         _run("umount", "--lazy", str(self.folder))
 
@@ -94,7 +94,7 @@ def why_no_mounts() -> str:
         except (OSError, subprocess.CalledProcessError) as failed:
             return f"the kernel has no attribute `immutable` there: {failed}"
         finally:
-            disk.gone()
+            disk.unmount()
     return ""
 
 

@@ -19,7 +19,12 @@ from pathlib import Path
 from crashes.breakages import Breakages, hand, needs_of
 from crashes.ground import Ground, on_ground
 from crashes.sums import UNWRITTEN_S, wrong_sums
-from crashes.watching import Watching, runs_after_success, unfinished_starts, who_is_left
+from crashes.watching import (
+    DatabaseChecker,
+    orphaned_processes,
+    runs_after_success,
+    unfinished_starts,
+)
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -41,7 +46,7 @@ UNCOUNTED = {
 
 
 @dataclass
-class Told:
+class SeedOutcome:
     """Outcome of one seed."""
 
     seed: int
@@ -50,20 +55,20 @@ class Told:
     acknowledged: int = 0
     refused: int = 0
     """Number of requests that were refused with the advice to try again."""
-    looks: int = 0
+    checks: int = 0
     """Number of checks of the database."""
     wrong: list[str] = field(default_factory=list)
 
 
-class Wish(threading.Thread):
+class UserRequest(threading.Thread):
     """Thread of a user that repeats one request until it is done, despite refusals."""
 
-    def __init__(self, what: str, ask: Callable[[], object], after: Wish | None) -> None:
+    def __init__(self, what: str, send: Callable[[], object], after: UserRequest | None) -> None:
         super().__init__(name=what)
-        self._ask = ask
+        self._send = send
         self._after = after
         """Earlier request to await before this one: the user changes their mind."""
-        self.enough = threading.Event()
+        self.cancelled = threading.Event()
         self.is_done = False
         self.refused = 0
         self.failed: Exception | None = None
@@ -71,73 +76,73 @@ class Wish(threading.Thread):
     def run(self) -> None:
         if self._after is not None:
             self._after.join()
-        while not self.enough.is_set() and not self.is_done and self.failed is None:
+        while not self.cancelled.is_set() and not self.is_done and self.failed is None:
             try:
-                self._ask()
+                self._send()
                 self.is_done = True
             except Unavailable:
                 self.refused += 1
-                self.enough.wait(TRIES_AGAIN_S)
+                self.cancelled.wait(TRIES_AGAIN_S)
             except Conflict:  # an earlier try was carried out, but its answer was lost
                 self.is_done = True
             except Exception as failed:  # noqa: BLE001  a finding
                 self.failed = failed
 
 
-class Story:
+class SeedRun:
     """One seed in progress."""
 
     def __init__(self, ground: Ground, seed: int) -> None:
         self._ground = ground
         self._dice = random.Random(seed)
-        self._told = Told(seed)
-        self._watching = Watching(ground)
+        self._outcome = SeedOutcome(seed)
+        self._checker = DatabaseChecker(ground)
         self._bob, self._patty = (ground.platform.client(who) for who in ("bob", "patty"))
-        self._wishes: list[Wish] = []
+        self._requests: list[UserRequest] = []
         self._steps: dict[str, int] = {}
         """Steps of each job, by its id."""
         self._uncounted_s = 0.0
         self._breakages = Breakages(ground, self._dice, self._is_refused)
         self._refused_before = 0
 
-    def tell(self, kinds: list[str]) -> Told:
+    def run(self, kinds: list[str]) -> SeedOutcome:
         """Play the seed and return its outcome."""
-        self._watching.start()
+        self._checker.start()
         try:
             self._play(kinds)
         finally:
-            self._watching.end()
-            for one in self._wishes:
-                one.enough.set()
-                one.join()
-        self._told.wrong += self._watching.wrong
-        self._told.looks = self._watching.looks
-        self._told.refused = self._refused()
-        return self._told
+            self._checker.end()
+            for request in self._requests:
+                request.cancelled.set()
+                request.join()
+        self._outcome.wrong += self._checker.wrong
+        self._outcome.checks = self._checker.checks
+        self._outcome.refused = self._refused_count()
+        return self._outcome
 
     def _play(self, kinds: list[str]) -> None:
         for number in range(6):
             self._submit(self._bob, "vision", f"bob-{number}", 100, gpus=1)
         for number in range(2):
             self._submit(self._bob, "vision", f"half-{number}", 100, gpus=0.5)
-        self._all_is_done()
-        self._watching.is_calm.set()
-        suspended: Wish | None = None
+        self._await_requests()
+        self._checker.is_calm.set()
+        suspended: UserRequest | None = None
         moments = sorted(self._dice.sample(range(1, 600), len(kinds)))
         for number, (moment, kind) in enumerate(zip(moments, kinds, strict=True)):
-            eventually(partial(self._has_counted, moment), within=DRAINED_WITHIN_S)
+            eventually(partial(self._has_reached, moment), within=DRAINED_WITHIN_S)
             if number == 1:
                 self._submit(self._patty, "nlp", "patty-0", 20, gpus=1)
                 self._submit(self._patty, "nlp", "patty-1", 20, gpus=1)
             if number == 2:
                 bob_1 = partial(self._bob.suspend, "vision/bob-1")
-                suspended = self._wish("suspend bob-1", bob_1)
+                suspended = self._send_request("suspend bob-1", bob_1)
             if number == 3:
                 bob_1 = partial(self._bob.resume, "vision/bob-1")
-                self._wish("resume bob-1", bob_1, after=suspended)
+                self._send_request("resume bob-1", bob_1, after=suspended)
             self._break(kind)
-        self._all_is_done()
-        self._all_finish()
+        self._await_requests()
+        self._await_jobs()
         self._check()
 
     # -- people ----------------------------------------------------------------------------------
@@ -145,95 +150,99 @@ class Story:
     def _submit(self, client: Client, project: str, name: str, steps: int, gpus: float) -> None:
         command = ["python", str(PROGRAM), str(steps), STEP_S, str(self._ground.witness)]
         request = SubmitRequest(name=name, gpus=gpus, command=command, grace_seconds=10)
-        self._wish(f"submit {name}", partial(client.submit, request))
+        self._send_request(f"submit {name}", partial(client.submit, request))
         self._steps[f"{project}/{name}"] = steps
 
-    def _wish(self, what: str, ask: Callable[[], object], after: Wish | None = None) -> Wish:
-        self._wishes.append(Wish(what, ask, after))
-        self._wishes[-1].start()
-        return self._wishes[-1]
+    def _send_request(
+        self, what: str, send: Callable[[], object], after: UserRequest | None = None
+    ) -> UserRequest:
+        self._requests.append(UserRequest(what, send, after))
+        self._requests[-1].start()
+        return self._requests[-1]
 
-    def _all_is_done(self) -> None:
-        for one in self._wishes:
-            one.join(WELL_WITHIN_S)
-            assert one.is_done, f"{one.name}: {one.failed or 'not done in time'}"
-        self._told.acknowledged = len(self._steps)
+    def _await_requests(self) -> None:
+        for request in self._requests:
+            request.join(WELL_WITHIN_S)
+            assert request.is_done, f"{request.name}: {request.failed or 'not done in time'}"
+        self._outcome.acknowledged = len(self._steps)
 
     def _states(self, client: Client) -> dict[str, str]:
         with suppress(RunaiError):
             return {workload.id: workload.state for workload in client.workloads()}
         return {}
 
-    def _all_finish(self) -> None:
-        seen: dict[str, str] = {}
+    def _await_jobs(self) -> None:
+        states: dict[str, str] = {}
 
         def finished() -> bool:
-            seen.update(self._states(self._bob) | self._states(self._patty))
-            assert set(seen.values()) <= FINISHED, seen
-            return seen.keys() >= self._steps.keys()
+            states.update(self._states(self._bob) | self._states(self._patty))
+            assert set(states.values()) <= FINISHED, states
+            return states.keys() >= self._steps.keys()
 
         eventually(finished, within=DRAINED_WITHIN_S)
-        self._told.wrong += [
-            f"{name} is {state} at the end" for name, state in seen.items() if state != "succeeded"
+        self._outcome.wrong += [
+            f"{name} is {state} at the end"
+            for name, state in states.items()
+            if state != "succeeded"
         ]
-        self._told.wrong += [f"nobody asked for {name}" for name in seen.keys() - self._steps]
+        self._outcome.wrong += [f"nobody asked for {name}" for name in states.keys() - self._steps]
 
     # -- what breaks -----------------------------------------------------------------------------
 
-    def _has_counted(self, moment: int) -> bool:
-        return self._ground.counted() >= moment or self._ground.cycles() is None
+    def _has_reached(self, moment: int) -> bool:
+        return self._ground.steps_done() >= moment or self._ground.cycles() is None
 
     def _break(self, kind: str) -> None:
-        self._watching.is_calm.clear()
+        self._checker.is_calm.clear()
         began = time.monotonic()
-        self._refused_before = self._refused()
+        self._refused_before = self._refused_count()
         self._submit_late()  # in the very moment of the fault
         self._breakages.happen(kind)
         ended = began if kind.endswith("killed") else time.monotonic()
-        eventually(self._is_well, within=WELL_WITHIN_S, what=f"ready again after: {kind}")
-        self._told.faults.append((kind, round(time.monotonic() - ended, 2)))
+        eventually(self._is_ready, within=WELL_WITHIN_S, what=f"ready again after: {kind}")
+        self._outcome.faults.append((kind, round(time.monotonic() - ended, 2)))
         if kind == "clock an hour back":
             self._uncounted_s = math.inf  # until the clock is as late again
         if kind in UNCOUNTED:
             self._uncounted_s += time.monotonic() - began + UNWRITTEN_S
-        self._watching.is_calm.set()
+        self._checker.is_calm.set()
 
-    def _refused(self) -> int:
-        return sum(one.refused for one in self._wishes)
+    def _refused_count(self) -> int:
+        return sum(request.refused for request in self._requests)
 
     def _is_refused(self) -> bool:
         """Return True if a request was refused since the fault began.
 
         Submit another late job if the last one was stored just before the fault.
         """
-        if self._wishes[-1].is_done:
+        if self._requests[-1].is_done:
             self._submit_late()
-        return self._refused() > self._refused_before
+        return self._refused_count() > self._refused_before
 
     def _submit_late(self) -> None:
-        self._submit(self._bob, "vision", f"late-{len(self._wishes)}", 10, gpus=1)
+        self._submit(self._bob, "vision", f"late-{len(self._requests)}", 10, gpus=1)
 
-    def _is_well(self) -> bool:
+    def _is_ready(self) -> bool:
         return self._ground.readiness() == {"status": "ready"}
 
     # -- what must hold --------------------------------------------------------------------------
 
     def _check(self) -> None:
-        ground, wrong = self._ground, self._told.wrong
+        ground, wrong = self._ground, self._outcome.wrong
         with suppress(FileNotFoundError):
             wrong += (ground.witness / "violations").read_text().splitlines()
         # A job that is killed with its supervisor after its last step, but before its exit, has not
         # finished: it resumes from its last checkpoint and repeats that step.
-        unseen = unfinished_starts(ground)
+        unfinished = unfinished_starts(ground)
         for name, steps in self._steps.items():
             done = ground.witness / f"{name.replace('/', '+')}.done"
             ends = done.read_text().split() if done.exists() else []
             if not ends or set(ends) != {str(steps)}:
                 wrong.append(f"{name} counted {ends}, not {steps}")
-            elif len(ends) > 1 + unseen[name.partition("/")[2]]:
+            elif len(ends) > 1 + unfinished[name.partition("/")[2]]:
                 wrong.append(f"{name} was done {len(ends)} times")
         wrong += runs_after_success(ground)
-        wrong += who_is_left(ground, PROGRAM)
+        wrong += orphaned_processes(ground, PROGRAM)
         wrong += [
             f"device {device.uuid} is still taken"
             for node in self._bob.nodes()
@@ -241,11 +250,11 @@ class Story:
             if device.allocated
         ]
         admin = ground.platform.client("admin")
-        wrong += wrong_sums(ground, admin, self._uncounted_s, self._watching.reserved)
+        wrong += wrong_sums(ground, admin, self._uncounted_s, self._checker.reserved)
 
 
-def play(seed: int, folder: Path) -> Told:
+def play(seed: int, folder: Path) -> SeedOutcome:
     """Play one seed on a new platform below an empty folder."""
     kinds = hand(seed)
     with on_ground(folder, needs_of(kinds)) as ground:
-        return Story(ground, seed).tell(kinds)
+        return SeedRun(ground, seed).run(kinds)

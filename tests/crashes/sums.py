@@ -46,33 +46,41 @@ def wrong_sums(
     eventually(lambda: int(time.time()) > this_second)
     since, until = datetime.now(UTC) - SINCE, datetime.now(UTC) + SINCE
     past = admin.history(since)
-    counted = {one.id: one.held_s * one.gpus for one in past}
-    total = sum(counted.values())
+    ledger_gpu_s = {workload.id: workload.held_s * workload.gpus for workload in past}
+    total = sum(ledger_gpu_s.values())
     wrong = []
     for kind in ("project", "user", "node"):
         sums = admin.usage_by(kind, since=since, until=until)
-        amount = 3600 * sum(one.allocated_gpu_hours for one in sums)
+        amount = 3600 * sum(usage.allocated_gpu_hours for usage in sums)
         # Usage counted before a clock went back is in no range that ends now.
         if abs(amount - total) > ABOUT_S and not math.isinf(uncounted_s):
             wrong.append(f"the ledger's {kind}s have {amount:.1f} GPU-s, its workloads {total:.1f}")
-    saw, held = witnessed(ground.witness), stored_spans(ground.database)
-    for name in sorted(saw.keys() | counted.keys()):
-        told, most = counted.get(name, 0.0), held.get(name, 0.0) + reserved.get(name, 0.0)
-        if told > most + ABOUT_S:
-            wrong.append(f"the ledger has {told:.1f} GPU-s of {name}, which held {most:.1f}")
-        if told < saw.get(name, 0.0) - uncounted_s - ABOUT_S:
-            wrong.append(f"the ledger has {told:.1f} GPU-s of {name}, which ran {saw[name]:.1f}")
+    witnessed_gpu_s, stored_gpu_s = witnessed(ground.witness), stored_spans(ground.database)
+    for name in sorted(witnessed_gpu_s.keys() | ledger_gpu_s.keys()):
+        ledger_amount, upper_bound = (
+            ledger_gpu_s.get(name, 0.0),
+            stored_gpu_s.get(name, 0.0) + reserved.get(name, 0.0),
+        )
+        if ledger_amount > upper_bound + ABOUT_S:
+            wrong.append(
+                f"the ledger has {ledger_amount:.1f} GPU-s of {name}, which held {upper_bound:.1f}"
+            )
+        if ledger_amount < witnessed_gpu_s.get(name, 0.0) - uncounted_s - ABOUT_S:
+            wrong.append(
+                f"the ledger has {ledger_amount:.1f} GPU-s of {name},"
+                f" which ran {witnessed_gpu_s[name]:.1f}"
+            )
     return wrong
 
 
 def witnessed(witness: Path) -> dict[str, float]:
     """Return the GPU-seconds that each job recorded of its own runs."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for path in witness.glob("ran/*"):
-        if told := path.read_text().split():
+        if words := path.read_text().split():
             name = path.name.split(".", 1)[0].replace("+", "/")
-            found[name] = found.get(name, 0.0) + float(told[0]) * float(told[1])
-    return found
+            totals[name] = totals.get(name, 0.0) + float(words[0]) * float(words[1])
+    return totals
 
 
 def stored_spans(database: Path) -> dict[str, float]:
@@ -86,12 +94,12 @@ def stored_spans(database: Path) -> dict[str, float]:
         lines = opened.execute("SELECT workload, at, kind FROM history ORDER BY number").fetchall()
     gpus = {name: milli / 1000 for name, milli in rows}
     since: dict[str, float] = {}
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for name, at, kind in lines:
         if kind == "starting":
             since[name] = at
         elif kind in ENDS and name in since:
             span = at - since.pop(name)
             span += HOUR_S if span < 0 else 0
-            found[name] = found.get(name, 0.0) + span * gpus[name]
-    return found
+            totals[name] = totals.get(name, 0.0) + span * gpus[name]
+    return totals

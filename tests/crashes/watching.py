@@ -22,56 +22,56 @@ from faults.invariants import over_granted, over_limits, owed_projects, unexplai
 from runai.hub_service.clusters.local.store import workload_store
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 
-LOOKS_EVERY_S = 0.25
+CHECK_EVERY_S = 0.25
 OWED_FOR_CYCLES = 3
 """A project gets its owed GPUs within a cycle; one more may have been under way."""
 
 
-class Watching(threading.Thread):
+class DatabaseChecker(threading.Thread):
     """Thread that checks the database continuously; `wrong` has a sentence per violation."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(name="watching")
         self._ground = ground
-        self._enough = threading.Event()
+        self._stop_requested = threading.Event()
         self._owed: dict[str, int] = {}
         """Cycle in which each project was first seen to be owed GPUs."""
         self._cycle = 0
         self.is_calm = threading.Event()
         """Set while nothing is broken, so that projects must get the GPUs they are owed."""
-        self.looks = 0
+        self.checks = 0
         self.wrong: list[str] = []
         self.reserved: dict[str, float] = {}
         """Upper bound of each workload's reserved GPU-seconds: the history does not have them."""
         self._reserves: dict[str, float] = {}
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def run(self) -> None:
-        while not self._enough.wait(LOOKS_EVERY_S):
-            self.look()
+        while not self._stop_requested.wait(CHECK_EVERY_S):
+            self.check()
 
     def end(self) -> None:
         """Stop the thread and check a last time."""
-        self._enough.set()
+        self._stop_requested.set()
         self.join()
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once; an unreadable database is read the next time."""
         cycle, calm = self._ground.cycles(), self.is_calm.is_set()
         try:
             records, projects = stored(self._ground.database)
         except sqlite3.Error:
             return
-        self.looks += 1
+        self.checks += 1
         self._count_reserved(records)
-        found = (
+        violations = (
             *over_granted(records),
             *over_limits(records, projects, {}),
             *unexplained(records, ()),
         )
-        for sentence in found:
-            self._say(sentence)
+        for sentence in violations:
+            self._report(sentence)
         if cycle is None or cycle < self._cycle or not calm or not self.is_calm.is_set():
             self._owed = {}
         self._cycle = cycle or 0
@@ -80,17 +80,17 @@ class Watching(threading.Thread):
             self._owed = {name: self._owed.get(name, cycle) for name in owed}
             for name, since in self._owed.items():
                 if cycle - since > OWED_FOR_CYCLES:
-                    self._say(f"{name} is owed GPUs for more than {OWED_FOR_CYCLES} cycles")
+                    self._report(f"{name} is owed GPUs for more than {OWED_FOR_CYCLES} cycles")
 
     def _count_reserved(self, records: Sequence[WorkloadRecord]) -> None:
         before, self._reserves = self._reserves, {r.id: gpus_reserved(r) for r in records}
-        since, self._looked = self._looked, time.monotonic()
+        since, self._checked_at = self._checked_at, time.monotonic()
         for name, gpus in self._reserves.items():
-            if most := max(gpus, before.get(name, 0.0)):
-                lasted = most * (self._looked - since)
+            if peak_gpus := max(gpus, before.get(name, 0.0)):
+                lasted = peak_gpus * (self._checked_at - since)
                 self.reserved[name] = self.reserved.get(name, 0.0) + lasted
 
-    def _say(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if sentence not in self.wrong:
             self.wrong.append(sentence)
 
@@ -116,40 +116,42 @@ def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
     )
 
 
-def _starts(ground: Ground) -> list[Path]:
+def _start_dirs(ground: Ground) -> list[Path]:
     """Return the folders of all starts of this platform's jobs in which a program ran."""
     found = ground.platform.data_dir.glob("jobs/*/*/*/*/process.json")
     return [path.parent for path in found]
 
 
-def _ended(place: Path) -> int | None:
+def _exit_code(place: Path) -> int | None:
     """Return the exit code of a start's program; None if it was not recorded."""
     try:
-        told: dict[str, int] = json.loads((place / "ended.json").read_text())
+        end_record: dict[str, int] = json.loads((place / "ended.json").read_text())
     except FileNotFoundError:
         return None
-    return told["exit_code"]
+    return end_record["exit_code"]
 
 
 def unfinished_starts(ground: Ground) -> Counter[str]:
     """Count each job's starts without a recorded end: killed with their supervisor."""
-    return Counter(place.parts[-3] for place in _starts(ground) if _ended(place) is None)
+    return Counter(place.parts[-3] for place in _start_dirs(ground) if _exit_code(place) is None)
 
 
 def runs_after_success(ground: Ground) -> list[str]:
     """Return a sentence for each successful start that was not the last of its job."""
     last: dict[str, int] = {}
-    starts = [(p, p.parts[-3], int(p.parts[-2].removeprefix("attempt-"))) for p in _starts(ground)]
+    starts = [
+        (p, p.parts[-3], int(p.parts[-2].removeprefix("attempt-"))) for p in _start_dirs(ground)
+    ]
     for _, name, number in starts:
         last[name] = max(last.get(name, 0), number)
     return [
         f"{name} was started after start {number} had succeeded"
         for place, name, number in starts
-        if number != last[name] and _ended(place) == 0
+        if number != last[name] and _exit_code(place) == 0
     ]
 
 
-def who_is_left(ground: Ground, program: Path) -> list[str]:
+def orphaned_processes(ground: Ground, program: Path) -> list[str]:
     """Return a sentence for each process of this platform's jobs that still runs."""
     found = []
     for process in psutil.process_iter():

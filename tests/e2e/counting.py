@@ -14,8 +14,8 @@ from pathlib import Path
 
 steps, seconds = int(sys.argv[1]), float(sys.argv[2])
 folder = Path(os.environ["RUNAI_CHECKPOINT_DIR"])
-told = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: told.set())
+stop_requested = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
 
 lock = (folder / "lock").open("w")
 try:
@@ -25,14 +25,14 @@ except BlockingIOError:
     sys.exit(3)
 
 place = folder / "place"
-counted = int(place.read_text()) if place.exists() else 0
-while counted < steps:
-    if told.wait(seconds):
+steps_done = int(place.read_text()) if place.exists() else 0
+while steps_done < steps:
+    if stop_requested.wait(seconds):
         sys.exit(143)
-    counted += 1
-    fresh = folder / "place.new"
-    fresh.write_text(str(counted))
-    fresh.replace(place)
-    print(f"counted {counted} of {steps}", flush=True)
+    steps_done += 1
+    temporary = folder / "place.new"
+    temporary.write_text(str(steps_done))
+    temporary.replace(place)
+    print(f"counted {steps_done} of {steps}", flush=True)
 with (folder / "done").open("a") as done:
-    done.write(f"{counted}\n")
+    done.write(f"{steps_done}\n")

@@ -64,9 +64,9 @@ class Platform:
                 start_new_session=True,
             )
         # An answer proves nothing: the proxy outlives a killed hub.
-        said = self.data_dir / "up.log"
+        log_file = self.data_dir / "up.log"
         eventually(
-            lambda: self._runs() and b"\nOpen http" in said.read_bytes()[begin:],
+            lambda: self._runs() and b"\nOpen http" in log_file.read_bytes()[begin:],
             within=START_SECONDS,
             what="the platform has started",
         )
@@ -103,9 +103,9 @@ class Platform:
     def password(self, user: str) -> str:
         """Return the generated password, from the file that `runai up` names."""
         text = (self.data_dir / "secrets" / "passwords.txt").read_text()
-        found = re.search(rf"^{user}\s+(\S+)$", text, re.MULTILINE)
-        assert found, f"no password of {user} in passwords.txt"
-        return found[1]
+        entry = re.search(rf"^{user}\s+(\S+)$", text, re.MULTILINE)
+        assert entry, f"no password of {user} in passwords.txt"
+        return entry[1]
 
     def service_process(self) -> psutil.Process:
         """Return the hub service, a child of JupyterHub."""
@@ -135,10 +135,10 @@ class Platform:
                 place = f"hub/api/users/{user}"
                 hub._send("DELETE", f"{place}/server", headers=headers)
 
-                def has_none(place: str = place) -> bool:
+                def has_no_server(place: str = place) -> bool:
                     return not hub._send("GET", place).json().get("servers")
 
-                eventually(has_none, within=START_SECONDS, what=f"{user} has no server")
+                eventually(has_no_server, within=START_SECONDS, what=f"{user} has no server")
 
     def kill(self) -> None:
         """Kill the hub at once, like a crash."""

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_memory_that_is_held_says_nothing_of_work_that_is_done(platform, tmp_path, monkeypatch):
+def test_allocation_example_separates_memory_from_utilization(platform, tmp_path, monkeypatch):
     with HubLogin(f"{platform.url}/") as hub:
         hub.log_in("bob", platform.password("bob"))
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", hub.mint_token())
@@ -36,9 +36,9 @@ def test_memory_that_is_held_says_nothing_of_work_that_is_done(platform, tmp_pat
     cells = runner.execute().cells
 
     printed = "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))
-    told = re.findall(r"(\w+) allow_growth: (\d+)% .* (\d+)% of a GPU utilized", printed)
-    (_, full, busy), (_, grown, as_busy) = told
-    assert [name for name, *_ in told] == ["without", "with"]
+    reports = re.findall(r"(\w+) allow_growth: (\d+)% .* (\d+)% of a GPU utilized", printed)
+    (_, full, busy), (_, grown, as_busy) = reports
+    assert [name for name, *_ in reports] == ["without", "with"]
     assert int(full) > int(grown)
     assert min(int(busy), int(as_busy)) > 0
     assert "(simulated GPU)" in (folder / "allocation_and_utilization.svg").read_text()

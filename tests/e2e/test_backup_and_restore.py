@@ -47,20 +47,20 @@ class Bob:
     def __exit__(self, *_: object) -> None:
         self._hub.__exit__()
 
-    def ask(self, method: str, path: str, **content: Any) -> Any:
+    def request(self, method: str, path: str, **content: Any) -> Any:
         self._hub._send("GET", "hub/token")  # renews the token against forged requests
         headers = {"X-XSRFToken": self._hub._xsrf()}
         return self._hub._send(method, f"hub/api/users/bob{path}", headers=headers, **content)
 
     def start_server(self) -> None:
         """Start Bob's notebook server with half a GPU, and return when it is ready."""
-        started = self.ask("POST", "/server", json={"project": "vision", "gpus": "0.5"})
+        started = self.request("POST", "/server", json={"project": "vision", "gpus": "0.5"})
         assert started.is_success, started.text
         eventually(lambda: self.server().get("ready"), within=90, what="bob's server is ready")
 
     def server(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask("GET", "").json()["servers"].get("", {})
-        return found
+        model: dict[str, Any] = self.request("GET", "").json()["servers"].get("", {})
+        return model
 
 
 def submit(client: Client, name: str, steps: int) -> None:
@@ -70,15 +70,15 @@ def submit(client: Client, name: str, steps: int) -> None:
 
 def until(client: Client, workload: str, *states: str) -> WorkloadDetail:
     def reached() -> WorkloadDetail | None:
-        found = client.workload(workload)
-        return found if found.state in states else None
+        view = client.workload(workload)
+        return view if view.state in states else None
 
     found = eventually(reached, within=90, what=f"{workload} is {' or '.join(states)}")
     assert found is not None
     return found
 
 
-def place(workload: WorkloadDetail) -> int:
+def saved_count(workload: WorkloadDetail) -> int:
     path = Path(workload.checkpoint_dir) / "place"
     return int(path.read_text()) if path.exists() else 0
 
@@ -99,11 +99,11 @@ def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
     (session,) = [w for w in bob.workloads() if w.kind == "session"]
     assert session.state == "running"
 
-    made = runai("backup", *data)
-    assert made.returncode == 0, made.stderr
-    backup = Path(made.stdout.strip())
-    told = json.loads((backup / "backup.json").read_text())
-    assert told["databases"] == ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"]
+    completed = runai("backup", *data)
+    assert completed.returncode == 0, completed.stderr
+    backup = Path(completed.stdout.strip())
+    manifest = json.loads((backup / "backup.json").read_text())
+    assert manifest["databases"] == ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"]
 
     # Users go on after the backup.
     submit(patty, "later", 100_000)
@@ -120,7 +120,7 @@ def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
     else:
         platform.running.send_signal(2)
         platform.running.wait(60)
-    counted = place(training)
+    count_at_stop = saved_count(training)
 
     refused = runai("restore", str(backup), *data)
     assert refused.returncode == 1
@@ -135,7 +135,7 @@ def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
     found = until(bob, "vision/long", "running")
     assert (found.attempts, found.submitted) == (1, training.submitted)
     assert processes_of(platform, "vision/long") == [worker]
-    eventually(lambda: place(found) > counted, what="it gets on")
+    eventually(lambda: saved_count(found) > count_at_stop, what="it gets on")
     # The job deleted later is back, the job submitted later is gone, and its GPU is free.
     assert bob.workload("vision/short").state == "succeeded"
     assert patty.workloads() == []

@@ -54,24 +54,22 @@ def bob(platform: Platform) -> Client:
 def trains_on(client: Client, gpus: int, *, of: int) -> None:
     """Wait until the job has this number of workers, all of them training."""
 
-    def does() -> bool:
+    def is_training() -> bool:
         view = client.workload(f"vision/{NAME}")
         assert view.state == "running", (view.state, view.reason)
         assert view.elastic is not None
-        seen = (view.elastic.training, view.elastic.joining, view.elastic.workers)
-        assert seen == (gpus, 0, of), seen
+        sizes = (view.elastic.training, view.elastic.joining, view.elastic.workers)
+        assert sizes == (gpus, 0, of), sizes
         return True
 
-    eventually(does, within=TRAINS_S)
+    eventually(is_training, within=TRAINS_S)
 
 
 def expect_size(place: Locator, words: str) -> None:
     expect(place).to_contain_text(words, timeout=1000 * TRAINS_S)
 
 
-def test_a_click_on_the_page_adds_a_worker_and_one_in_the_panel_takes_it_back_while_a_cell_runs(
-    platform, bob, page_of
-):
+def test_page_adds_a_worker_and_panel_of_a_busy_kernel_removes_it(platform, bob, page_of):
     """The request of the panel's other button is tested in `widgets/page.test.mjs`."""
     page: Page = page_of("bob")
     page.goto(f"{platform.url}/{SERVICE}")

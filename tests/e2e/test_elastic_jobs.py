@@ -31,7 +31,7 @@ EPOCHS = 40
 COUNTING = Path(__file__).with_name("counting.py")
 
 
-class Story:
+class ElasticPlatform:
     """A platform of five GPUs where bob trains, and patty's jobs start and end."""
 
     def __init__(self, platform: Platform) -> None:
@@ -53,9 +53,9 @@ class Story:
 
     def trained(self, name: str) -> WorkloadDetail:
         """Return bob's job; assert that it has not failed."""
-        found = self.bob.workload(f"vision/{name}")
-        assert found.state not in {"failed", "ended"}, self.said(name)
-        return found
+        job = self.bob.workload(f"vision/{name}")
+        assert job.state not in {"failed", "ended"}, self.output(name)
+        return job
 
     def gpus(self, name: str) -> int:
         """Return the number of GPUs of bob's job, 0 while the service is down."""
@@ -75,7 +75,7 @@ class Story:
         assert (done.pauses, done.failures) == (0, 0)
         return done
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
         return "\n".join(line.text for line in self.bob.logs(f"vision/{name}"))
 
     def kill_the_service(self, name: str) -> None:
@@ -84,12 +84,12 @@ class Story:
         killed = self.platform.service_process()
         killed.kill()
 
-        def another() -> bool:
+        def is_replaced() -> bool:
             with suppress(LookupError):
                 return self.platform.service_process().pid != killed.pid
             return False
 
-        eventually(another, within=PATIENCE_S)
+        eventually(is_replaced, within=PATIENCE_S)
         self.platform.wait_until_served()
         assert before
         assert processes(self.platform, name) == before
@@ -97,7 +97,7 @@ class Story:
 
 def processes(platform: Platform, name: str) -> set[int]:
     """Return the PIDs of the training processes of bob's job."""
-    found = set()
+    pids = set()
     for process in psutil.process_iter():
         try:
             environ = process.environ()
@@ -106,17 +106,17 @@ def processes(platform: Platform, name: str) -> set[int]:
             continue
         mine = str(platform.data_dir) in environ.get("RUNAI_CHECKPOINT_DIR", "")
         if mine and leads and environ.get("RUNAI_WORKLOAD") == f"vision/{name}":
-            found.add(process.pid)
-    return found
+            pids.add(process.pid)
+    return pids
 
 
 @pytest.fixture
-def story(start_platform: Callable[..., Platform]) -> Callable[[], Story]:
+def story(start_platform: Callable[..., Platform]) -> Callable[[], ElasticPlatform]:
     """Start a platform that grows jobs at once, regardless of their speed on this machine."""
-    return lambda: Story(start_platform(environment=GROWS_AT_ONCE))
+    return lambda: ElasticPlatform(start_platform(environment=GROWS_AT_ONCE))
 
 
-def submit(story: Story, *arguments: str) -> None:
+def submit(story: ElasticPlatform, *arguments: str) -> None:
     """Submit by the command line, as bob."""
     environ = {"RUNAI_API_URL": story.bob.url, "JUPYTERHUB_API_TOKEN": story.bobs_token}
     command = [sys.executable, "-m", "runai.hub_service.cli", "submit", *arguments]
@@ -124,7 +124,7 @@ def submit(story: Story, *arguments: str) -> None:
 
 
 @pytest.mark.torch
-def test_the_examples_end_well_grown_shrunk_and_without_their_service(story):
+def test_elastic_examples_succeed_after_resizes_and_a_service_kill(story):
     story = story()
     story.comes("holder", 4)
     digits = ["python", "elastic_digits.py", "--epochs", "40"]
@@ -154,7 +154,7 @@ def test_the_examples_end_well_grown_shrunk_and_without_their_service(story):
 
 @pytest.mark.jax
 @pytest.mark.keras
-def test_keras_is_started_again_on_more_and_fewer_devices_and_nothing_changes(story, tmp_path):
+def test_keras_result_is_unchanged_by_resizes_and_a_service_kill(story, tmp_path):
     story = story()
     training = ResizedKeras(tmp_path / "training", lambda: story.gpus("keras"))
     story.comes("holder", 4)

@@ -55,7 +55,7 @@ def runai(one_gpu: HubPlatform, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def test_a_user_logs_in_takes_half_a_gpu_and_pauses_and_resumes_a_job(
+def test_command_line_user_starts_a_session_and_pauses_and_resumes_a_job(
     one_gpu: HubPlatform, runai: Callable[..., str]
 ):
     logged_in = runai(
@@ -70,7 +70,7 @@ def test_a_user_logs_in_takes_half_a_gpu_and_pauses_and_resumes_a_job(
     eventually(lambda: "suspended" in runai("list"), within=60, what="it is suspended")
     runai("resume", "exp1")
     eventually(lambda: "succeeded" in runai("list"), within=60, what="it has ended")
-    said = runai("logs", "exp1")
+    output = runai("logs", "exp1")
     runai("delete", "exp1")
     one_gpu.stop_all()
 
@@ -78,4 +78,4 @@ def test_a_user_logs_in_takes_half_a_gpu_and_pauses_and_resumes_a_job(
     assert half == {"ana": 0.5}
     assert "exp1" in listed
     assert "running" in listed
-    assert "went on from step 7" in said
+    assert "went on from step 7" in output

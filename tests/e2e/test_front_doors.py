@@ -57,7 +57,7 @@ def internal_authority(port: int, outer: int) -> Door:
     return Door(port, outer, f"https://127.0.0.1:{port}", ("--tls-internal",))
 
 
-def another_proxy(port: int, outer: int) -> Door:
+def outer_proxy(port: int, outer: int) -> Door:
     config = 'c.CaddyProxy.trusted_proxies = ["127.0.0.1/32"]\n'
     return Door(port, outer, f"https://127.0.0.1:{outer}", config=config)
 
@@ -86,11 +86,11 @@ def tls_before(door: Door, folder: Path) -> Iterator[None]:
         process.wait()
 
 
-@pytest.mark.parametrize("made", [prefix, subdomains, internal_authority, another_proxy])
-def test_everything_works_through(
-    made: Callable[[int, int], Door], tmp_path: Path, browser: Browser
+@pytest.mark.parametrize("make_door", [prefix, subdomains, internal_authority, outer_proxy])
+def test_session_panel_page_and_terminal_work_through_each_front_door(
+    make_door: Callable[[int, int], Door], tmp_path: Path, browser: Browser
 ) -> None:
-    door = made(free_port(), free_port())
+    door = make_door(free_port(), free_port())
     data = tmp_path / "data"
     data.mkdir()
     (data / "jupyterhub_config.py").write_text(door.config)
@@ -98,9 +98,9 @@ def test_everything_works_through(
     try:
         with tls_before(door, tmp_path / "outer"):
             platform.start()
-            told = (data / "up.log").read_text()
-            own = f"http://127.0.0.1:{door.port}" if made is another_proxy else door.root
-            assert f"Open {own}/ and log in" in told
+            log = (data / "up.log").read_text()
+            own = f"http://127.0.0.1:{door.port}" if make_door is outer_proxy else door.root
+            assert f"Open {own}/ and log in" in log
             with lab.pages(browser, lambda page, user: arrive(page, platform, user)) as page_of:
                 play(page_of("bob"), platform)
     finally:

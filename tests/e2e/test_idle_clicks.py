@@ -60,9 +60,7 @@ def until_idle(client: Client, workload: str) -> WorkloadView:
     return client.workload(workload)
 
 
-def test_idle_gpus_are_kept_and_given_back_in_the_panel_while_a_cell_runs_and_on_the_page(
-    platform, page_of
-):
+def test_idle_gpus_are_retained_released_and_regained_by_clicks(platform, page_of):
     page: Page = page_of("bob")
     bob = platform.client("bob")
     for name, command in (("idles", ["sleep", "86400"]), ("has-ended", ["true"])):
@@ -79,28 +77,28 @@ def test_idle_gpus_are_kept_and_given_back_in_the_panel_while_a_cell_runs_and_on
     expect(panel.get_by_role("row").filter(has_text="has-ended")).to_have_count(0, timeout=SECONDS)
     assert "vision/has-ended" not in {each.id for each in bob.workloads()}
 
-    there = page_of("bob")
-    there.goto(f"{platform.url}/services/runai/")
+    service_page = page_of("bob")
+    service_page.goto(f"{platform.url}/services/runai/")
     job, session = until_idle(bob, "vision/idles"), until_idle(bob, session_of(bob).id)
     assert not session.simulated
-    for place, each in ((panel, job), (there, session)):
+    for place, each in ((panel, job), (service_page, session)):
         keep = place.get_by_role("button", name=f"Keep 30 more minutes {each.name}")
         expect(keep).to_be_visible(timeout=SECONDS)
         keep.click()
-        eventually(partial(kept, bob, each.id), within=60)
+        eventually(partial(is_retained, bob, each.id), within=60)
 
     panel.get_by_role("button", name=f"Give GPU back {session.name}").click()
     get = panel.get_by_role("button", name=f"Get GPU back {session.name}")
     expect(get).to_be_visible(timeout=SECONDS)
-    given = bob.workload(session.id)
-    assert (given.state, given.allocated) == ("running", 0)
+    released = bob.workload(session.id)
+    assert (released.state, released.allocated) == ("running", 0)
 
-    there.get_by_role("button", name=f"Get GPU back {session.name}").click()
+    service_page.get_by_role("button", name=f"Get GPU back {session.name}").click()
     expect(get).to_have_count(0, timeout=SECONDS)
     eventually(lambda: bob.workload(session.id).allocated == 0.5)
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]")
 
 
-def kept(client: Client, workload: str) -> bool:
-    now = client.workload(workload).idle
-    return now is not None and now.kept
+def is_retained(client: Client, workload: str) -> bool:
+    idle = client.workload(workload).idle
+    return idle is not None and idle.kept

@@ -40,10 +40,10 @@ print("trained", flush=True)
 
 @pytest.fixture(scope="module")
 def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
-    around = ClusterLab(plane)
-    with running_kubernetes_hub(around, tmp_path_factory.mktemp("hub"), gpus=2) as running:
+    cluster_lab = ClusterLab(plane)
+    with running_kubernetes_hub(cluster_lab, tmp_path_factory.mktemp("hub"), gpus=2) as running:
         yield running
-    around.remove()
+    cluster_lab.remove()
 
 
 @pytest.fixture
@@ -87,7 +87,9 @@ def state_of(runai: Callable[..., str], name: str) -> str:
     return str(json.loads(runai("describe", "job", name, "-o", "json"))["state"])
 
 
-def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, refused, tmp_path):
+def test_cli_submits_describes_suspends_resumes_and_deletes_a_kubernetes_job(
+    hub, runai, refused, tmp_path
+):
     enough = tmp_path / "enough"
     program = ["python", "-u", "-c", PROGRAM, str(enough)]
     runai("submit", "exp", "-g", "1", "--image", "example/train:2", "--", *program)
@@ -98,9 +100,11 @@ def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, 
     eventually(lambda: "epoch 1" in runai("logs", "exp"), what="its output is there")
 
     (pod,) = hub.lab.namespace.pods("vision-exp")
-    there = f"--namespace {hub.lab.namespace.name} {pod['metadata']['name']}"
+    kubectl_target = f"--namespace {hub.lab.namespace.name} {pod['metadata']['name']}"
     terminal = refused("exec", "-it", "exp", "--", "bash", "-c", "nvidia-smi; top")
-    assert f"kubectl exec -it {there} -- bash -c 'nvidia-smi; top'" in " ".join(terminal.split())
+    assert f"kubectl exec -it {kubectl_target} -- bash -c 'nvidia-smi; top'" in " ".join(
+        terminal.split()
+    )
 
     runai("suspend", "exp")
     eventually(lambda: state_of(runai, "exp") == "suspended", what="it is suspended")
@@ -119,7 +123,7 @@ def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, 
         eventually(lambda: "exp" not in {w.name for w in client.workloads()}, what="it is gone")
 
 
-def test_a_notebook_submits_in_an_image_of_its_choice(hub, environment, monkeypatch, tmp_path):
+def test_notebook_magic_submits_with_the_chosen_image(hub, environment, monkeypatch, tmp_path):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hello.py").write_text("print('hello')")

@@ -45,11 +45,11 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
-    around = ClusterLab(plane)
+    cluster_lab = ClusterLab(plane)
     place = tmp_path_factory.mktemp("hub")
-    with running_kubernetes_hub(around, place, gpus=2, config=LAB) as running:
+    with running_kubernetes_hub(cluster_lab, place, gpus=2, config=LAB) as running:
         yield running
-    around.remove()
+    cluster_lab.remove()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def url(hub: KubernetesHub) -> str:
     return str(hub.http.base_url).rstrip("/")
 
 
-def test_a_gpu_is_chosen_waited_for_and_worked_on(
+def test_notebook_users_choose_wait_for_and_share_a_gpu_and_submit_a_job(
     hub: KubernetesHub, page_of: Callable[[str], Page]
 ) -> None:
     # Ana and Cy take half a GPU each: the limit of vision's sessions.
@@ -103,8 +103,8 @@ def test_a_gpu_is_chosen_waited_for_and_worked_on(
     # She stops her server; Bo gets her half, shares the device with Cy, and opens JupyterLab.
     lab.stop_server(ana, url(hub))
     lab.wait_for_lab(bo)
-    seen = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("bo", "cy")]
-    assert seen == ["GPU-0", "GPU-0"]
+    visible_devices = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("bo", "cy")]
+    assert visible_devices == ["GPU-0", "GPU-0"]
 
     # Her job goes on without her notebook.
     with hub.client() as client:

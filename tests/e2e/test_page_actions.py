@@ -46,7 +46,7 @@ def bob(page_of: Callable[[str], Page], clients: dict[str, Client]) -> Page:
     return page_of("bob")
 
 
-def look(page: Page, platform: Platform, path: str = "") -> None:
+def open_page(page: Page, platform: Platform, path: str = "") -> None:
     page.goto(f"{platform.url}/{SERVICE}{path}")
     expect(page.locator("#main")).to_be_visible()
 
@@ -64,21 +64,21 @@ def press(page: Page, name: str) -> None:
 # -- one's workloads -----------------------------------------------------------------------------
 
 
-def test_a_job_is_paused_and_resumed_where_it_is_listed_and_the_change_is_said(bob, platform):
-    look(bob, platform)
+def test_listed_job_pauses_and_resumes_by_click_and_announces_the_change(bob, platform):
+    open_page(bob, platform)
     bob.get_by_role("button", name="Suspend acts-counts").click()
     expect(state(bob, COUNTING_JOB)).to_have_text("suspended", timeout=SECONDS)
-    said = bob.locator("#said")
-    expect(said).to_have_text("vision/acts-counts: suspended")
-    expect(said).to_have_role("status")
+    status_region = bob.locator("#said")
+    expect(status_region).to_have_text("vision/acts-counts: suspended")
+    expect(status_region).to_have_role("status")
 
     bob.get_by_role("button", name="Resume acts-counts").click()
     expect(state(bob, COUNTING_JOB)).to_have_text("running", timeout=SECONDS)
-    expect(said).to_have_text("vision/acts-counts: running")
+    expect(status_region).to_have_text("vision/acts-counts: running")
 
 
-def test_on_its_page_it_is_paused_and_resumed_by_keys_and_its_output_goes_on(bob, platform):
-    look(bob, platform, f"workloads/{COUNTING_JOB}")
+def test_job_page_pauses_and_resumes_by_keys_and_its_output_continues(bob, platform):
+    open_page(bob, platform, f"workloads/{COUNTING_JOB}")
     output = bob.get_by_role("log", name="Output")
     expect(output).to_contain_text("counted", timeout=SECONDS)
 
@@ -88,12 +88,12 @@ def test_on_its_page_it_is_paused_and_resumed_by_keys_and_its_output_goes_on(bob
     first = latest()
     eventually(lambda: latest() > first + 5)
     press(bob, "Suspend acts-counts")
-    shown = bob.locator("#what .state")
-    expect(shown).to_have_text("suspended", timeout=SECONDS)
+    state_badge = bob.locator("#what .state")
+    expect(state_badge).to_have_text("suspended", timeout=SECONDS)
     expect(bob.get_by_role("button", name="Resume acts-counts")).to_be_focused()
     stopped = latest()
     bob.keyboard.press("Enter")
-    expect(shown).to_have_text("running", timeout=SECONDS)
+    expect(state_badge).to_have_text("running", timeout=SECONDS)
     expect(output).to_contain_text("started again", timeout=SECONDS)
     eventually(lambda: latest() > stopped + 5)
 
@@ -104,20 +104,20 @@ def test_on_its_page_it_is_paused_and_resumed_by_keys_and_its_output_goes_on(bob
 # -- over time -----------------------------------------------------------------------------------
 
 
-def test_the_chart_of_a_young_platform_begins_where_its_history_does(bob, platform):
-    def is_drawn() -> bool:  # a new platform may have no point yet
-        look(bob, platform)
+def test_chart_of_a_new_platform_begins_with_its_history(bob, platform):
+    def has_points() -> bool:  # a new platform may have no point yet
+        open_page(bob, platform)
         expect(bob.get_by_text("The history begins at")).to_be_visible(timeout=SECONDS)
-        shown = bob.locator(".plot").get_attribute("aria-label") or ""
-        assert re.search(r"[1-9]\d*\.\d+ GPUs allocated|0\.[0-9]*[1-9] GPUs allocated", shown)
-        assert "nothing measured" not in shown
+        label = bob.locator(".plot").get_attribute("aria-label") or ""
+        assert re.search(r"[1-9]\d*\.\d+ GPUs allocated|0\.[0-9]*[1-9] GPUs allocated", label)
+        assert "nothing measured" not in label
         return True
 
-    eventually(is_drawn)
+    eventually(has_points)
 
 
-def test_each_button_of_a_chart_shows_another_stretch(bob, platform):
-    look(bob, platform, "?range=1h")
+def test_chart_buttons_change_the_visible_range(bob, platform):
+    open_page(bob, platform, "?range=1h")
     plot = bob.locator(".plot")
     expect(plot).to_have_attribute("aria-label", re.compile("GPUs allocated"), timeout=SECONDS)
     for name in ("Zoom in", "Earlier", "Later", "Zoom out", "All"):
@@ -126,8 +126,8 @@ def test_each_button_of_a_chart_shows_another_stretch(bob, platform):
         expect(plot).not_to_have_attribute("aria-label", before, timeout=SECONDS)
 
 
-def test_a_range_is_chosen_by_its_link(bob, platform):
-    look(bob, platform)
+def test_range_links_select_the_range_of_the_chart(bob, platform):
+    open_page(bob, platform)
     for name, words in (("7d", "the last 7 days"), ("30d", "the last 30 days")):
         bob.get_by_role("link", name=name, exact=True).click()
         expect(bob.get_by_role("link", name=name, exact=True)).to_have_attribute(
@@ -137,7 +137,7 @@ def test_a_range_is_chosen_by_its_link(bob, platform):
 
 
 def test_usage_is_downloaded_as_a_table(bob, platform, tmp_path):
-    look(bob, platform, "usage?range=1h")
+    open_page(bob, platform, "usage?range=1h")
 
     def has_hours() -> bool:  # usage is counted, and written, some time after it began
         with bob.expect_download() as downloading:
@@ -155,11 +155,9 @@ def test_usage_is_downloaded_as_a_table(bob, platform, tmp_path):
 # -- projects ------------------------------------------------------------------------------------
 
 
-def test_an_admin_makes_a_project_and_its_admin_changes_its_members_and_no_more(
-    platform, clients, page_of
-):
+def test_project_admin_of_a_created_project_changes_only_its_members(platform, clients, page_of):
     admin, patty = page_of("admin"), page_of("patty")
-    look(admin, platform)
+    open_page(admin, platform)
     admin.get_by_role("link", name="New project").click()
     for label, typed in (("Name", "audio"), ("Quota", "1"), ("Admins", "patty")):
         admin.get_by_label(label, exact=True).fill(typed)
@@ -167,7 +165,7 @@ def test_an_admin_makes_a_project_and_its_admin_changes_its_members_and_no_more(
     expect(admin.get_by_role("heading", name="Project audio")).to_be_visible(timeout=SECONDS)
     assert clients["admin"].project("audio").quota == 1
 
-    look(patty, platform, "projects/audio")
+    open_page(patty, platform, "projects/audio")
     expect(patty.get_by_label("Quota", exact=True)).to_have_count(0)
     patty.get_by_label("Members").fill("patty, carol")
     patty.get_by_role("button", name="Save").click()

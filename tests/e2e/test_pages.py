@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 SECONDS = 90_000
 SERVICE = "services/runai/"
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-ASKS_FOR_EVER = """{
+CONFIRMATION_NEVER_EXPIRES = """{
     const later = window.setTimeout;  // a question is withdrawn after ten seconds
     window.setTimeout = (what, ms, ...more) => (ms === 10000 ? 0 : later(what, ms, ...more));
 }"""
@@ -50,7 +50,7 @@ def workloads(platform: Platform) -> Iterator[dict[str, Client]]:
         clients["bob"].submit(request)
     # Patty submits once every job has written a line: one stopped before has no log to show.
     # Polls use up a user's calls; the admin asks, so that no page of Bob's is refused (429).
-    eventually(lambda: all(written(clients["admin"], f"vision/bob-{n}") for n in range(1, 6)))
+    eventually(lambda: all(log_lines(clients["admin"], f"vision/bob-{n}") for n in range(1, 6)))
     for number in (1, 2):
         clients["patty"].submit(SubmitRequest(name=f"pat-{number}", command=command, gpus=1))
     eventually(lambda: states(clients["patty"]).count("running") == 2)
@@ -65,15 +65,15 @@ def states(client: Client) -> list[str]:
     return [view.state for view in client.workloads()]
 
 
-def written(client: Client, job: str) -> list[str]:
+def log_lines(client: Client, job: str) -> list[str]:
     return [line.text for line in client.logs(job)]
 
 
-def paused(client: Client) -> str:
+def paused_job(client: Client) -> str:
     return next(view.name for view in client.workloads() if view.state == "paused")
 
 
-def look(page: Page, platform: Platform, path: str = "") -> None:
+def open_page(page: Page, platform: Platform, path: str = "") -> None:
     page.goto(f"{platform.url}/{SERVICE}{path}")
     expect(page.locator("#main")).to_be_visible()
 
@@ -102,8 +102,8 @@ def row(page: Page, workload: str) -> Locator:
 
 def test_page_shows_own_workloads_and_hides_names_of_other_projects(platform, workloads, page_of):
     bob, patty = page_of("bob"), page_of("patty")
-    look(bob, platform)
-    look(patty, platform)
+    open_page(bob, platform)
+    open_page(patty, platform)
 
     expect(bob.locator("#workloads tr")).to_have_count(5)
     expect(patty.locator("#workloads tr")).to_have_count(2)
@@ -117,37 +117,37 @@ def test_page_shows_own_workloads_and_hides_names_of_other_projects(platform, wo
             within=180,
             what="a minute of history, which a chart can show",
         )
-        look(bob, platform, "?range=1h")
+        open_page(bob, platform, "?range=1h")
         expect(bob.locator("#notifications")).to_be_visible(timeout=SECONDS)
         drag_over_the_chart(bob)
         bob.screenshot(path=PICTURES / "page-gpus.png", full_page=True)
 
 
-def test_a_page_asks_for_each_file_once_and_for_all_of_them_at_once(platform, workloads, page_of):
-    page, asked, begun_by = page_of("bob"), [], {}
+def test_page_loads_each_static_file_once_and_in_parallel(platform, workloads, page_of):
+    page, requested, initiators = page_of("bob"), [], {}
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
 
     def note(event: dict[str, Any]) -> None:
         path = urlsplit(event["request"]["url"]).path
         if path.startswith(f"/{SERVICE}static/"):
-            asked.append(path.rpartition("/")[2])
-            begun_by[asked[-1]] = event["initiator"]["type"]
+            requested.append(path.rpartition("/")[2])
+            initiators[requested[-1]] = event["initiator"]["type"]
 
     session.on("Network.requestWillBeSent", note)
-    look(page, platform, "workloads/vision/bob-1")
+    open_page(page, platform, "workloads/vision/bob-1")
     expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
     expect(page.locator("#logs")).to_contain_text("hello from here", timeout=SECONDS)
 
     scripts = {"call.js", "chart.js", "live.js", "logs.js", "uplot.js"}
-    assert sorted(asked) == sorted({*asked})
-    assert {name: begun_by.get(name) for name in scripts} == dict.fromkeys(scripts, "parser")
+    assert sorted(requested) == sorted({*requested})
+    assert {name: initiators.get(name) for name in scripts} == dict.fromkeys(scripts, "parser")
 
 
 @pytest.mark.tier("test")
-def test_a_page_follows_what_happens(platform, workloads, page_of):
+def test_page_state_follows_a_suspend_and_a_resume(platform, workloads, page_of):
     page = page_of("patty")
-    look(page, platform)
+    open_page(page, platform)
     state = row(page, "nlp/pat-2").locator(".state")
     expect(state).to_have_text("running")
 
@@ -158,12 +158,14 @@ def test_a_page_follows_what_happens(platform, workloads, page_of):
     expect(state).to_have_text("running", timeout=SECONDS)
 
 
-def test_page_says_since_when_it_gets_no_news_until_it_does(platform, workloads, page_of, browser):
+def test_page_says_since_when_it_is_not_live_until_it_reconnects(
+    platform, workloads, page_of, browser
+):
     # A separate page: Chromium logs a lost connection as an error to its console.
     context = browser.new_context()
     context.add_cookies(page_of("patty").context.cookies())
     page = context.new_page()
-    look(page, platform)
+    open_page(page, platform)
     stop, stale = page.get_by_role("button", name="Stop pat-1"), page.get_by_text("not live since")
     stop.focus()
     context.set_offline(True)
@@ -188,12 +190,12 @@ def test_page_says_since_when_it_gets_no_news_until_it_does(platform, workloads,
     expect(stop).to_be_focused()
 
 
-def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
+def test_stop_button_requires_a_second_click_after_a_row_update(platform, workloads, page_of):
     page = page_of("patty")
-    page.add_init_script(ASKS_FOR_EVER)
+    page.add_init_script(CONFIRMATION_NEVER_EXPIRES)
     command = ["sleep", "600"]
     workloads["patty"].submit(SubmitRequest(name="brief", command=command, grace_seconds=1))
-    look(page, platform)
+    open_page(page, platform)
     page.get_by_role("button", name="Stop brief").click()
     workloads["patty"].suspend("nlp/brief")  # so that its row is drawn again
     expect(row(page, "nlp/brief").locator(".state")).to_have_text("suspended", timeout=SECONDS)
@@ -204,8 +206,8 @@ def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
 
 def test_workload_page_shows_stop_reason_rule_and_logs(platform, workloads, page_of):
     page = page_of("bob")
-    name = paused(workloads["bob"])
-    look(page, platform, f"workloads/vision/{name}")
+    name = paused_job(workloads["bob"])
+    open_page(page, platform, f"workloads/vision/{name}")
 
     expect(page.locator("#what")).to_contain_text("paused")
     expect(page.locator("#what")).to_contain_text("Stopped: vision is over its fair share")
@@ -219,11 +221,11 @@ def test_workload_page_shows_stop_reason_rule_and_logs(platform, workloads, page
     lab.whole_picture(page, PICTURES, "page-workload")
 
 
-def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, workloads, page_of):
+def test_admin_previews_which_jobs_a_quota_change_would_pause(platform, workloads, page_of):
     admin, bob = page_of("admin"), page_of("bob")
-    look(bob, platform, "projects/vision")
+    open_page(bob, platform, "projects/vision")
     expect(bob.locator("form")).to_have_count(0)
-    look(admin, platform, "projects/nlp")
+    open_page(admin, platform, "projects/nlp")
     admin.get_by_label("Build quota").fill("0")
     admin.get_by_label("Quota", exact=True).fill("0")
     admin.get_by_role("button", name="Preview effect").click()
@@ -231,7 +233,7 @@ def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, work
     expect(admin.locator(".outcome")).to_contain_text("would pause nlp/pat-", timeout=SECONDS)
     assert workloads["admin"].project("nlp").quota == 2.5
     lab.whole_picture(admin, PICTURES, "page-project")
-    look(admin, platform, "projects/nlp")
+    open_page(admin, platform, "projects/nlp")
     admin.get_by_label("Limit", exact=True).fill("4")
     with admin.expect_navigation(timeout=SECONDS):  # the field says 4 before it is saved, too
         admin.get_by_role("button", name="Save").click()
@@ -240,9 +242,9 @@ def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, work
     workloads["admin"].put_project("nlp", ProjectPut(limit=None))
 
 
-def test_a_job_is_submitted_from_the_form_by_keys_alone(platform, workloads, page_of):
+def test_submit_form_works_by_keyboard_alone(platform, workloads, page_of):
     page = page_of("bob")
-    look(page, platform, "submit")
+    open_page(page, platform, "submit")
     page.get_by_label("Name", exact=True).focus()
     page.keyboard.type("from-form")
     page.keyboard.press("Tab")
@@ -261,14 +263,14 @@ def test_a_job_is_submitted_from_the_form_by_keys_alone(platform, workloads, pag
     page.wait_for_url(f"**/{SERVICE}")
 
 
-def test_without_scripts_the_pages_can_be_read(platform, workloads, page_of, browser):
-    cookies = page_of("bob")
-    look(cookies, platform)
+def test_pages_are_readable_without_javascript(platform, workloads, page_of, browser):
+    signed_in = page_of("bob")
+    open_page(signed_in, platform)
     context = browser.new_context(java_script_enabled=False)
-    context.add_cookies(cookies.context.cookies())
+    context.add_cookies(signed_in.context.cookies())
     page = context.new_page()
     page.set_default_timeout(lab.PATIENCE_MS)
-    look(page, platform)
+    open_page(page, platform)
 
     expect(page.locator("#workloads tr")).to_have_count(5)
     expect(page.locator("#headline")).to_contain_text("average utilization")
@@ -293,11 +295,11 @@ def test_pages_have_no_accessibility_problems(platform, workloads, page_of):
     found = {}
     paths = {
         "gpus": "", "workload": "workloads/vision/bob-1",
-        "paused": f"workloads/vision/{paused(workloads['bob'])}", "project": "projects/vision",
+        "paused": f"workloads/vision/{paused_job(workloads['bob'])}", "project": "projects/vision",
         "new-project": "new-project", "usage": "usage", "submit": "submit",
     }  # fmt: skip
     for name, path in paths.items():
-        look(page, platform, path)
+        open_page(page, platform, path)
         if page.locator(".plot").count():
             expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
         if wrong := problems_by_theme(page, name):
@@ -311,7 +313,9 @@ def test_pages_have_no_accessibility_problems(platform, workloads, page_of):
 
 
 @pytest.mark.axe
-def test_a_refusal_is_a_page_too(platform, workloads, page_of, browser):
+def test_refusal_page_names_the_missing_workload_and_is_accessible(
+    platform, workloads, page_of, browser
+):
     # A separate page: Chromium logs a refused page as an error to its console.
     context = browser.new_context()
     context.add_cookies(page_of("patty").context.cookies())
@@ -325,12 +329,12 @@ def test_a_refusal_is_a_page_too(platform, workloads, page_of, browser):
     assert problems_by_theme(page, "refusal") == {}
 
 
-def test_a_phone_is_wide_enough(platform, workloads, page_of):
+def test_pages_fit_the_width_of_a_phone(platform, workloads, page_of):
     page: Page = page_of("bob")
     page.set_viewport_size({"width": 390, "height": 844})
     widths = {}
     for path in ("", "workloads/vision/bob-1", "projects/vision", "usage", "submit"):
-        look(page, platform, path)
+        open_page(page, platform, path)
         widths[path] = page.evaluate("document.documentElement.scrollWidth")
 
     assert {path: width for path, width in widths.items() if width > 390} == {}

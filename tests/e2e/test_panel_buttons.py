@@ -84,7 +84,7 @@ def expect_busy(page: Page) -> None:
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=SECONDS)
 
 
-def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> None:
+def test_panel_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> None:
     panel = busy_page.locator(".runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
     bob = platform.client("bob")
@@ -95,8 +95,8 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
         expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
     panel.get_by_role("button", name="Suspend exp1").click()
     expect(state).to_contain_text("suspended", timeout=SECONDS)
-    said = panel.get_by_role("status").filter(has_text="exp1: suspended")
-    expect(said).to_have_count(1, timeout=SECONDS)
+    announcement = panel.get_by_role("status").filter(has_text="exp1: suspended")
+    expect(announcement).to_have_count(1, timeout=SECONDS)
     assert bob.workload("vision/exp1").state == "suspended"
 
     panel.get_by_role("button", name="Resume exp1").click()
@@ -124,7 +124,7 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
 
 
-def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
+def test_notebook_7_panel_is_live_and_works_by_keyboard(
     platform: Platform, page_of: Callable[[str], Page]
 ) -> None:
     page = page_of("patty")
@@ -151,7 +151,7 @@ def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
     lab.stop_server(page, platform.url)
 
 
-SHOWN = [
+VIEW_CELLS = [
     "%load_ext runai.widgets\nfrom runai.widgets import panel, quota, status, submit",
     "panel()",
     "quota()",
@@ -175,7 +175,9 @@ def test_notebook_views_have_no_accessibility_problems(platform, page_of):
         theme_setting = json.dumps({"theme": f"JupyterLab {theme}"})
         (chosen / "themes.jupyterlab-settings").write_text(theme_setting)
         notebook = f"seen-{theme.lower()}"
-        lab.write_notebook(home / f"{notebook}.ipynb", [cell.format(notebook) for cell in SHOWN])
+        lab.write_notebook(
+            home / f"{notebook}.ipynb", [cell.format(notebook) for cell in VIEW_CELLS]
+        )
         lab.open_notebook(page, platform.url, "patty", f"{notebook}.ipynb")
         is_light = str(theme == "Light").lower()
         body = page.locator("body")

@@ -22,7 +22,7 @@ from playwright.sync_api import Page, WebSocket, expect
 from e2e import lab
 from e2e.lab import PICTURES
 from e2e.running import Platform
-from held_training import held
+from held_training import gated_training
 from runai.hub_service.client import Client
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.schemas import WorkloadView
@@ -116,7 +116,7 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
         ),
     ],
 )
-def test_first_ten_minutes_are_as_written(
+def test_readme_first_ten_minutes_work_as_written(
     pause_s: float, platform: Platform, page_of: Callable[[str], Page], tmp_path: Path
 ) -> None:
     step = steps()
@@ -227,7 +227,7 @@ def hold_training(platform: Platform, user: str) -> Path:
         may_go_on.touch()  # the pictures show working jobs
         return may_go_on
     original = training.rename(examples / "training.py")
-    training.write_text(SHORTER + held(original, may_go_on))
+    training.write_text(SHORTER + gated_training(original, may_go_on))
     return may_go_on
 
 

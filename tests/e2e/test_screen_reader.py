@@ -216,14 +216,14 @@ PAGES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _heard(platform: Platform) -> None:
+def _running_job(platform: Platform) -> None:
     """Start a job of bob's that writes one line."""
     client = platform.client("bob")
     client.submit(SubmitRequest(name="heard", command=RUNS, gpus=1, grace_seconds=1))
     eventually(lambda: client.workload("vision/heard").state == "running", within=60)
 
 
-def opened(page: Page, platform: Platform, path: str) -> Page:
+def open_page(page: Page, platform: Platform, path: str) -> Page:
     page.goto(f"{platform.url}/{SERVICE}{path}")
     expect(page.locator("#main")).to_be_visible()
     if page.locator(".plot").count():
@@ -235,7 +235,7 @@ FOCUSABLE = """() => [...document.querySelectorAll(
     "a[href], button, input, select, [tabindex='0']")]
     .filter((each) => each.checkVisibility({visibilityProperty: true}))"""
 MARK = f"(window.stops = ({FOCUSABLE})()).map((each) => each.outerHTML.slice(0, 80))"
-STANDS = """() => {
+FOCUS_STATE = """() => {
     const here = document.activeElement;
     const style = getComputedStyle(here);
     const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
@@ -243,14 +243,14 @@ STANDS = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
-def test_a_page_is_told_by_names_roles_and_live_regions_and_walked_over_by_the_tabulator(
-    platform, page_of, user, path, told
+@pytest.mark.parametrize(("user", "path", "aria_snapshots"), PAGES.values(), ids=PAGES)
+def test_page_has_roles_names_live_regions_and_a_visible_tab_order(
+    platform, page_of, user, path, aria_snapshots
 ):
-    page = opened(page_of(user), platform, path)
+    page = open_page(page_of(user), platform, path)
 
     expect(page.locator("body")).to_match_aria_snapshot(FRAME, timeout=SECONDS)
-    for part in told:
+    for part in aria_snapshots:
         expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
 
     # Parts that update by themselves are live regions.
@@ -266,18 +266,18 @@ def test_a_page_is_told_by_names_roles_and_live_regions_and_walked_over_by_the_t
     stops = page.evaluate(MARK)
     for at, what in enumerate(stops):
         page.keyboard.press("Tab")
-        assert page.evaluate(STANDS) == [at, True], what
+        assert page.evaluate(FOCUS_STATE) == [at, True], what
 
 
-def test_a_fields_hint_is_its_description(platform, page_of):
-    page = opened(page_of("admin"), platform, "projects/vision")
+def test_field_hint_is_its_accessible_description(platform, page_of):
+    page = open_page(page_of("admin"), platform, "projects/vision")
     limit = page.get_by_label("Limit", exact=True)
 
     expect(limit).to_have_accessible_description("never more than this; empty: none")
 
 
-def test_the_first_key_skips_to_the_content(platform, page_of):
-    page = opened(page_of("bob"), platform, "")
+def test_first_tab_stop_skips_to_the_content(platform, page_of):
+    page = open_page(page_of("bob"), platform, "")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
@@ -285,7 +285,7 @@ def test_the_first_key_skips_to_the_content(platform, page_of):
     expect(page.locator("main")).to_be_focused()
 
 
-def test_the_form_that_starts_a_server_is_told_as_a_group_of_choices(platform, page_of):
+def test_spawn_form_exposes_its_choices_as_radio_buttons(platform, page_of):
     page = page_of("patty")
     page.goto(f"{platform.url}/hub/spawn")
 

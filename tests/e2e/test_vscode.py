@@ -31,14 +31,14 @@ SECONDS = 120.0
 def page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
     """Return a page, the errors in its console, and the addresses that it requests."""
     errors: list[str] = []
-    asked: list[str] = []
+    requested: list[str] = []
     context = browser.new_context(viewport={"width": 900, "height": 800})
     opened = context.new_page()
     opened.set_default_timeout(lab.PATIENCE_MS)
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("request", lambda request: asked.append(request.url))
-    yield opened, errors, asked
+    opened.on("request", lambda request: requested.append(request.url))
+    yield opened, errors, requested
     context.close()
 
 
@@ -56,34 +56,34 @@ def environ(platform: Platform) -> Iterator[dict[str, str]]:
     client.delete("vision/in-vscode")
 
 
-def test_the_panel_is_live_and_its_buttons_go_through_the_kernel(platform, environ, page):
-    shown, errors, asked = page
+def test_vscode_panel_is_live_and_its_buttons_act_through_the_kernel(platform, environ, page):
+    browser_page, errors, requested = page
     bob = platform.client("bob")
-    with notebook(shown, environ) as here:
+    with notebook(browser_page, environ) as vscode_notebook:
 
         def until(condition: Callable[[], bool], what: str) -> None:
-            def holds() -> bool:
-                here.carry()
+            def is_true() -> bool:
+                vscode_notebook.forward_messages()
                 return condition()
 
-            eventually(holds, within=SECONDS, what=what)
+            eventually(is_true, within=SECONDS, what=what)
 
-        here.run("from runai.widgets import panel\npanel()")
-        row = shown.locator(".runai-panel").get_by_role("row").filter(has_text="in-vscode")
+        vscode_notebook.run("from runai.widgets import panel\npanel()")
+        row = browser_page.locator(".runai-panel").get_by_role("row").filter(has_text="in-vscode")
         until(lambda: row.count() == 1, "the panel shows the job")
         assert "running" in (row.text_content() or "")
-        assert "in-vscode" in "".join(here.texts), "without widgets there is text"
+        assert "in-vscode" in "".join(vscode_notebook.texts), "without widgets there is text"
 
-        shown.get_by_role("button", name="Suspend in-vscode").focus()
-        shown.keyboard.press("Enter")
+        browser_page.get_by_role("button", name="Suspend in-vscode").focus()
+        browser_page.keyboard.press("Enter")
         until(lambda: "suspended" in (row.text_content() or ""), "the pause is shown")
         assert bob.workload("vision/in-vscode").state == "suspended"
 
         bob.resume("vision/in-vscode")
         until(lambda: "running" in (row.text_content() or ""), "what others do is shown")
-        lab.picture(shown, PICTURES and PICTURES / "variants", "vscode")
-        assert problems(shown, ".runai") == []
+        lab.picture(browser_page, PICTURES and PICTURES / "variants", "vscode")
+        assert problems(browser_page, ".runai") == []
 
-    here_alone = shown.url
-    assert [url for url in asked if not url.startswith((here_alone, "blob:", "data:"))] == []
+    own_url = browser_page.url
+    assert [url for url in requested if not url.startswith((own_url, "blob:", "data:"))] == []
     assert errors == []

@@ -22,7 +22,9 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
     return start_platform()
 
 
-def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str], Page]) -> None:
+def test_waiting_page_shows_the_reason_of_the_wait(
+    platform: Platform, page_of: Callable[[str], Page]
+) -> None:
     # Patty joins vision; Bob holds the project's only half GPU for sessions.
     members = ["bob", "patty"]
     platform.client("admin").put_project(

@@ -80,40 +80,40 @@ def host_page() -> Iterator[str]:
 
 
 class Notebook:
-    """A page and a kernel; `carry` forwards the messages between them."""
+    """A page and a kernel; `forward_messages` forwards the messages between them."""
 
     def __init__(self, page: Page, kernel: BlockingKernelClient) -> None:
         self.page, self.kernel = page, kernel
-        self._said: list[dict[str, Any]] = []
+        self._outgoing: list[dict[str, Any]] = []
         self.texts: list[str] = []
         """Displayed results as text, as a front end without widgets shows them."""
 
-        page.expose_function("toKernel", self._hear)
+        page.expose_function("toKernel", self._queue_message)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        self._said.append(message)
+    def _queue_message(self, message: dict[str, Any]) -> None:
+        self._outgoing.append(message)
 
     def run(self, code: str) -> None:
         """Start to run a cell."""
         self.kernel.execute(code)
 
-    def carry(self) -> None:
+    def forward_messages(self) -> None:
         """Forward all pending messages to the other side."""
         while True:
             try:
-                heard = self.kernel.get_iopub_msg(timeout=0)
+                received = self.kernel.get_iopub_msg(timeout=0)
             except queue.Empty:
                 break
-            kind, content = heard["msg_type"], heard["content"]
+            kind, content = received["msg_type"], received["content"]
             assert kind != "error", "\n".join(content["traceback"])
             if text := content.get("data", {}).get("text/plain"):
                 self.texts.append(text)
-            message = {"type": kind, "content": content, "metadata": heard["metadata"]}
-            message["parent"] = heard["parent_header"].get("msg_id", "")
+            message = {"type": kind, "content": content, "metadata": received["metadata"]}
+            message["parent"] = received["parent_header"].get("msg_id", "")
             if kind in {"comm_open", "comm_msg", "display_data", "execute_result"}:
                 self.page.evaluate("message => window.fromKernel(message)", message)
-        said, self._said[:] = list(self._said), []
-        for each in said:
+        outgoing, self._outgoing[:] = list(self._outgoing), []
+        for each in outgoing:
             message = self.kernel.session.msg(each["type"], each["content"])
             self.kernel.shell_channel.send(message)
 
@@ -124,10 +124,10 @@ def notebook(page: Page, environ: Mapping[str, str]) -> Iterator[Notebook]:
     with host_page() as address:
         manager, kernel = start_new_kernel(startup_timeout=200, env={**os.environ, **environ})
         try:
-            here = Notebook(page, kernel)
+            opened = Notebook(page, kernel)
             page.goto(address)
             page.locator("body[data-ready]").wait_for(state="attached")
-            yield here
+            yield opened
         finally:
             kernel.stop_channels()
             manager.shutdown_kernel(now=True)

@@ -39,12 +39,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def train(model: Any, updates: Sequence[Sequence[int]]) -> None:
     """Make one update per entry of `updates`: the sizes of its micro-batches."""
     for number, sizes in enumerate(updates):
-        at = number % 2 * GLOBAL
+        offset = number % 2 * GLOBAL
         for step, size in enumerate(sizes):
             if hasattr(model.optimizer, "begin"):
                 model.optimizer.begin(size / sum(sizes), last=step == len(sizes) - 1)
-            model.train_on_batch(X[at : at + size], LABELS[at : at + size])
-            at += size
+            model.train_on_batch(X[offset : offset + size], LABELS[offset : offset + size])
+            offset += size
 
 
 def native(optimizer: Any, updates: int) -> Any:
@@ -55,7 +55,7 @@ def native(optimizer: Any, updates: int) -> Any:
     return model
 
 
-def ours(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
+def accumulated(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
     """Return a model trained with an accumulator."""
     model = network()
     model.compile(Accumulator(optimizer), **classify())
@@ -64,31 +64,31 @@ def ours(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
 
 
 @cache
-def both(name: str) -> tuple[Any, Any]:
+def trained_pair(name: str) -> tuple[Any, Any]:
     """Return our and Keras's model after eight updates, ours with varying micro-batches."""
-    return ours(OPTIMIZERS[name](), RESIZED), native(OPTIMIZERS[name](), len(RESIZED))
+    return accumulated(OPTIMIZERS[name](), RESIZED), native(OPTIMIZERS[name](), len(RESIZED))
 
 
 def check_four_optimizers_resized_at_each_update_equal_the_full_batch() -> None:
     for name in OPTIMIZERS:
-        distance = apart(*both(name))
+        distance = apart(*trained_pair(name))
 
         assert distance < 1e-6, (name, distance)
 
 
-def check_a_learning_rate_schedule_counts_updates() -> None:
-    model, _ = both("sgd")
+def check_learning_rate_schedule_counts_updates() -> None:
+    model, _ = trained_pair("sgd")
 
     assert int(model.optimizer.iterations) == 8
     assert np.isclose(float(model.optimizer.learning_rate), 0.2 * 0.5**4)
 
 
-def check_an_average_of_the_weights_counts_updates() -> None:
+def check_weight_average_counts_updates() -> None:
     averages = []
-    for model in both("adamw"):
+    for model in trained_pair("adamw"):
         copy = network(seed=2)
-        for mine, trained in zip(copy.variables, model.variables, strict=True):
-            mine.assign(trained)
+        for variable, trained in zip(copy.variables, model.variables, strict=True):
+            variable.assign(trained)
         model.optimizer.finalize_variable_values(model.trainable_variables)
         averages.append(weights(model))
         model.set_weights(copy.get_weights())
@@ -96,7 +96,7 @@ def check_an_average_of_the_weights_counts_updates() -> None:
     assert np.linalg.norm(averages[0] - averages[1]) < 1e-6 * np.linalg.norm(averages[1])
 
 
-def check_a_checkpoint_of_whole_batches_loads_into_any_number_of_micro_batches() -> None:
+def check_whole_batch_checkpoint_resumes_with_micro_batches() -> None:
     make = OPTIMIZERS["adam"]
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "model.weights.h5"))
@@ -112,22 +112,24 @@ def check_a_checkpoint_of_whole_batches_loads_into_any_number_of_micro_batches()
     assert apart(halves, whole) < 1e-6
 
 
-def check_a_saved_model_has_the_plain_optimizer_with_its_state() -> None:
+def check_saved_model_has_the_plain_optimizer_with_its_state() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "model.keras"))
-        model, _ = both("adamw")
+        model, _ = trained_pair("adamw")
         model.save(file)
         loaded = keras.models.load_model(file)
 
     assert type(loaded.optimizer) is type(OPTIMIZERS["adamw"]())
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
-    for saved, kept in zip(
+    for saved, original in zip(
         loaded.optimizer.variables, model.optimizer.plain.variables, strict=True
     ):
-        assert np.array_equal(keras.ops.convert_to_numpy(saved), keras.ops.convert_to_numpy(kept))
+        assert np.array_equal(
+            keras.ops.convert_to_numpy(saved), keras.ops.convert_to_numpy(original)
+        )
 
 
-def check_an_optimizer_in_use_keeps_its_moments_when_it_is_wrapped() -> None:
+def check_wrapped_optimizer_in_use_retains_its_moments() -> None:
     make = OPTIMIZERS["adam"]
     model = native(make(), 2)
     model.compile(Accumulator(model.optimizer), **classify())
@@ -136,7 +138,7 @@ def check_an_optimizer_in_use_keeps_its_moments_when_it_is_wrapped() -> None:
     assert apart(model, native(make(), 4)) < 1e-6
 
 
-def check_the_optimizer_proxies_what_scripts_use() -> None:
+def check_accumulator_exposes_the_plain_optimizers_attributes() -> None:
     accumulator = Accumulator(keras.optimizers.Adam(0.01, clipnorm=2.0, beta_1=0.8))
     accumulator.learning_rate = 0.5
 
@@ -145,12 +147,12 @@ def check_the_optimizer_proxies_what_scripts_use() -> None:
     assert (accumulator.clipnorm, accumulator.beta_1) == (2.0, 0.8)
 
 
-def check_keras_own_accumulation_is_refused() -> None:
+def check_keras_gradient_accumulation_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
         Accumulator(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
 
 
-def check_embeddings_accumulate_as_others_do() -> None:
+def check_embedding_gradients_accumulate_to_the_whole_batch() -> None:
     tokens = np.random.default_rng(1).integers(0, 9, size=(40, 5))
     trained = []
     for sizes in ([40], [20, 10, 10]):
@@ -165,19 +167,21 @@ def check_embeddings_accumulate_as_others_do() -> None:
         )
         model.compile(Accumulator(keras.optimizers.Adam(0.01)), "mse")
         for _ in range(3):
-            at = 0
+            offset = 0
             for step, size in enumerate(sizes):
                 model.optimizer.begin(size / 40, last=step == len(sizes) - 1)
-                model.train_on_batch(tokens[at : at + size], tokens[at : at + size, :1])
-                at += size
+                model.train_on_batch(
+                    tokens[offset : offset + size], tokens[offset : offset + size, :1]
+                )
+                offset += size
         trained.append(model)
 
     assert apart(*trained) < 1e-6
 
 
-def check_an_overflow_in_one_micro_batch_skips_the_update_and_halves_the_scale() -> None:
+def check_micro_batch_overflow_skips_the_update_and_halves_the_scale() -> None:
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
-    model = ours(scaled, [[24, 24]])
+    model = accumulated(scaled, [[24, 24]])
     before = model.get_weights()
     broken = X[:24].copy()
     broken[3] = np.inf
@@ -186,17 +190,17 @@ def check_an_overflow_in_one_micro_batch_skips_the_update_and_halves_the_scale()
         model.train_on_batch(batch, LABELS[:24])
 
     assert float(model.optimizer.dynamic_scale) == 512.0
-    for now, then in zip(model.get_weights(), before, strict=True):
-        assert np.array_equal(now, then)
+    for current, initial in zip(model.get_weights(), before, strict=True):
+        assert np.array_equal(current, initial)
     train(model, [[24, 24]])
     assert int(model.optimizer.iterations) == 2
 
 
-def check_counted_steps_accumulate_without_being_told() -> None:
+def check_periodic_optimizer_updates_after_every_nth_step() -> None:
     model = network()
     model.compile(Periodic(keras.optimizers.SGD(0.1), 2), **classify())
-    for at in (0, 24, 48, 72):
-        model.train_on_batch(X[at : at + 24], LABELS[at : at + 24])
+    for offset in (0, 24, 48, 72):
+        model.train_on_batch(X[offset : offset + 24], LABELS[offset : offset + 24])
 
     assert int(model.optimizer.iterations) == 2
     assert apart(model, native(keras.optimizers.SGD(0.1), 2)) < 1e-6

@@ -26,46 +26,46 @@ def fit(
     model = runai.elastic.keras.models.Model(network())
     schedule = keras.optimizers.schedules.CosineDecay(0.05, 9)
     model.compile(keras.optimizers.SGD(schedule, momentum=0.9), **classify())
-    saving = Checkpoint(folder, **options)
-    history = model.fit(X, LABELS, epochs=3, verbose=0, callbacks=[*callbacks, saving])
+    checkpoint = Checkpoint(folder, **options)
+    history = model.fit(X, LABELS, epochs=3, verbose=0, callbacks=[*callbacks, checkpoint])
     return model, history.history
 
 
 def stop_after(update: int) -> Any:
     """Send SIGTERM to this process during its n-th update, as the platform does."""
-    seen = []
+    started_updates = []
 
     def count(batch: int, logs: Any) -> None:
-        seen.append(batch)
-        if len(seen) == update:
+        started_updates.append(batch)
+        if len(started_updates) == update:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return keras.callbacks.LambdaCallback(on_train_batch_begin=count)
 
 
-def check_a_stopped_training_goes_on_within_an_epoch_at_another_number_of_micro_batches() -> None:
+def check_stopped_training_resumes_in_mid_epoch_with_more_micro_batches() -> None:
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as folder:
         undisturbed, expected = fit(whole, 48)
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             fit(folder, 48, stop_after(5))
         resumed, history = fit(folder, 16)
 
-    assert left.value.code == 143
+    assert exit_info.value.code == 143
     assert int(resumed.optimizer.iterations) == 9
     assert apart(resumed, undisturbed) < 1e-6
     assert np.allclose(history["loss"], expected["loss"][1:], atol=1e-5)
     assert np.allclose(history["accuracy"], expected["accuracy"][1:], atol=1e-5)
 
 
-def check_a_finished_training_is_not_trained_again() -> None:
+def check_finished_training_is_not_trained_again() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        done, _ = fit(folder, 48)
-        again, _ = fit(folder, 48)
+        finished, _ = fit(folder, 48)
+        rerun, _ = fit(folder, 48)
 
-    assert apart(again, done) == 0.0
+    assert apart(rerun, finished) == 0.0
 
 
-def check_checkpoints_of_another_training_are_refused() -> None:
+def check_checkpoints_of_a_different_global_batch_are_refused() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fit(folder, 48)
         with pytest.raises(ValueError, match="global_batch_size 48, not 24"):
@@ -82,7 +82,7 @@ def check_checkpoints_need_a_directory_and_an_elastic_model() -> None:
         model.fit(X, LABELS, verbose=0, callbacks=[Checkpoint(folder)])
 
 
-def check_several_workers_need_a_back_end_that_has_them_and_a_checkpoint() -> None:
+def check_several_workers_need_a_supporting_back_end_and_checkpoints() -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environ:
         for name, value in {
             "RUNAI_ELASTIC_DIR": folder,

@@ -29,26 +29,26 @@ def _fit(model: Any, *callbacks: Any) -> Any:
     return model
 
 
-def check_a_training_of_one_device_goes_on_in_mid_epoch_on_two_as_if_there_were_one() -> None:
-    begun = []
+def check_training_resumed_on_two_devices_equals_a_single_device() -> None:
+    started_batches = []
 
-    def stop_in_the_fourth(batch: int, logs: Any) -> None:
-        begun.append(batch)
-        if len(begun) == 4:
+    def stop_in_fourth_batch(batch: int, logs: Any) -> None:
+        started_batches.append(batch)
+        if len(started_batches) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
 
     expected = _fit(_compiled(network()))
     with tempfile.TemporaryDirectory() as folder:
         runai.elastic.keras.init(48, 12, gpus=1)
         model = _compiled(runai.elastic.keras.models.Model(network()))
-        stopping = keras.callbacks.LambdaCallback(on_train_batch_begin=stop_in_the_fourth)
+        stop_callback = keras.callbacks.LambdaCallback(on_train_batch_begin=stop_in_fourth_batch)
         with pytest.raises(SystemExit):
-            _fit(model, stopping, Checkpoint(folder))
+            _fit(model, stop_callback, Checkpoint(folder))
 
         runai.elastic.keras.init(48, 12, gpus=2)
         resumed = _compiled(runai.elastic.keras.models.Model(network(seed=2)))
         _fit(resumed, Checkpoint(folder))
 
-    assert len(begun) == 4
+    assert len(started_batches) == 4
     assert (runai.elastic.gpus, runai.elastic.steps) == (2, 2)
     assert apart(resumed, expected) < 1e-6

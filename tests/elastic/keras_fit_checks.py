@@ -33,7 +33,7 @@ def plain() -> Any:
 
 
 def check_fit_with_tails_equals_fit_on_full_batches() -> None:
-    given: dict[str, Any] = {
+    fit_options: dict[str, Any] = {
         "epochs": 2,
         "shuffle": False,
         "verbose": 0,
@@ -41,11 +41,11 @@ def check_fit_with_tails_equals_fit_on_full_batches() -> None:
         "class_weight": {0: 2.0, 1: 1.0, 2: 0.5},
     }
     native = plain()
-    expected = native.fit(X, LABELS, batch_size=50, **given).history
+    expected = native.fit(X, LABELS, batch_size=50, **fit_options).history
     for gpu_batch in (50, 16):
         model = elastic(50, gpu_batch)
 
-        history = model.fit(X, LABELS, batch_size=11, **given).history
+        history = model.fit(X, LABELS, batch_size=11, **fit_options).history
 
         assert apart(model, native) < 1e-6
         assert int(model.optimizer.iterations) == 4
@@ -54,7 +54,7 @@ def check_fit_with_tails_equals_fit_on_full_batches() -> None:
             assert np.allclose(history[name], values, atol=1e-6), name
 
 
-def check_the_documented_script_runs_unchanged() -> None:
+def check_documented_script_runs_unchanged() -> None:
     import runai.elastic.keras
 
     runai.elastic.keras.init(256, 64)
@@ -67,7 +67,7 @@ def check_the_documented_script_runs_unchanged() -> None:
     assert int(model.optimizer.iterations) == 1
 
 
-def check_another_gpu_batch_takes_effect_at_the_next_update() -> None:
+def check_changed_gpu_batch_takes_effect_at_the_next_update() -> None:
     def resize(batch: int) -> None:
         runai.elastic.keras.init(48, (48, 24, 16)[batch % 3])
 
@@ -87,8 +87,8 @@ def check_another_gpu_batch_takes_effect_at_the_next_update() -> None:
     assert apart(model, native) < 1e-6
 
 
-def check_what_keras_calls_a_batch_is_an_update() -> None:
-    seen: list[int] = []
+def check_keras_batch_callbacks_count_updates() -> None:
+    batch_numbers: list[int] = []
     model = elastic(48, 16)
     model.fit(
         X,
@@ -98,12 +98,12 @@ def check_what_keras_calls_a_batch_is_an_update() -> None:
         verbose=0,
         callbacks=[
             keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda batch, logs: seen.append(batch)
+                on_train_batch_end=lambda batch, logs: batch_numbers.append(batch)
             )
         ],
     )
 
-    assert seen == [0, 1, 2, 0, 1, 2]
+    assert batch_numbers == [0, 1, 2, 0, 1, 2]
     assert int(model.optimizer.iterations) == 6
 
 
@@ -121,7 +121,7 @@ class _Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return X[chosen], LABELS[chosen]
 
 
-def check_every_kind_of_data_makes_the_same_updates() -> None:
+def check_data_set_types_make_the_same_updates() -> None:
     native = plain()
     native.fit(X, LABELS, batch_size=48, shuffle=False, verbose=0)
     batches = _Batches(14)
@@ -145,7 +145,7 @@ def check_every_kind_of_data_makes_the_same_updates() -> None:
         assert apart(model, native) < 1e-6, name
 
 
-def check_shuffled_arrays_come_once_each_in_an_order_of_the_seed() -> None:
+def check_shuffle_yields_each_sample_once_in_an_order_of_the_seed() -> None:
     orders = []
     for _ in range(2):
         model = elastic(48, 16)
@@ -159,7 +159,7 @@ def check_shuffled_arrays_come_once_each_in_an_order_of_the_seed() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(*orders, strict=True))
 
 
-def check_a_masked_loss_is_weighted_by_what_is_not_masked() -> None:
+def check_masked_loss_is_weighted_by_unmasked_tokens() -> None:
     tokens = np.random.default_rng(3).integers(0, 5, size=(32, 6))
     targets = (tokens + 1) % 5
 
@@ -177,20 +177,20 @@ def check_a_masked_loss_is_weighted_by_what_is_not_masked() -> None:
     native = compiled(network())
     native.fit(tokens, targets, batch_size=16, epochs=2, shuffle=False, verbose=0)
     runai.elastic.keras.init(16, 4)
-    told = compiled(
+    model_with_count = compiled(
         runai.elastic.keras.models.Model(network(), count=lambda x, y, weights: (x != 0).sum())
     )
-    told.fit(tokens, targets, epochs=2, shuffle=False, verbose=0)
+    model_with_count.fit(tokens, targets, epochs=2, shuffle=False, verbose=0)
 
-    assert apart(told, native) < 1e-6
-    untold = compiled(runai.elastic.keras.models.Model(network()))
-    assert "count=" in refusal(lambda: untold.fit(tokens, targets, verbose=0))
+    assert apart(model_with_count, native) < 1e-6
+    model_without_count = compiled(runai.elastic.keras.models.Model(network()))
+    assert "count=" in refusal(lambda: model_without_count.fit(tokens, targets, verbose=0))
 
 
-def check_what_cannot_be_exact_is_refused_with_the_way_out() -> None:
+def check_inexact_data_or_loss_is_refused_with_a_hint() -> None:
     model = elastic(48, 16)
 
-    def of_sum() -> Any:
+    def fit_summed_loss() -> Any:
         summed = runai.elastic.keras.models.Model(network())
         summed.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
         return summed.fit(X, X[:, :3], verbose=0)
@@ -198,7 +198,7 @@ def check_what_cannot_be_exact_is_refused_with_the_way_out() -> None:
     assert "steps_per_epoch" in refusal(lambda: model.fit(iter([]), verbose=0))
     assert "rebatch(48)" in refusal(lambda: model.fit(_Batches(36), verbose=0))
     assert "PyDataset" in refusal(lambda: model.fit(object(), verbose=0))
-    assert "sum_over_batch_size" in refusal(of_sum)
+    assert "sum_over_batch_size" in refusal(fit_summed_loss)
 
 
 def refusal(act: Any) -> str:
@@ -209,26 +209,26 @@ def refusal(act: Any) -> str:
     raise AssertionError("it was accepted")
 
 
-def check_a_fitted_model_is_saved_plain() -> None:
+def check_fitted_model_is_saved_with_the_plain_optimizer() -> None:
     model = elastic(48, 16)
     model.fit(X, LABELS, epochs=2, verbose=0)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "model.keras"))
         model.save(file)
         loaded = keras.models.load_model(file)
-    again = loaded.fit(X, LABELS, batch_size=48, epochs=1, verbose=0)
+    resumed = loaded.fit(X, LABELS, batch_size=48, epochs=1, verbose=0)
 
     assert type(loaded.optimizer) is type(optimizer())
     assert int(loaded.optimizer.iterations) == 9
-    assert "loss" in again.history
+    assert "loss" in resumed.history
 
 
-def check_several_inputs_and_outputs_are_cut_together() -> None:
+def check_several_inputs_and_outputs_are_sliced_together() -> None:
     def network() -> Any:
         keras.utils.set_random_seed(1)
         left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
-        both = keras.layers.Concatenate()([left, right])
-        outputs = [keras.layers.Dense(1, name=name)(both) for name in ("a", "b")]
+        merged = keras.layers.Concatenate()([left, right])
+        outputs = [keras.layers.Dense(1, name=name)(merged) for name in ("a", "b")]
         return keras.Model([left, right], outputs)
 
     x, y = [X[:, :4], X[:, 4:]], [X[:, :1], X[:, 1:2]]
@@ -243,7 +243,7 @@ def check_several_inputs_and_outputs_are_cut_together() -> None:
     assert apart(model, native) < 1e-6
 
 
-def check_evaluate_uses_what_a_gpu_holds() -> None:
+def check_evaluate_equals_plain_evaluate() -> None:
     model = elastic(48, 16)
 
     assert np.allclose(model.evaluate(X, LABELS, verbose=0), plain().evaluate(X, LABELS, verbose=0))

@@ -9,14 +9,14 @@ import runai.ga.keras
 from runai.utils.replaced import Replaced
 
 
-def check_every_original_name_works_or_says_what_does() -> None:
+def check_original_names_work_or_name_their_replacement() -> None:
     for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam"):
-        made = getattr(runai.ga.keras.optimizers, name)(4, learning_rate=0.5)
-        again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
+        optimizer = getattr(runai.ga.keras.optimizers, name)(4, learning_rate=0.5)
+        restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
 
-        assert isinstance(made, getattr(keras.optimizers, name)), name
-        assert (made.steps, float(made.learning_rate)) == (4, 0.5), name
-        assert again.name == made.plain.name
+        assert isinstance(optimizer, getattr(keras.optimizers, name)), name
+        assert (optimizer.steps, float(optimizer.learning_rate)) == (4, 0.5), name
+        assert restored.name == optimizer.plain.name
     assert runai.ga.keras.optimizers.Optimizer("adam", 2).steps == 2
     with pytest.raises(ValueError, match="at least 1"):
         runai.ga.keras.optimizers.Optimizer("adam", 0)

@@ -31,7 +31,7 @@ def _train(rank: int, port: int) -> None:
     assert apart(model, native) < 1e-6
 
 
-def check_two_processes_train_as_one_does() -> None:
+def check_two_processes_train_like_a_single_process() -> None:
     port = free_port()
     forked = multiprocessing.get_context("fork")
     ranks = [forked.Process(target=_train, args=(rank, port)) for rank in range(2)]

@@ -14,7 +14,7 @@ import pytest
 import runai.reporter.keras as reporting
 
 
-class Kept:
+class RecordingReporter:
     """A reporter that records its arguments."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ def train() -> None:
     model.fit(x, y, batch_size=6, epochs=2, verbose=0)
 
 
-def check_every_fit_is_reported_while_logging_is_on() -> None:
-    kept = Kept()
+def check_autolog_reports_fits_until_disabled() -> None:
+    reporter = RecordingReporter()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environ:
         environ.setenv("RUNAI_CHECKPOINT_DIR", folder)
-        reporting.autolog(step=False, loss_method=True, reporter=kept)
+        reporting.autolog(step=False, loss_method=True, reporter=reporter)
         assert reporting.autologged()
         train()
         reporting.disableAutolog()
@@ -52,16 +52,16 @@ def check_every_fit_is_reported_while_logging_is_on() -> None:
         assert not reporting.autologged()
         progress = json.loads(Path(folder, "progress.json").read_text(encoding="utf-8"))
 
-    losses = kept.metrics.pop("loss")
-    accuracies = kept.metrics.pop("accuracy")
+    losses = reporter.metrics.pop("loss")
+    accuracies = reporter.metrics.pop("accuracy")
     assert len(losses) == len(accuracies) == 4
-    assert kept.metrics == {
+    assert reporter.metrics == {
         "overall_epochs": [2],
         "batch_size": [6],
         "number_of_layers": [1],
         "epoch": [0, 0, 1, 1],
     }
-    assert kept.parameters == {
+    assert reporter.parameters == {
         "learning_rate": ["0.25"] * 3,
         "loss_method": ["sparse_categorical_crossentropy"],
         "optimizer_name": ["Adam"],

@@ -49,9 +49,9 @@ def devices() -> int | None:
 class Gate(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that records each update before it is made, and waits until it is allowed."""
 
-    def __init__(self, directory: Path, saving: runai.elastic.keras.Checkpoint) -> None:
+    def __init__(self, directory: Path, checkpoint: runai.elastic.keras.Checkpoint) -> None:
         super().__init__()
-        self._directory, self._saving = directory, saving
+        self._directory, self._checkpoint = directory, checkpoint
         self._epoch = self._first = 0
         self._worker = os.environ.get("RUNAI_WORKER", "alone").rpartition("/")[2]
 
@@ -68,7 +68,7 @@ class Gate(keras.callbacks.Callback):  # type: ignore[misc]
         with (self._directory / "records").open("a") as records:
             records.write(json.dumps(record) + "\n")
         while update >= int((self._directory / "allowed").read_text()):
-            if self._saving._stop.is_requested:  # a stopped worker ends its update
+            if self._checkpoint._stop.is_requested:  # a stopped worker ends its update
                 break
             time.sleep(0.01)
 
@@ -81,8 +81,8 @@ def main(directory: Path, epochs: int) -> None:
     seed = 1 if runai.elastic.master else 2
     model = runai.elastic.keras.models.Model(network(seed=seed))
     model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
-    saving = runai.elastic.keras.Checkpoint()
-    callbacks = [Gate(directory, saving), saving]
+    checkpoint = runai.elastic.keras.Checkpoint()
+    callbacks = [Gate(directory, checkpoint), checkpoint]
     model.fit(X, LABELS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     if not runai.elastic.master:
         return
@@ -92,8 +92,8 @@ def main(directory: Path, epochs: int) -> None:
     native.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
     native.fit(X, LABELS, batch_size=48, epochs=epochs, shuffle=False, verbose=0)
     updates = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
-    found = {"apart": apart(model, native), "updates": updates}
-    (directory / "result.json").write_text(json.dumps(found))
+    result = {"apart": apart(model, native), "updates": updates}
+    (directory / "result.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

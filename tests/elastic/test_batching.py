@@ -26,14 +26,14 @@ SIZES = st.tuples(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 40))
         pytest.param(257, 64, 4, [[33, 32], *[[32, 32]] * 3], id="one-sample-too-many"),
     ],
 )
-def test_a_global_batch_is_divided(global_batch, gpu_batch, ranks, micro_batches):
+def test_global_batch_is_divided_among_ranks(global_batch, gpu_batch, ranks, micro_batches):
     plan = plan_batches(global_batch, gpu_batch, ranks)
 
     assert [list(sizes) for sizes in plan.micro_batches] == micro_batches
 
 
 @given(SIZES)
-def test_every_sample_is_computed_once_and_no_device_holds_too_many(sizes):
+def test_plan_computes_each_sample_once_within_the_gpu_batch(sizes):
     global_batch, gpu_batch, ranks = sizes
     plan = plan_batches(*sizes)
     flat = [size for rank in plan.micro_batches for size in rank]
@@ -46,7 +46,7 @@ def test_every_sample_is_computed_once_and_no_device_holds_too_many(sizes):
 
 
 @given(SIZES)
-def test_no_fewer_steps_would_do(sizes):
+def test_plan_has_the_fewest_possible_steps(sizes):
     global_batch, gpu_batch, ranks = sizes
     steps = plan_batches(*sizes).steps
 
@@ -54,7 +54,7 @@ def test_no_fewer_steps_would_do(sizes):
 
 
 @given(SIZES)
-def test_slices_are_contiguous_and_weights_sum_to_one(sizes):
+def test_plan_slices_are_contiguous_and_weights_sum_to_one(sizes):
     plan = plan_batches(*sizes)
     ends = [start + share for start, share in zip(plan.offsets, plan.shares, strict=True)]
 
@@ -64,7 +64,7 @@ def test_slices_are_contiguous_and_weights_sum_to_one(sizes):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         pytest.param((0, 64), ValueError, "global batch size must be at least 1, not 0", id="none"),
         pytest.param((256, -1), ValueError, "GPU batch size must be at least 1, not -1", id="neg"),
@@ -73,6 +73,6 @@ def test_slices_are_contiguous_and_weights_sum_to_one(sizes):
         pytest.param((True, 64), TypeError, "must be an integer, not True", id="bool"),
     ],
 )
-def test_plan_batches_refuses_invalid_batch_sizes_and_ranks(arguments, error, said):
-    with pytest.raises(error, match=said):
+def test_plan_batches_refuses_invalid_batch_sizes_and_ranks(arguments, error, message):
+    with pytest.raises(error, match=message):
         plan_batches(*arguments)

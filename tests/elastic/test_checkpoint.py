@@ -11,7 +11,7 @@ import pytest
 
 from runai.elastic import checkpoint
 
-KILLED_WHEN = """
+SAVE_KILLED_AT_EVENT = """
 import os, signal, sys
 from runai.elastic import checkpoint
 
@@ -48,12 +48,12 @@ def _load(directory):
     return checkpoint.load(directory, lambda file: file.read(4))
 
 
-def test_where_nothing_was_saved_there_is_nothing_to_load(tmp_path):
+def test_load_without_a_checkpoint_returns_none(tmp_path):
     assert _load(tmp_path / "never") is None
     assert checkpoint.latest(tmp_path / "never") is None
 
 
-def test_the_newest_is_loaded_and_two_are_kept(tmp_path):
+def test_newest_checkpoint_is_loaded_and_two_are_retained(tmp_path):
     paths = [_save(tmp_path, update, b"%04d" % update) for update in (9, 10, 11)]
 
     assert _load(tmp_path) == (11, b"0011")
@@ -65,7 +65,7 @@ def test_the_newest_is_loaded_and_two_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "warning"),
     [
         pytest.param(lambda content: content[: len(content) // 2], "cut off", id="half"),
         pytest.param(lambda content: content[:-1], "cut off", id="one-byte-short"),
@@ -73,17 +73,17 @@ def test_the_newest_is_loaded_and_two_are_kept(tmp_path):
         pytest.param(lambda content: b"X" + content[1:], "altered", id="one-byte-altered"),
     ],
 )
-def test_a_damaged_one_is_skipped_for_the_one_before(tmp_path, damage, told):
+def test_load_skips_a_damaged_checkpoint_with_a_warning(tmp_path, damage, warning):
     whole = _save(tmp_path, 1, b"good")
     damaged = _save(tmp_path, 2, b"damaged" * 100)
     damaged.write_bytes(damage(damaged.read_bytes()))
 
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=warning):
         assert _load(tmp_path) == (1, b"good")
     assert checkpoint.latest(tmp_path) == whole
 
 
-def test_nothing_but_damaged_ones_is_an_error_not_a_new_beginning(tmp_path):
+def test_load_of_damaged_checkpoints_only_is_an_error(tmp_path):
     _save(tmp_path, 1, b"only").write_bytes(b"")
 
     with (
@@ -93,7 +93,7 @@ def test_nothing_but_damaged_ones_is_an_error_not_a_new_beginning(tmp_path):
         _load(tmp_path)
 
 
-def test_going_back_to_an_earlier_update_gives_up_the_later_ones(tmp_path):
+def test_save_of_an_earlier_update_removes_later_checkpoints(tmp_path):
     for update in (1, 2, 100):
         _save(tmp_path, update, b"%04d" % update, keep=3)
 
@@ -103,22 +103,22 @@ def test_going_back_to_an_earlier_update_gives_up_the_later_ones(tmp_path):
     assert [p.name for p in tmp_path.iterdir() if "100" in p.name] == []
 
 
-def test_a_save_that_fails_leaves_the_one_before_and_no_rubbish(tmp_path):
+def test_failed_save_leaves_the_old_checkpoint_and_no_temporary_file(tmp_path):
     _save(tmp_path, 1, b"good")
 
-    def no_room(file):
+    def fail_with_full_disk(file):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save(tmp_path, 2, no_room)
+        checkpoint.save(tmp_path, 2, fail_with_full_disk)
 
     assert _load(tmp_path) == (1, b"good")
     assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
-    ("event", "nth", "left"),
+    ("event", "nth", "expected"),
     [
         pytest.param("open", 1, (2, b"old."), id="before-the-file-is-made"),
         pytest.param("half", 1, (2, b"old."), id="while-writing"),
@@ -126,11 +126,11 @@ def test_a_save_that_fails_leaves_the_one_before_and_no_rubbish(tmp_path):
         pytest.param("os.remove", 1, (3, b"newn"), id="before-the-oldest-is-removed"),
     ],
 )
-def test_kill_9_during_a_save_leaves_a_whole_checkpoint(tmp_path, event, nth, left):
-    command = [sys.executable, "-c", KILLED_WHEN, str(tmp_path), event, str(nth)]
+def test_kill_9_during_a_save_leaves_a_whole_checkpoint(tmp_path, event, nth, expected):
+    command = [sys.executable, "-c", SAVE_KILLED_AT_EVENT, str(tmp_path), event, str(nth)]
 
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert _load(tmp_path) == left
+    assert _load(tmp_path) == expected
 
     _save(tmp_path, 4, b"next")
     assert _load(tmp_path) == (4, b"next")

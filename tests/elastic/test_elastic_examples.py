@@ -20,7 +20,7 @@ LAUNCHER = ("-m", "runai.elastic.run", "--min", "1", "--max")
 def last_line(*words, directory):
     """Run Python with these arguments and return its last line of output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUNAI_CHECKPOINT_DIR": str(directory)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words],
         env=environment,
         capture_output=True,
@@ -28,8 +28,8 @@ def last_line(*words, directory):
         timeout=380,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()[-1]
 
 
 def numbers_of(line):
@@ -43,16 +43,16 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(checkpoints):
+def run_alone(checkpoints):
     """Return a cached function that runs an example in one process and returns its last line."""
-    known = {}
+    cached_lines = {}
 
     def run(*words):
-        if words not in known:
-            known[words] = last_line(
+        if words not in cached_lines:
+            cached_lines[words] = last_line(
                 EXAMPLES / words[0], *words[1:], directory=checkpoints / words[0]
             )
-        return known[words]
+        return cached_lines[words]
 
     return run
 
@@ -61,16 +61,16 @@ DIGITS = ("elastic_digits.py", "--epochs", "4")
 MANUAL = ("elastic_language_model.py", "--epochs", "1", "--lines", "600")
 
 
-def test_the_digits_are_learned(alone):
-    updates, loss, read = numbers_of(alone(*DIGITS))
+def test_digits_example_learns(run_alone):
+    updates, loss, accuracy = numbers_of(run_alone(*DIGITS))
 
     assert updates == 24
     assert loss < 0.6
-    assert read > 85
+    assert accuracy > 85
 
 
-def test_the_manual_is_learned(alone):
-    updates, loss, choices = numbers_of(alone(*MANUAL))
+def test_language_model_example_learns(run_alone):
+    updates, loss, choices = numbers_of(run_alone(*MANUAL))
 
     assert updates == 9  # 536 lines in updates of 64, the last of 24
     assert loss < 3.6  # 4.85 before the first update
@@ -84,15 +84,17 @@ def test_the_manual_is_learned(alone):
         pytest.param(MANUAL, TORCHRUN, id="manual-by-torchrun"),
     ],
 )
-def test_two_processes_end_where_one_does(alone, example, launcher, tmp_path):
-    two = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:], directory=tmp_path)
+def test_example_in_two_processes_ends_like_a_single_process(
+    run_alone, example, launcher, tmp_path
+):
+    printed = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:], directory=tmp_path)
 
-    assert pytest.approx(numbers_of(alone(*example)), rel=0.01) == numbers_of(two)
+    assert pytest.approx(numbers_of(run_alone(*example)), rel=0.01) == numbers_of(printed)
 
 
-def test_rerun_of_a_finished_example_prints_the_same_result(alone, checkpoints):
-    first = alone(*MANUAL)
+def test_rerun_of_a_finished_example_prints_the_same_result(run_alone, checkpoints):
+    first = run_alone(*MANUAL)
 
-    again = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=checkpoints / MANUAL[0])
+    rerun_line = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=checkpoints / MANUAL[0])
 
-    assert again == first
+    assert rerun_line == first

@@ -26,20 +26,20 @@ pytestmark = [
 EPOCHS = 20
 
 
-class Launched:
+class LaunchedTraining:
     """A training under the launcher of this machine."""
 
     def __init__(self, directory: Path) -> None:
         self._job = directory / "job"
         self._files = ElasticFiles(self._job)
 
-        def decided() -> int:
+        def target_gpus() -> int:
             if self.launcher.poll() is not None:
                 raise RuntimeError(f"the launcher ended with {self.launcher.returncode}")
             target = self._files.target()
             return 0 if target is None else target.gpus
 
-        self.training = ResizedKeras(directory / "training", decided)
+        self.training = ResizedKeras(directory / "training", target_gpus)
         self.launcher = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -65,34 +65,34 @@ class Launched:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[[], Launched]]:
-    launched: list[Launched] = []
+def launch(tmp_path: Path) -> Iterator[Callable[[], LaunchedTraining]]:
+    launched: list[LaunchedTraining] = []
 
-    def start() -> Launched:
-        launched.append(Launched(tmp_path))
+    def start() -> LaunchedTraining:
+        launched.append(LaunchedTraining(tmp_path))
         return launched[-1]
 
     yield start
-    for each in launched:
-        each.close()
+    for training in launched:
+        training.close()
 
 
-def test_resizes_a_loss_and_a_pause_change_nothing(launch):
+def test_keras_weights_survive_resizes_a_loss_and_a_pause(launch):
     job = launch()
     job.training.trains_on(2)
     job.resize(1)
     job.training.trains_on(1)
     job.resize(2)
-    both = job.training.trains_on(2)
-    os.kill(both["pid"], signal.SIGKILL)
-    job.training.trains_on(2, without=both["pid"])
+    record = job.training.trains_on(2)
+    os.kill(record["pid"], signal.SIGKILL)
+    job.training.trains_on(2, without=record["pid"])
     job.launcher.send_signal(signal.SIGTERM)
     job.training.pauses(job.launcher.poll)
-    paused = job.launcher.returncode
+    exit_code = job.launcher.returncode
     job.launcher = job.start()
     job.training.trains_on(2)
     job.training.to_the_end()
 
-    assert paused == 143
+    assert exit_code == 143
     assert job.launcher.wait(PATIENCE_S) == 0
     assert job.training.result() == {"apart": pytest.approx(0, abs=1e-6), "updates": 3 * EPOCHS}

@@ -48,12 +48,12 @@ while True:
 def job(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(WORKER)
-    launched = _Launched(tmp_path / "job", script)
+    launched = _LauncherJob(tmp_path / "job", script)
     yield launched
     launched.close()
 
 
-class _Launched:
+class _LauncherJob:
     def __init__(self, directory, script):
         self.directory, self.script = directory, script
         self.files = ElasticFiles(directory)
@@ -74,14 +74,14 @@ class _Launched:
 
     def trains(self, *names):
         """Return True if exactly these workers train, all in the newest generation."""
-        target, told = self.files.target(), self.files.statuses()
+        target, statuses = self.files.target(), self.files.statuses()
         return (
             target is not None
             and target.ranks == names
             and all(
-                name in told
-                and told[name].gen == target.gen
-                and told[name].state is WorkerPhase.RUNNING
+                name in statuses
+                and statuses[name].gen == target.gen
+                and statuses[name].state is WorkerPhase.RUNNING
                 for name in names
             )
         )
@@ -100,7 +100,7 @@ class _Launched:
         eventually(lambda: not any(lives(pid) for pid in orphans))
 
 
-def test_workers_start_together_and_the_end_of_training_is_the_end(job):
+def test_launcher_starts_workers_together_and_ends_with_their_training(job):
     launcher = job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     (job.directory / "finish").touch()
@@ -109,7 +109,7 @@ def test_workers_start_together_and_the_end_of_training_is_the_end(job):
     assert "finished" in launcher.stderr.read()
 
 
-def test_a_resize_is_asked_for_on_the_command_line(job):
+def test_resize_command_shrinks_and_grows_the_job(job):
     launcher = job.start("--min", "1", "--max", "3")
     eventually(lambda: job.trains("w0", "w1", "w2"))
     resize = [sys.executable, "-m", "runai.elastic.run", "--resize"]
@@ -123,7 +123,7 @@ def test_a_resize_is_asked_for_on_the_command_line(job):
 
 
 @pytest.mark.parametrize("count", [0, 3], ids=["too few", "too many"])
-def test_a_resize_beyond_the_bounds_is_refused(tmp_path, count):
+def test_resize_beyond_the_bounds_is_refused(tmp_path, count):
     files = ElasticFiles(tmp_path)
     files.write_target(Target(1, ("w0", "w1"), "127.0.0.1:1", gpus=2, least=1, most=2))
 
@@ -131,7 +131,7 @@ def test_a_resize_beyond_the_bounds_is_refused(tmp_path, count):
         JobDirectory(tmp_path).request_workers(count)
 
 
-def test_a_resize_where_no_job_runs_says_so(tmp_path, capsys):
+def test_resize_without_a_running_job_is_an_error(tmp_path, capsys):
     with pytest.raises(SystemExit) as refused:
         main(["--resize", "1", str(tmp_path)])
 
@@ -140,7 +140,7 @@ def test_a_resize_where_no_job_runs_says_so(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_pauses_and_the_same_command_goes_on(job, number):
+def test_signal_pauses_the_job_and_the_same_command_resumes_it(job, number):
     launcher = job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     gen = job.files.target().gen
@@ -169,18 +169,18 @@ def test_launcher_does_not_replace_a_worker_stopped_by_sigterm(job):
     eventually(lambda: job.trains("w0"))
 
 
-def test_a_script_that_fails_at_once_is_not_started_for_ever(job, tmp_path):
+def test_script_that_fails_at_once_is_restarted_a_limited_number_of_times(job, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(7)")
     launcher = job.start("--min", "1", "--restarts", "2", script=broken)
 
     assert launcher.wait() == 7
-    told = launcher.stderr.read()
-    assert told.count("failed: exit code 7") == 3
-    assert "--restarts" in told
+    output = launcher.stderr.read()
+    assert output.count("failed: exit code 7") == 3
+    assert "--restarts" in output
 
 
-def test_the_launcher_s_death_ends_its_workers_and_the_next_waits_for_them(job):
+def test_killed_launchers_workers_end_before_the_next_launchers_start(job):
     first = job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     orphans = [job.pid("w0"), job.pid("w1")]
@@ -223,7 +223,7 @@ def test_workers_have_torchruns_environment(job, tmp_path):
     [["--min", "2", "--max", "1", "x.py"], ["--min", "0", "x.py"], ["--resize", "2"], []],
     ids=" ".join,
 )
-def test_wrong_options_are_refused_with_a_sentence(arguments, capsys):
+def test_invalid_options_are_refused_with_an_error_message(arguments, capsys):
     with pytest.raises(SystemExit) as refused:
         main(arguments)
 

@@ -27,35 +27,35 @@ def _write(worker, **changes):
 
 
 @pytest.mark.parametrize(
-    ("environ", "found"),
+    ("environ", "expected"),
     [
         pytest.param({}, None, id="no-platform"),
         pytest.param({"RUNAI_ELASTIC_DIR": ""}, None, id="empty-is-none"),
         pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="a-worker"),
     ],
 )
-def test_membership_reads_its_worker_from_the_environment(environ, found):
+def test_membership_reads_its_worker_from_the_environment(environ, expected):
     membership = Membership.from_environment(environ)
 
-    assert (membership and membership.worker) == found
+    assert (membership and membership.worker) == expected
 
 
-def test_a_directory_without_a_worker_is_an_error_that_names_both():
+def test_directory_without_a_worker_is_an_error_naming_both_variables():
     with pytest.raises(ValueError, match=r"RUNAI_ELASTIC_DIR is /e.*RUNAI_WORKER"):
         Membership.from_environment({"RUNAI_ELASTIC_DIR": "/e"})
 
 
-def _told(worker):
+def _status(worker):
     status = worker.files.status(worker.worker)
     assert status is not None
     return status
 
 
-def test_before_the_first_target_there_is_none(worker):
+def test_worker_reads_no_target_before_the_first_is_written(worker):
     assert worker.read_target() is None
 
 
-def test_a_replaced_target_is_seen_and_an_older_one_is_not(worker):
+def test_worker_reads_a_newer_target_and_ignores_an_older_target(worker):
     _write(worker, gen=2)
     assert worker.read_target().gen == 2
 
@@ -67,7 +67,7 @@ def test_a_replaced_target_is_seen_and_an_older_one_is_not(worker):
     assert worker.read_target().gen == 5
 
 
-def test_rubbish_in_the_target_is_passed_over(worker):
+def test_malformed_target_file_is_ignored(worker):
     _write(worker)
     worker.read_target()
     worker.files.target_path.write_text("{")
@@ -93,7 +93,7 @@ def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, t
     assert worker.is_excluded_by(replace(TARGET, **target)) is excluded
 
 
-def test_a_pause_from_before_the_worker_was_started_is_over(worker):
+def test_pause_from_before_the_workers_start_is_ignored(worker):
     _write(worker, gen=4, ranks=(), reason=Reason.PAUSE)
     assert not worker.is_excluded_by(worker.read_target())
 
@@ -101,7 +101,7 @@ def test_a_pause_from_before_the_worker_was_started_is_over(worker):
     assert worker.is_excluded_by(worker.read_target())
 
 
-def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_formed(tmp_path):
+def test_progress_is_reported_once_a_second_with_the_speed_of_the_group(tmp_path):
     now = 0.0
     worker = Membership(tmp_path, "a", clock=lambda: now)
     worker.gen = 3
@@ -109,43 +109,43 @@ def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_forme
     now = 0.5
     worker.progress(2, samples=200, gpus=2)
 
-    assert _told(worker).update == 1
+    assert _status(worker).update == 1
 
     now = 2.0
     worker.progress(5, samples=500, gpus=2, global_batch=100, steps=3)
-    told = _told(worker)
+    status = _status(worker)
 
-    assert (told.global_batch, told.steps) == (100, 3)
-    assert (told.update, told.samples_per_s, told.gpus, told.gen) == (5, 200.0, 2, 3)
-    assert (told.state, told.pid) == (WorkerPhase.RUNNING, os.getpid())
+    assert (status.global_batch, status.steps) == (100, 3)
+    assert (status.update, status.samples_per_s, status.gpus, status.gen) == (5, 200.0, 2, 3)
+    assert (status.state, status.pid) == (WorkerPhase.RUNNING, os.getpid())
 
     worker.progress(6, samples=600, gpus=4)
-    assert _told(worker).samples_per_s == 0.0, "another size is measured anew"
+    assert _status(worker).samples_per_s == 0.0, "another size is measured anew"
 
 
-def test_a_full_disk_does_not_end_the_training(tmp_path):
+def test_worker_report_to_a_full_disk_raises_nothing(tmp_path):
     (tmp_path / "status").write_text("no directory")
 
     Membership(tmp_path, "a").report(WorkerPhase.READY)
 
 
 def test_stop_notes_sigterm_and_calls_the_previous_handler():
-    heard: list[object] = []
-    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    events: list[object] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: events.append("before"))
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
     stop = StopRequest({})
     try:
         stop.listen()
-        heard.append(stop.is_requested)
+        events.append(stop.is_requested)
 
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGUSR1)
 
         assert stop.is_requested
-        assert heard == [False, "before"]
-        with pytest.raises(SystemExit) as left:
+        assert events == [False, "before"]
+        with pytest.raises(SystemExit) as exit_info:
             signal.raise_signal(signal.SIGTERM)
-        assert left.value.code == 143
+        assert exit_info.value.code == 143
     finally:
         stop.close()
         assert signal.signal(signal.SIGTERM, before) is not stop._terminate
@@ -153,7 +153,7 @@ def test_stop_notes_sigterm_and_calls_the_previous_handler():
     assert signal.signal(signal.SIGUSR1, signal.SIG_DFL) is signal.SIG_IGN
 
 
-def test_off_the_main_thread_no_handler_is_set():
+def test_stop_request_sets_no_handler_off_the_main_thread():
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=StopRequest({}).listen)
     thread.start()
@@ -162,7 +162,7 @@ def test_off_the_main_thread_no_handler_is_set():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_importing_sets_no_handler_and_loads_no_framework():
+def test_importing_elastic_sets_no_handler_and_loads_no_framework():
     program = (
         "import signal, sys, runai.elastic, runai.elastic.membership, runai.elastic.checkpoint,"
         "runai.elastic.run; "
@@ -173,7 +173,7 @@ def test_importing_sets_no_handler_and_loads_no_framework():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_worker_stops_when_its_launcher_is_gone(tmp_path):
+def test_worker_stops_when_its_launcher_is_killed(tmp_path):
     program = """
 import os, sys, time
 from runai.elastic.membership import StopRequest
@@ -195,13 +195,13 @@ print(stop.is_requested, flush=True)
         assert launcher.stdout.readline() == "True\n"
 
 
-def test_a_status_of_a_worker_of_the_platform_bears_its_last_name(worker, tmp_path):
+def test_platform_workers_status_is_filed_by_its_short_name(worker, tmp_path):
     worker.report(WorkerPhase.READY, update=7)
 
     assert ElasticFiles(tmp_path).statuses()["a"].update == 7
 
 
-def test_forked_child_of_a_worker_is_no_worker(tmp_path):
+def test_forked_child_of_a_worker_neither_reports_nor_stops(tmp_path):
     program = f"""
 import json, multiprocessing, os, signal, sys
 from pathlib import Path
@@ -224,11 +224,11 @@ print(answers.get())
 os.kill(child, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), before, stop.is_requested)
 """
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
 
-    assert ran.stdout.splitlines() == ["(['SIGUSR1'], False)", "-15 [] False"]
+    assert completed.stdout.splitlines() == ["(['SIGUSR1'], False)", "-15 [] False"]
     assert ElasticFiles(tmp_path).statuses()["a"].state is WorkerPhase.RUNNING
 
 
@@ -240,8 +240,8 @@ StopRequest({}).listen()
 with multiprocessing.get_context("fork").Pool(2) as pool:
     print(pool.map(abs, [-1, 2]))
 """
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
 
-    assert ran.stdout == "[1, 2]\n"
+    assert completed.stdout == "[1, 2]\n"

@@ -24,7 +24,7 @@ STATUS = WorkerStatus(
 )
 
 
-def test_a_target_is_read_as_it_was_written(tmp_path):
+def test_target_round_trips_through_its_file(tmp_path):
     files = ElasticFiles(tmp_path / "elastic")
 
     assert files.target() is None
@@ -42,7 +42,7 @@ def test_a_target_is_read_as_it_was_written(tmp_path):
     }
 
 
-def test_a_status_is_found_by_its_worker(tmp_path):
+def test_status_is_read_by_its_workers_name(tmp_path):
     files = ElasticFiles(tmp_path)
 
     assert files.status("vision/bob-3") is None
@@ -51,18 +51,18 @@ def test_a_status_is_found_by_its_worker(tmp_path):
     assert files.statuses() == {"bob-3": STATUS}
 
 
-def test_nothing_but_whole_files_is_left_behind(tmp_path):
+def test_writing_messages_leaves_no_temporary_files(tmp_path):
     files = ElasticFiles(tmp_path)
     for gen in range(3):
         files.write_target(Target(gen, ("w0",), "h:1", gpus=1, least=1, most=1))
     files.write_status(STATUS)
 
-    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
-    assert left == ["status/bob-3.json", "target.json"]
+    remaining = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert remaining == ["status/bob-3.json", "target.json"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param({"gen": "seven"}, "`gen` cannot be 'seven'", id="type"),
         pytest.param({"gen": True}, "`gen` cannot be True", id="bool"),
@@ -72,11 +72,11 @@ def test_nothing_but_whole_files_is_left_behind(tmp_path):
         pytest.param({"reason": "whim"}, "`reason` is 'whim'; known are", id="reason"),
     ],
 )
-def test_a_wrong_target_names_the_file_the_field_and_the_value(tmp_path, change, said):
+def test_invalid_target_error_names_the_file_field_and_value(tmp_path, change, message):
     path = tmp_path / "target.json"
     path.write_text(json.dumps({**TARGET.to_json(), **change}))
 
-    with pytest.raises(MessageError, match=f"{path}: .*{said}"):
+    with pytest.raises(MessageError, match=f"{path}: .*{message}"):
         ElasticFiles(tmp_path).target()
 
 
@@ -88,7 +88,7 @@ def test_target_file_without_a_json_object_is_refused(tmp_path, text):
         ElasticFiles(tmp_path).target()
 
 
-def test_a_status_that_is_none_hides_no_other(tmp_path):
+def test_malformed_status_file_is_skipped(tmp_path):
     files = ElasticFiles(tmp_path)
     files.write_status(STATUS)
     (tmp_path / "status" / "other.json").write_text("{")
@@ -108,5 +108,5 @@ def test_a_status_that_is_none_hides_no_other(tmp_path):
         gpus=st.integers(0, MOST),
     )
 )
-def test_messages_survive_json(status):
+def test_worker_status_round_trips_through_json(status):
     assert WorkerStatus.from_json(json.loads(json.dumps(status.to_json()))) == status

@@ -10,7 +10,7 @@ from runai.elastic.resize import LiveWorker, plan_ranks
 
 
 def _workers(text):
-    """Parse workers from text: in `a b? c-` a is ready, b still starting, c leaving."""
+    """Parse workers from text: in `a b? c-` a is ready, b still starting, c terminating."""
     return [
         LiveWorker(name.rstrip("?-"), ready="?" not in name, terminating="-" in name)
         for name in text.split()
@@ -18,7 +18,7 @@ def _workers(text):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "workers", "wanted", "least", "line"),
+    ("ranks", "workers", "desired", "min_workers", "next_ranks"),
     [
         pytest.param("", "a? b?", 2, 1, None, id="nobody-is-ready"),
         pytest.param("", "a b?", 2, 1, None, id="the-beginning-waits-for-all"),
@@ -39,10 +39,10 @@ def _workers(text):
         pytest.param("a b", "a- b c", 2, 1, "b c", id="one-goes-one-comes-in-one-change"),
     ],
 )
-def test_line_up_returns_the_next_ranks(ranks, workers, wanted, least, line):
-    expected = None if line is None else tuple(line.split())
+def test_plan_ranks_returns_the_next_ranks(ranks, workers, desired, min_workers, next_ranks):
+    expected = None if next_ranks is None else tuple(next_ranks.split())
 
-    assert plan_ranks(ranks.split(), _workers(workers), wanted, least) == expected
+    assert plan_ranks(ranks.split(), _workers(workers), desired, min_workers) == expected
 
 
 NAMES = st.sampled_from("abcdef")
@@ -54,14 +54,19 @@ NAMES = st.sampled_from("abcdef")
     st.integers(1, 6),
     st.integers(1, 3),
 )
-def test_line_up_returns_only_ready_workers_within_bounds(ranks, workers, wanted, least):
-    views = [LiveWorker(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
-    line = plan_ranks(ranks, views, wanted, least)
-    if line is None:
+def test_plan_ranks_returns_only_ready_workers_within_bounds(ranks, workers, desired, min_workers):
+    views = [
+        LiveWorker(name, ready or name in ranks, terminating)
+        for name, ready, terminating in workers
+    ]
+    next_ranks = plan_ranks(ranks, views, desired, min_workers)
+    if next_ranks is None:
         return
     able = {view.name for view in views if view.ready and not view.terminating}
 
-    assert len(set(line)) == len(line)
-    assert least <= len(line) <= max(wanted, least)
-    assert set(line) <= able
-    assert [name for name in line if name in ranks] == [name for name in ranks if name in line]
+    assert len(set(next_ranks)) == len(next_ranks)
+    assert min_workers <= len(next_ranks) <= max(desired, min_workers)
+    assert set(next_ranks) <= able
+    assert [name for name in next_ranks if name in ranks] == [
+        name for name in ranks if name in next_ranks
+    ]

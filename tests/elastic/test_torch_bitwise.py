@@ -15,10 +15,10 @@ from ranks import run_ranks
 pytestmark = pytest.mark.torch
 
 
-def equal(found, expected):
+def equal(actual, expected):
     """Return True if all weights and buffers have the same bits."""
-    assert found.keys() == expected.keys()
-    return all(np.array_equal(found[name], expected[name]) for name in found)
+    assert actual.keys() == expected.keys()
+    return all(np.array_equal(actual[name], expected[name]) for name in actual)
 
 
 @pytest.fixture(scope="module")
@@ -29,48 +29,52 @@ def training():
 
 
 @pytest.fixture(scope="module")
-def alone(training, tmp_path_factory):
+def single_rank_weights(training, tmp_path_factory):
     """Return weights and buffers after the training of one rank."""
     from elastic_trainings import elastically
 
     return run_ranks(elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
 
 
-def test_all_ranks_have_the_bits_of_one(tmp_path, training, alone):
+def test_three_ranks_equal_a_single_rank_bitwise(tmp_path, training, single_rank_weights):
     from elastic_trainings import elastically
 
-    found = run_ranks(elastically, 3, tmp_path / "store", training)
+    rank_weights = run_ranks(elastically, 3, tmp_path / "store", training)
 
-    assert all(equal(weights, alone) for weights in found)
+    assert all(equal(weights, single_rank_weights) for weights in rank_weights)
 
 
-def test_the_bits_survive_other_numbers_of_ranks_in_mid_epoch(tmp_path, training, alone):
+def test_training_resumed_with_changed_ranks_is_bitwise_equal(
+    tmp_path, training, single_rank_weights
+):
     from dataclasses import replace
 
     from elastic_trainings import UPDATES, elastically
 
-    state, found = str(tmp_path / "state"), []
+    state, rank_weights = str(tmp_path / "state"), []
     for ranks, until in [(1, 3), (3, 7), (2, 11), (4, UPDATES)]:
-        some = replace(training, state=state, until=until)
-        found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", some)
+        partial_training = replace(training, state=state, until=until)
+        rank_weights = run_ranks(elastically, ranks, tmp_path / f"store-{until}", partial_training)
 
-    assert equal(found[0], alone)
+    assert equal(rank_weights[0], single_rank_weights)
 
 
-def test_the_bits_survive_ranks_that_change_places_and_leave(tmp_path, training, alone):
+def test_ranks_that_swap_places_and_leave_stay_bitwise_equal(
+    tmp_path, training, single_rank_weights
+):
     from elastic_trainings import replanned
 
     first, second = run_ranks(replanned, 2, tmp_path / "a", training, str(tmp_path / "b"))
 
     assert first is None
-    assert equal(second, alone)
+    assert equal(second, single_rank_weights)
 
 
 @given(st.integers(1, 70), st.data())
-def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
+def test_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data):
     from runai.elastic.torch.virtual import SumNode, fold, roots
 
-    def added(pushes):
+    def push_all(pushes):
         def add(left: Any, right: Any) -> None:
             left.append([left.pop(), *right])
 
@@ -81,14 +85,14 @@ def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
 
     cuts = data.draw(st.lists(st.integers(0, leaves), max_size=5))
     ends = [0, *sorted(cuts), leaves]
-    by_one = added((SumNode(0, leaf), [leaf]) for leaf in range(leaves)).total()
+    sequential_sum = push_all((SumNode(0, leaf), [leaf]) for leaf in range(leaves)).total()
     pushes = []
     for start, stop in pairwise(ends):
-        part = added((SumNode(0, leaf), [leaf]) for leaf in range(start, stop)).sums
+        part = push_all((SumNode(0, leaf), [leaf]) for leaf in range(start, stop)).sums
         assert [node for node, _ in part] == roots(start, stop)
         pushes += part
 
-    assert added(pushes).total() == by_one
+    assert push_all(pushes).total() == sequential_sum
 
 
 @pytest.mark.parametrize(
@@ -101,13 +105,13 @@ def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
         pytest.param(1, 1, 1, id="one-sample"),
     ],
 )
-def test_how_many_slices_there_are_depends_on_the_batch_alone(global_batch, gpu_batch, workers):
+def test_default_virtual_workers_depend_on_the_batch_alone(global_batch, gpu_batch, workers):
     from runai.elastic.torch.virtual import default_workers
 
     assert default_workers(global_batch, gpu_batch) == workers
 
 
-def test_slices_that_no_device_holds_are_refused():
+def test_virtual_workers_that_exceed_the_gpu_batch_are_refused():
     from runai.elastic.torch.virtual import enable_bitwise
 
     with pytest.raises(ValueError, match="does not hold: it takes 4"):

@@ -21,30 +21,32 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
 
 SCRIPT = Path(__file__).parents[1] / "recorded_training.py"
 PATIENCE_S = 300.0
-EVERYTHING = ["resize", "kill a worker", "pause", "resize", "kill the launcher", "kill all workers"]
+ALL_EVENTS = ["resize", "kill a worker", "pause", "resize", "kill the launcher", "kill all workers"]
 
 
 class _Chaos:
     """A training and its random events; it makes only the updates that each event needs."""
 
-    def __init__(self, directory: Path, most: int, epochs: int, mode: str, seed: int) -> None:
+    def __init__(
+        self, directory: Path, max_workers: int, epochs: int, mode: str, seed: int
+    ) -> None:
         self.job = JobDirectory(directory)
         directory.mkdir()
         self._random = random.Random(seed)
-        self._most, self._wanted, self._allowed = most, most, 0
+        self._max_workers, self._target_size, self._allowed = max_workers, max_workers, 0
         self._arguments = [str(SCRIPT), str(directory), str(epochs), mode]
         self._allow(1)
         self._launch()
         self._settle()
 
-    def let_happen(self, event: str) -> None:
+    def inject(self, event: str) -> None:
         """Train some updates, then inject `event`."""
         self._allow(self._random.randint(1, 3))
-        self._until(self._holds)
+        self._until(self._is_at_limit)
         if event == "resize":
-            sizes = [size for size in range(1, self._most + 1) if size != self._wanted]
-            self._wanted = self._random.choice(sizes)
-            self.job.request_workers(self._wanted)
+            sizes = [size for size in range(1, self._max_workers + 1) if size != self._target_size]
+            self._target_size = self._random.choice(sizes)
+            self.job.request_workers(self._target_size)
         elif event == "kill a worker":
             self._kill(self._random.choice(self._ranks()))
         elif event == "kill all workers":
@@ -53,7 +55,7 @@ class _Chaos:
         else:
             number = signal.SIGTERM if event == "pause" else signal.SIGKILL
             self._launcher.send_signal(number)
-            self._until(self._launcher_is_gone)
+            self._until(self._launcher_has_exited)
             assert self._launcher.wait() == (143 if event == "pause" else -signal.SIGKILL)
             self._launch()
         self._settle()
@@ -74,41 +76,41 @@ class _Chaos:
                 continue
 
     def _launch(self) -> None:
-        self._wanted = self._most
+        self._target_size = self._max_workers
         target = self.job.files.target()
-        self._before = -1 if target is None else target.gen
-        options = ["--min", "1", "--max", str(self._most), "--directory", str(self.job.path)]
+        self._previous_gen = -1 if target is None else target.gen
+        options = ["--min", "1", "--max", str(self._max_workers), "--directory", str(self.job.path)]
         self._launcher = subprocess.Popen(
             [sys.executable, "-m", "runai.elastic.run", *options, *self._arguments],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
 
-    def _launcher_is_gone(self) -> bool:
+    def _launcher_has_exited(self) -> bool:
         """Return True if the launcher has ended.
 
         Workers that leave at the end of an update get the next update for that.
         """
-        if self._launcher.poll() is None and self._holds():
+        if self._launcher.poll() is None and self._is_at_limit():
             self._allow(1)
         return self._launcher.poll() is not None
 
     def _settle(self) -> None:
-        """Wait until the wanted number of workers trains; allow the updates needed for that."""
+        """Wait until the target number of workers trains; allow the updates needed for that."""
 
         def settled() -> bool:
             assert self._launcher.poll() is None, "the launcher ended"
-            target, told = self.job.files.target(), self.job.files.statuses()
-            if target is None or len(target.ranks) != self._wanted:
+            target, statuses = self.job.files.target(), self.job.files.statuses()
+            if target is None or len(target.ranks) != self._target_size:
                 # Workers of a lost launcher notice that at the end of an update, too.
-                left = target is not None and target.gen <= self._before
-                in_time = left or (target is not None and self._is_behind(target.gen))
+                is_stale = target is not None and target.gen <= self._previous_gen
+                needs_update = is_stale or (target is not None and self._is_behind(target.gen))
             else:
-                phases = {told[name].state for name in target.ranks if name in told}
-                gens = {told[name].gen for name in target.ranks if name in told}
+                phases = {statuses[name].state for name in target.ranks if name in statuses}
+                gens = {statuses[name].gen for name in target.ranks if name in statuses}
                 if phases == {WorkerPhase.RUNNING} and gens == {target.gen}:
                     return True
-                in_time = self._is_behind(target.gen)
-            if in_time and self._holds():
+                needs_update = self._is_behind(target.gen)
+            if needs_update and self._is_at_limit():
                 self._allow(1)
             return False
 
@@ -120,7 +122,7 @@ class _Chaos:
 
         return max((record["gen"] for record in read_records(self.job.path)), default=gen) < gen
 
-    def _holds(self) -> bool:
+    def _is_at_limit(self) -> bool:
         from training_records import read_records
 
         records = read_records(self.job.path)
@@ -147,7 +149,7 @@ class _Chaos:
         eventually(condition, within=PATIENCE_S)
 
 
-def _trained_under(events, mode, most, seed, tmp_path):
+def _train_under(events, mode, max_workers, seed, tmp_path):
     from elastic_trainings import Training
     from recorded_training import train_calmly
     from training_records import expected_history, read_records, reconcile
@@ -156,10 +158,10 @@ def _trained_under(events, mode, most, seed, tmp_path):
     training = Training(bitwise=mode == "bitwise", dropout=0.3 if mode == "bitwise" else 0.0)
     (tmp_path / "calm").mkdir()
     run_ranks(train_calmly, 1, tmp_path / "store", str(tmp_path / "calm"), epochs, training)
-    chaos = _Chaos(tmp_path / "chaos", most, epochs, mode, seed)
+    chaos = _Chaos(tmp_path / "chaos", max_workers, epochs, mode, seed)
     try:
         for event in events:
-            chaos.let_happen(event)
+            chaos.inject(event)
         chaos.finish()
     finally:
         chaos.close()
@@ -167,28 +169,28 @@ def _trained_under(events, mode, most, seed, tmp_path):
     assert reconcile(read_records(chaos.job.path)) == expected_history(epochs)
     with (
         np.load(tmp_path / "calm" / "weights.npz") as calm,
-        np.load(chaos.job.path / "weights.npz") as found,
+        np.load(chaos.job.path / "weights.npz") as disturbed,
     ):
-        return {name: (calm[name], found[name]) for name in calm.files}
+        return {name: (calm[name], disturbed[name]) for name in calm.files}
 
 
 def _assert_same(weights, mode):
     if mode == "bitwise":
-        assert all(np.array_equal(calm, found) for calm, found in weights.values())
+        assert all(np.array_equal(calm, disturbed) for calm, disturbed in weights.values())
     else:
-        assert max(abs(calm - found).max() for calm, found in weights.values()) < 1e-6
+        assert max(abs(calm - disturbed).max() for calm, disturbed in weights.values()) < 1e-6
 
 
-def test_each_kind_of_trouble_once_and_every_sample_counts_once(tmp_path):
-    _assert_same(_trained_under(EVERYTHING, "exact", 2, 0, tmp_path), "exact")
+def test_resize_pause_and_kills_count_each_sample_once(tmp_path):
+    _assert_same(_train_under(ALL_EVENTS, "exact", 2, 0, tmp_path), "exact")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exact", "bitwise"])
-def test_thirty_troubles_and_every_sample_counts_once(mode, tmp_path):
-    often = ["resize"] * 4 + ["kill a worker"] * 3 + EVERYTHING
-    chosen = random.Random(6)
-    events = [chosen.choice(often) for _ in range(30 - len(EVERYTHING))] + EVERYTHING
-    chosen.shuffle(events)
+def test_thirty_random_disruptions_count_each_sample_once(mode, tmp_path):
+    weighted_events = ["resize"] * 4 + ["kill a worker"] * 3 + ALL_EVENTS
+    generator = random.Random(6)
+    events = [generator.choice(weighted_events) for _ in range(30 - len(ALL_EVENTS))] + ALL_EVENTS
+    generator.shuffle(events)
 
-    _assert_same(_trained_under(events, mode, 3, 6, tmp_path), mode)
+    _assert_same(_train_under(events, mode, 3, 6, tmp_path), mode)

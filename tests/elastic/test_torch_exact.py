@@ -10,10 +10,10 @@ from ranks import run_ranks
 pytestmark = pytest.mark.torch
 
 
-def furthest(found, expected):
+def furthest(actual, expected):
     """Return the largest difference between two sets of weights."""
-    assert found.keys() == expected.keys()
-    return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
+    assert actual.keys() == expected.keys()
+    return max(float(np.abs(actual[name] - expected[name]).max()) for name in actual)
 
 
 @pytest.fixture(scope="module")
@@ -25,27 +25,27 @@ def by_hand():
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.tier("test"))])
-def test_any_number_of_ranks_trains_as_one_device_would(ranks, tmp_path, by_hand):
+def test_ranks_train_the_same_weights_as_a_single_device(ranks, tmp_path, by_hand):
     from elastic_trainings import Training, elastically
 
-    found = run_ranks(elastically, ranks, tmp_path / "store", Training())
+    rank_weights = run_ranks(elastically, ranks, tmp_path / "store", Training())
 
-    assert all(furthest(other, found[0]) == 0 for other in found)
-    assert furthest(found[0], by_hand) < 1e-6
+    assert all(furthest(other, rank_weights[0]) == 0 for other in rank_weights)
+    assert furthest(rank_weights[0], by_hand) < 1e-6
 
 
-def test_a_job_goes_on_in_mid_epoch_at_another_number_of_ranks(tmp_path, by_hand):
+def test_job_resumes_in_mid_epoch_exactly_with_changed_ranks(tmp_path, by_hand):
     from elastic_trainings import UPDATES, Training, elastically
 
-    state, found = str(tmp_path / "state"), []
+    state, rank_weights = str(tmp_path / "state"), []
     for ranks, until in [(1, 3), (3, 7), (2, 11), (4, UPDATES)]:
         training = Training(state=state, until=until)
-        found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", training)
+        rank_weights = run_ranks(elastically, ranks, tmp_path / f"store-{until}", training)
 
-    assert furthest(found[0], by_hand) < 1e-6
+    assert furthest(rank_weights[0], by_hand) < 1e-6
 
 
-def test_ranks_change_places_and_leave_between_updates(tmp_path, by_hand):
+def test_ranks_that_swap_places_and_leave_train_the_same_weights(tmp_path, by_hand):
     from elastic_trainings import Training, replanned
 
     first, second = run_ranks(replanned, 2, tmp_path / "a", Training(), str(tmp_path / "b"))

@@ -39,13 +39,13 @@ def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(global_batch, gp
         return weight.grad
 
     expected = gradient([(slice(None), 1.0)])
-    found = gradient(
+    actual = gradient(
         (slice(micro.part.offset, micro.part.offset + max(1, micro.part.size)), micro.weight)
         for rank in range(ranks)
         for micro in micro_batches(RankDivision(gpu_batch, rank, ranks), global_batch)
     )
 
-    assert float((found - expected).norm() / expected.norm()) < 1e-14
+    assert float((actual - expected).norm() / expected.norm()) < 1e-14
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -53,32 +53,38 @@ def test_token_losses_are_weighed_by_tokens(reduction, tmp_path):
     from elastic_gradients import gradient_of_tokens, tokens
 
     expected = gradient_of_tokens()
-    for found in run_ranks(tokens, 3, tmp_path / "store", reduction):
+    for gradients in run_ranks(tokens, 3, tmp_path / "store", reduction):
         for name, gradient in expected.items():
-            error = np.linalg.norm(found[name] - gradient) / np.linalg.norm(gradient)
+            error = np.linalg.norm(gradients[name] - gradient) / np.linalg.norm(gradient)
 
             assert error < 1e-13
 
 
-def test_an_update_without_a_single_token_changes_nothing(tmp_path):
+def test_update_without_tokens_has_a_zero_gradient(tmp_path):
     from elastic_gradients import empty
 
     assert all(not gradient.any() for gradient in run_ranks(empty, 1, tmp_path / "s")[0].values())
 
 
-def test_one_scale_holds_for_all_micro_batches_of_an_update(tmp_path):
+def test_gradient_scale_is_the_same_for_all_micro_batches_of_an_update(tmp_path):
     from elastic_gradients import scaled
 
-    alone = run_ranks(scaled, 1, tmp_path / "one", None)[0]
-    two = run_ranks(scaled, 2, tmp_path / "two", None)
+    single_rank = run_ranks(scaled, 1, tmp_path / "one", None)[0]
+    two_ranks = run_ranks(scaled, 2, tmp_path / "two", None)
 
-    assert two[0] == two[1]
-    assert two[0].pop("weight") == pytest.approx(alone.pop("weight"), rel=1e-6)
-    assert two[0] == alone
-    assert alone == {"scale": 1024.0, "rate": 0.05, "averaged": 1, "boundaries": 1, "update": 1}
+    assert two_ranks[0] == two_ranks[1]
+    assert two_ranks[0].pop("weight") == pytest.approx(single_rank.pop("weight"), rel=1e-6)
+    assert two_ranks[0] == single_rank
+    assert single_rank == {
+        "scale": 1024.0,
+        "rate": 0.05,
+        "averaged": 1,
+        "boundaries": 1,
+        "update": 1,
+    }
 
 
-def test_an_infinity_on_one_rank_skips_the_update_on_all(tmp_path):
+def test_infinite_gradient_on_a_single_rank_skips_the_update_on_all(tmp_path):
     from elastic_gradients import scaled
 
     skipped = {"weight": [0.5, 0.5], "scale": 512.0, "rate": 0.1, "averaged": 0}

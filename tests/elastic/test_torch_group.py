@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 def test_survivor_passes_a_loss_on_to_the_rank_that_waits_for_it(tmp_path):
     from elastic_losses import lose_rank_0
 
-    told = run_ranks(lose_rank_0, 3, tmp_path / "store", str(tmp_path / "seen"))
+    messages = run_ranks(lose_rank_0, 3, tmp_path / "store", str(tmp_path / "seen"))
 
-    assert "closed by peer" in told[2]
+    assert "closed by peer" in messages[2]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_survivor_passes_a_loss_on_to_the_rank_that_waits_for_it(tmp_path):
         pytest.param("mat1 and mat2 shapes cannot be multiplied", False, id="a-script"),
     ],
 )
-def test_an_error_is_known_as_a_loss_by_its_message(message, expected):
+def test_lost_rank_is_recognized_by_the_error_message(message, expected):
     from runai.elastic.torch.group import is_loss
 
     assert is_loss(RuntimeError(message)) == expected

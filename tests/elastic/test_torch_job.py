@@ -39,18 +39,18 @@ def train(job, loader, epochs):
     return boundaries
 
 
-def test_everything_but_the_gradient_counts_updates(make):
+def test_position_and_schedule_count_updates_not_micro_batches(make):
     job, loader, optimizer = make()
-    seen = []
-    job.after_update.append(lambda job: seen.append((job.update, job.epoch)))
+    positions = []
+    job.after_update.append(lambda job: positions.append((job.update, job.epoch)))
     boundaries = train(job, loader, 2)
 
     assert boundaries == [False, False, True, False, False, True, True] * 2
-    assert seen == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)]
+    assert positions == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)]
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**6)
 
 
-def test_a_state_is_read_without_running_code_and_by_a_plain_optimizer(make, tmp_path):
+def test_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tmp_path):
     import torch
 
     job, loader, _ = make()
@@ -75,7 +75,7 @@ def test_a_state_is_read_without_running_code_and_by_a_plain_optimizer(make, tmp
     }
 
 
-def test_a_state_that_was_taken_is_not_written_into(make):
+def test_loaded_state_is_not_modified_by_training(make):
     import copy
 
     import torch
@@ -83,31 +83,31 @@ def test_a_state_that_was_taken_is_not_written_into(make):
     job, loader, _ = make()
     train(job, loader, 1)
     saved = copy.deepcopy(job.state_dict())
-    kept = copy.deepcopy(saved)
+    original = copy.deepcopy(saved)
     other, loader, _ = make(seed=9)
     other.load_state_dict(saved)
     train(other, loader, 3)
 
     assert other.seed == 0
-    for name, value in kept["optimizer"]["state"][0].items():
+    for name, value in original["optimizer"]["state"][0].items():
         assert torch.equal(saved["optimizer"]["state"][0][name], value)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         pytest.param({"global_batch": 12}, "the global batch 10, this one has 12", id="G"),
         pytest.param({"bitwise": True}, "virtual workers None, this one has 8", id="V"),
     ],
 )
-def test_a_state_of_another_training_is_taken_by_force_only(make, options, said):
+def test_state_of_different_settings_is_loaded_by_force_only(make, options, message):
     import torch
 
     saved = make()[0].state_dict()
     try:
         job, *_ = make(**options)
 
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             job.load_state_dict(saved)
         job.load_state_dict(saved, force=True)
     finally:
@@ -115,25 +115,25 @@ def test_a_state_of_another_training_is_taken_by_force_only(make, options, said)
 
 
 @pytest.mark.parametrize(
-    ("trainable", "said"),
+    ("trainable", "warning"),
     [
         pytest.param(True, "`weight` and 1 more: trainable, as where", id="thawed"),
         pytest.param(False, "`weight` and 1 more: frozen, as where", id="frozen"),
     ],
 )
-def test_a_state_thaws_and_freezes_as_saved_and_says_so(make, trainable, said):
+def test_loaded_state_freezes_or_thaws_parameters_with_a_warning(make, trainable, warning):
     job, *_ = make()
     job.module.requires_grad_(trainable)
     other, *_ = make()
     other.module.requires_grad_(not trainable)
 
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=warning):
         other.load_state_dict(job.state_dict())
 
     assert [p.requires_grad for p in other.module.parameters()] == [trainable] * 2
 
 
-def test_an_optimizer_of_parameters_that_are_not_the_models_is_refused():
+def test_optimizer_with_parameters_outside_the_model_is_refused():
     import torch
 
     from runai.elastic import torch as elastic
@@ -150,9 +150,9 @@ def test_load_state_dict_refuses_state_without_a_job(make):
         make()[0].load_state_dict({"weights": 1})
 
 
-def test_a_failure_that_is_recovered_from_is_none(make):
+def test_recovered_failure_leaves_the_training_unchanged(make):
     job, loader, _ = make()
-    undisturbed, its_loader, _ = make(model=None)
+    undisturbed, undisturbed_loader, _ = make(model=None)
     undisturbed.module.load_state_dict(job.module.state_dict())
     failures = []
 
@@ -168,27 +168,27 @@ def test_a_failure_that_is_recovered_from_is_none(make):
                 loss.backward()  # so that the job's own backward pass finds its graph freed
             job.backward(loss)
             job.step()
-    train(undisturbed, its_loader, 2)
+    train(undisturbed, undisturbed_loader, 2)
 
     assert len(failures) == 1
     assert job.position == undisturbed.position
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_leaving_an_update_half_way_begins_it_anew(make):
+def test_abandoned_update_begins_anew(make):
     job, loader, _ = make()
-    undisturbed, its_loader, _ = make()
+    undisturbed, undisturbed_loader, _ = make()
     undisturbed.module.load_state_dict(job.module.state_dict())
     for (x,) in loader:
         job.backward(job.model(x).square().mean())
         break
     train(job, loader, 1)
-    train(undisturbed, its_loader, 1)
+    train(undisturbed, undisturbed_loader, 1)
 
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_job_names_the_forgotten_call(make):
+def test_job_error_names_the_omitted_call(make):
     job, loader, _ = make()
     loss = job.model(job.module.weight.detach()).sum()
     with pytest.raises(RuntimeError, match="backward without a batch"):
@@ -201,7 +201,7 @@ def test_job_names_the_forgotten_call(make):
         list(loader)
 
 
-def test_a_schedule_that_counts_something_else_than_updates_is_refused():
+def test_schedule_that_does_not_count_updates_is_refused():
     import torch
 
     from runai.elastic import torch as elastic
@@ -214,7 +214,7 @@ def test_a_schedule_that_counts_something_else_than_updates_is_refused():
         elastic.Job(model, optimizer, scheduler=scheduler, global_batch=4, gpu_batch=4)  # type: ignore[arg-type]
 
 
-def test_batch_norm_is_warned_of_once(make, monkeypatch):
+def test_batch_norm_warns_once(make, monkeypatch):
     from torch import nn
 
     from runai.elastic.torch import statistics
@@ -225,14 +225,14 @@ def test_batch_norm_is_warned_of_once(make, monkeypatch):
     make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
 
 
-def test_more_ranks_than_samples_are_warned_of(make):
+def test_more_ranks_than_samples_warn(make):
     job, *_ = make()
 
     with pytest.warns(UserWarning, match="11 ranks share a global batch of 10: 1 of them"):
         job._publish(0, 11)
 
 
-def test_one_process_feeds_all_the_devices_of_data_parallel(make):
+def test_single_process_feeds_all_devices_of_data_parallel(make):
     import torch
 
     class FourDevices(torch.nn.DataParallel):

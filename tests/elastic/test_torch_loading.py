@@ -58,20 +58,20 @@ def read_epoch(dataset, sizes, ranks_of, **options):
     ranks=st.lists(RANKS, min_size=1),
     iterable=st.booleans(),
 )
-def test_any_resizes_read_each_sample_once_in_the_same_order(size, sizes, ranks, iterable):
+def test_resized_epoch_reads_each_sample_once_in_the_same_order(size, sizes, ranks, iterable):
     from elastic_reading import Indexed, Iterated
 
     dataset = (Iterated if iterable else Indexed)(size)
-    alone = read_epoch(dataset, sizes, lambda _: 1)
+    single_rank = read_epoch(dataset, sizes, lambda _: 1)
 
-    assert sorted(sample for update in alone for sample in update) == list(range(size))
-    assert [len(update) for update in alone[:-1]] == [sizes[0]] * (len(alone) - 1)
-    assert read_epoch(dataset, sizes, lambda update: ranks[update % len(ranks)]) == alone
+    assert sorted(sample for update in single_rank for sample in update) == list(range(size))
+    assert [len(update) for update in single_rank[:-1]] == [sizes[0]] * (len(single_rank) - 1)
+    assert read_epoch(dataset, sizes, lambda update: ranks[update % len(ranks)]) == single_rank
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
-def test_drop_last_keeps_only_full_updates_at_any_number_of_ranks(kind, ranks):
+def test_drop_last_yields_full_updates_at_any_number_of_ranks(kind, ranks):
     import elastic_reading
 
     dataset = getattr(elastic_reading, kind)(23)
@@ -80,14 +80,14 @@ def test_drop_last_keeps_only_full_updates_at_any_number_of_ranks(kind, ranks):
     assert [len(update) for update in updates] == [10, 10]
 
 
-def test_each_epoch_and_each_seed_has_an_order_of_its_own():
+def test_sample_order_differs_by_epoch_and_seed():
     from runai.elastic.torch.loading.samples import order_of
 
-    orders = [(0, 0), (0, 1), (1, 0)]
-    found = [order_of(50, seed=s, epoch=e, shuffle=True).tolist() for s, e in orders]
+    seeds_and_epochs = [(0, 0), (0, 1), (1, 0)]
+    orders = [order_of(50, seed=s, epoch=e, shuffle=True).tolist() for s, e in seeds_and_epochs]
 
-    assert all(sorted(order) == list(range(50)) for order in found)
-    assert all(a != b for a, b in pairwise([*found, found[0]]))
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert all(a != b for a, b in pairwise([*orders, orders[0]]))
     assert order_of(4, seed=0, epoch=1, shuffle=False).tolist() == [0, 1, 2, 3]
 
 
@@ -95,14 +95,16 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own():
 def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kind, tmp_path):
     from elastic_reading import loaded
 
-    alone = run_ranks(loaded, 1, tmp_path / "a", kind, 1, 0)[0]
+    single_rank = run_ranks(loaded, 1, tmp_path / "a", kind, 1, 0)[0]
     with_two = run_ranks(loaded, 1, tmp_path / "b", kind, 1, 2)[0]
     three_ranks = run_ranks(loaded, 1, tmp_path / "c", kind, 3, 2)[0]
 
-    assert len(alone) == 46
-    assert len({numbers for _, *numbers in map(tuple, alone) for numbers in numbers}) == 46 * 3
-    assert with_two == alone
-    assert three_ranks == alone
+    assert len(single_rank) == 46
+    assert (
+        len({numbers for _, *numbers in map(tuple, single_rank) for numbers in numbers}) == 46 * 3
+    )
+    assert with_two == single_rank
+    assert three_ranks == single_rank
 
 
 @pytest.mark.parametrize(
@@ -117,9 +119,7 @@ def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kin
         ("Opened", 3, 3),
     ],
 )
-def test_data_set_that_divides_itself_by_loading_process_gives_all(
-    kind, processes, ranks, tmp_path
-):
+def test_data_set_divided_by_loading_process_yields_all_samples(kind, processes, ranks, tmp_path):
     from elastic_reading import loaded
 
     samples = run_ranks(loaded, 1, tmp_path / "store", kind, ranks, processes)[0]
@@ -131,17 +131,17 @@ def test_data_set_that_divides_itself_by_loading_process_gives_all(
 def test_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path):
     from elastic_reading import loaded
 
-    found = [
+    orders = [
         run_ranks(loaded, 1, tmp_path / str(n), "ShuffledByWorkerSeed", ranks, processes)[0]
         for n, (ranks, processes) in enumerate([(1, 1), (1, 3), (3, 2)])
     ]
 
-    assert sorted(found[0]) == list(range(46))
-    assert found == [found[0]] * 3
+    assert sorted(orders[0]) == list(range(46))
+    assert orders == [orders[0]] * 3
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "told", "processes"),
+    ("kind", "size", "message", "processes"),
     [
         pytest.param("DividedByRank", 48, "different samples", 0, id="even-parts"),
         pytest.param("DividedByRank", 48, "different samples", 2, id="even-parts-two-processes"),
@@ -150,13 +150,13 @@ def test_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path)
         pytest.param("Whole", 47, "", 2, id="not-divided"),
     ],
 )
-def test_data_set_that_divides_itself_by_rank_is_refused(kind, size, told, processes, tmp_path):
+def test_data_set_that_divides_itself_by_rank_is_refused(kind, size, message, processes, tmp_path):
     from elastic_trainings import refused
 
-    found = run_ranks(refused, 2, tmp_path / "store", kind, size, processes)
+    messages = run_ranks(refused, 2, tmp_path / "store", kind, size, processes)
 
-    assert all(told in sentence for sentence in found), found
-    assert all(bool(sentence) == bool(told) for sentence in found), found
+    assert all(message in sentence for sentence in messages), messages
+    assert all(bool(sentence) == bool(message) for sentence in messages), messages
 
 
 @pytest.mark.parametrize("name", ["batch_size", "sampler", "batch_sampler", "generator"])
@@ -168,7 +168,7 @@ def test_data_loader_refuses_options_that_the_plan_sets(name):
         elastic.DataLoader(Indexed(4), **{name: 1})  # type: ignore[arg-type]
 
 
-def test_a_data_set_without_one_whole_update_says_so():
+def test_data_set_without_a_whole_update_is_an_error():
     from elastic_reading import Indexed, Reading
 
     with pytest.raises(ValueError, match="A data set of 3 samples has no update of 10"):
@@ -189,7 +189,7 @@ def test_pickled_division_is_small_and_equal(bitwise):
     assert pickle.loads(sent).parts(23) == division.parts(23)
 
 
-def test_its_length_is_what_is_left():
+def test_loader_length_is_the_remaining_micro_batches():
     from elastic_reading import Indexed, Reading
     from runai.elastic import torch as elastic
     from runai.elastic.torch.loading.position import Position

@@ -60,11 +60,11 @@ def assert_same(cluster, mode, undisturbed):
     def check():
         assert reconcile(read_records(cluster.directory)) == expected_history(EPOCHS)
         calm = undisturbed(mode)
-        with np.load(cluster.directory / "weights.npz") as found:
+        with np.load(cluster.directory / "weights.npz") as trained:
             if mode == "bitwise":
-                assert all(np.array_equal(found[name], calm[name]) for name in calm)
+                assert all(np.array_equal(trained[name], calm[name]) for name in calm)
             else:
-                assert max(abs(found[name] - calm[name]).max() for name in calm) < 1e-6
+                assert max(abs(trained[name] - calm[name]).max() for name in calm) < 1e-6
 
     return check
 
@@ -75,7 +75,7 @@ def _finish(cluster, *names):
 
 
 @pytest.mark.parametrize("mode", ["exact", "bitwise"])
-def test_i5_resized_1_3_2_4_within_epochs_every_sample_counts_once(cluster, assert_same):
+def test_resizes_within_epochs_count_each_sample_once(cluster, assert_same):
     cluster.start("a", "b", "c", "d")
     cluster.ready("a", "b", "c", "d")
     cluster.call("a")
@@ -100,7 +100,7 @@ def test_i5_resized_1_3_2_4_within_epochs_every_sample_counts_once(cluster, asse
     assert_same()
 
 
-def test_i8_rank_0_may_leave_and_come_again(cluster, assert_same):
+def test_rank_0_leaves_and_rejoins_without_a_checkpoint(cluster, assert_same):
     cluster.start("a", "b")
     cluster.ready("a", "b")
     cluster.call("a")
@@ -152,7 +152,7 @@ def test_killed_worker_costs_the_survivors_no_update(cluster, assert_same, victi
     assert_same()
 
 
-def test_a_joiner_that_dies_while_the_group_is_formed_costs_nothing(cluster, assert_same):
+def test_joiner_killed_while_the_group_forms_costs_no_update(cluster, assert_same):
     cluster.start("a", "b")
     cluster.ready("a", "b")
     cluster.call("a")
@@ -168,9 +168,7 @@ def test_a_joiner_that_dies_while_the_group_is_formed_costs_nothing(cluster, ass
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
-def test_a_pause_leaves_a_checkpoint_that_any_number_goes_on_from(
-    cluster, assert_same, before, after
-):
+def test_paused_job_resumes_with_any_number_of_workers(cluster, assert_same, before, after):
     first, second = "abc"[:before], "xyz"[:after]
     cluster.start(*first)
     cluster.ready(*first)
@@ -190,7 +188,7 @@ def test_a_pause_leaves_a_checkpoint_that_any_number_goes_on_from(
     assert_same()
 
 
-def test_after_a_loss_of_all_the_newest_checkpoint_is_gone_on_from(cluster, assert_same):
+def test_job_resumes_from_the_newest_checkpoint_after_losing_all_workers(cluster, assert_same):
     cluster.start("a", "b", EVERY="3")
     cluster.ready("a", "b")
     cluster.call("a", "b")
@@ -208,10 +206,10 @@ def test_after_a_loss_of_all_the_newest_checkpoint_is_gone_on_from(cluster, asse
 
 
 @pytest.mark.parametrize("phase", ["waits", "meets", "trains-alone", "trains-in-a-group"])
-def test_sigterm_in_each_phase_leaves_with_143_and_loses_nothing(cluster, assert_same, phase):
+def test_sigterm_in_each_phase_exits_with_143_and_loses_no_update(cluster, assert_same, phase):
     cluster.start("a", "b")
     cluster.ready("a", "b")
-    others: tuple[str, ...] = ("a",)
+    remaining_workers: tuple[str, ...] = ("a",)
     if phase == "waits":
         cluster.call("a")
         cluster.trains("a")
@@ -223,7 +221,7 @@ def test_sigterm_in_each_phase_leaves_with_143_and_loses_nothing(cluster, assert
     elif phase == "trains-alone":
         cluster.call("b")
         cluster.trains("b")
-        others = ()
+        remaining_workers = ()
     else:
         cluster.call("a", "b")
         cluster.trains("a", "b")
@@ -233,10 +231,10 @@ def test_sigterm_in_each_phase_leaves_with_143_and_loses_nothing(cluster, assert
         cluster.until(lambda: cluster._status("b").state is WorkerPhase.LEFT)
     assert cluster.code("b") == 143
 
-    if not others:
+    if not remaining_workers:
         cluster.start("a2")
         cluster.ready("a2")
-        others = ("a2",)
-    cluster.call(*others, reason=Reason.RECLAIM)
-    _finish(cluster, *others)
+        remaining_workers = ("a2",)
+    cluster.call(*remaining_workers, reason=Reason.RECLAIM)
+    _finish(cluster, *remaining_workers)
     assert_same()

@@ -27,7 +27,7 @@ def init(monkeypatch):
         pytest.param((10, 64), 16, 1, 1, (10,), id="more-gpus-than-samples"),
     ],
 )
-def test_the_documented_attributes(init, sizes, gpus, steps, batch_size, micro_batches):
+def test_init_sets_the_documented_attributes(init, sizes, gpus, steps, batch_size, micro_batches):
     init(*sizes, gpus)
 
     assert runai.elastic.steps == steps
@@ -38,7 +38,7 @@ def test_the_documented_attributes(init, sizes, gpus, steps, batch_size, micro_b
     assert runai.elastic.master
 
 
-def test_launched_processes_are_counted_by_their_environment(init, monkeypatch):
+def test_ranks_are_read_from_the_launchers_environment(init, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "2")
     init(256, 64)
@@ -48,7 +48,7 @@ def test_launched_processes_are_counted_by_their_environment(init, monkeypatch):
     assert runai.elastic.plan.ranks == 3
 
 
-def test_each_launched_process_may_drive_several_gpus(init, monkeypatch):
+def test_launched_process_may_drive_several_gpus(init, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     init(256, 64, gpus=4)
 
@@ -56,7 +56,7 @@ def test_each_launched_process_may_drive_several_gpus(init, monkeypatch):
     assert runai.elastic.micro_batches == (128,)
 
 
-def test_without_a_gpu_it_trains_on_the_processor(init, monkeypatch):
+def test_init_without_a_gpu_trains_on_the_processor(init, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     init(256, 64)
 
@@ -64,7 +64,7 @@ def test_without_a_gpu_it_trains_on_the_processor(init, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         pytest.param((256, 64, 0), ValueError, "gpus must be at least 1, not 0", id="no-gpus"),
         pytest.param((0, 64, 1), ValueError, "global batch size must be at least 1", id="empty"),
@@ -72,9 +72,9 @@ def test_without_a_gpu_it_trains_on_the_processor(init, monkeypatch):
         pytest.param((256, 64, 3), ValueError, "gpus=3 cannot be shared among 2", id="share"),
     ],
 )
-def test_init_refuses_invalid_batch_sizes_and_gpus(init, monkeypatch, arguments, error, said):
-    if "shared" in said:
+def test_init_refuses_invalid_batch_sizes_and_gpus(init, monkeypatch, arguments, error, message):
+    if "shared" in message:
         monkeypatch.setenv("WORLD_SIZE", "2")
 
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         init(*arguments)

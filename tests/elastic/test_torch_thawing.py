@@ -26,10 +26,10 @@ CHANGES = pytest.mark.parametrize(
 )
 
 
-def furthest(found, expected):
+def furthest(actual, expected):
     """Return the largest difference between two sets of weights."""
-    assert found.keys() == expected.keys()
-    return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
+    assert actual.keys() == expected.keys()
+    return max(float(np.abs(actual[name] - expected[name]).max()) for name in actual)
 
 
 def training_of(change, *, by_hook=False, bitwise=False):
@@ -40,7 +40,7 @@ def training_of(change, *, by_hook=False, bitwise=False):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def single_device_weights(tmp_path_factory):
     """Return the weights after training on one device: by hand, or in slices."""
     from elastic_trainings import by_hand, elastically
 
@@ -54,12 +54,16 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture
-def assert_same(alone):
+def assert_same(single_device_weights):
     """Return a check that all ranks have the weights of one device."""
 
-    def check(found, training):
-        assert [furthest(other, found[0]) for other in found] == [0] * len(found)
-        assert furthest(found[0], alone(training)) <= (0 if training.bitwise else 1e-14)
+    def check(rank_weights, training):
+        assert [furthest(other, rank_weights[0]) for other in rank_weights] == [0] * len(
+            rank_weights
+        )
+        assert furthest(rank_weights[0], single_device_weights(training)) <= (
+            0 if training.bitwise else 1e-14
+        )
 
     return check
 
@@ -74,7 +78,7 @@ def assert_same(alone):
     ],
 )
 @CHANGES
-def test_any_number_of_ranks_trains_a_changed_layer_as_one_device(
+def test_ranks_train_a_changed_layer_like_a_single_device(
     bitwise, ranks, change, by_hook, tmp_path, assert_same
 ):
     from elastic_trainings import elastically
@@ -95,20 +99,20 @@ LATER_IN_BOTH_MODES = pytest.mark.parametrize(
 
 
 @LATER_IN_BOTH_MODES
-def test_a_changed_layer_stays_so_in_jobs_that_go_on(change, bitwise, tmp_path, assert_same):
+def test_changed_layer_stays_changed_in_resumed_jobs(change, bitwise, tmp_path, assert_same):
     from elastic_trainings import UPDATES, elastically
 
     training, state = training_of(change, bitwise=bitwise), str(tmp_path / "state")
-    found: list[Any] = []
+    rank_weights: list[Any] = []
     for ranks, until in [(1, 3), (3, 6), (2, 8), (3, UPDATES)]:
         part = replace(training, state=state, until=until)
-        found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", part)
+        rank_weights = run_ranks(elastically, ranks, tmp_path / f"store-{until}", part)
 
-    assert_same(found, training)
+    assert_same(rank_weights, training)
 
 
 @IN_BOTH_MODES
-def test_ranks_of_which_one_is_ahead_in_its_script_begin_together(bitwise, tmp_path, assert_same):
+def test_rank_ahead_in_its_script_starts_together_with_the_rest(bitwise, tmp_path, assert_same):
     from elastic_thawing import apart
 
     training = training_of("thaw", bitwise=bitwise)
@@ -117,7 +121,9 @@ def test_ranks_of_which_one_is_ahead_in_its_script_begin_together(bitwise, tmp_p
 
 
 @LATER_IN_BOTH_MODES
-def test_workers_that_join_later_train_a_changed_layer(change, bitwise, tmp_path, alone):
+def test_workers_that_join_later_train_a_changed_layer(
+    change, bitwise, tmp_path, single_device_weights
+):
     from elastic_cluster import Cluster
 
     training = training_of(change, bitwise=bitwise)
@@ -144,8 +150,8 @@ def test_workers_that_join_later_train_a_changed_layer(change, bitwise, tmp_path
     finally:
         cluster.close()
 
-    with np.load(tmp_path / "weights.npz") as found:
-        assert furthest(dict(found), alone(training)) <= (0 if bitwise else 1e-14)
+    with np.load(tmp_path / "weights.npz") as trained:
+        assert furthest(dict(trained), single_device_weights(training)) <= (0 if bitwise else 1e-14)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +159,7 @@ def test_workers_that_join_later_train_a_changed_layer(change, bitwise, tmp_path
     [pytest.param(True, 1, id="bitwise-1"), pytest.param(False, 2, id="exact-2")],
 )
 @pytest.mark.parametrize(
-    ("what", "when", "said"),
+    ("change", "when", "message"),
     [
         pytest.param("freeze", "first-backward", "`0.weight` was frozen after", id="in-a-pass"),
         pytest.param("freeze", "second-forward", "`0.weight` was frozen after", id="in-an-update"),
@@ -165,31 +171,33 @@ def test_workers_that_join_later_train_a_changed_layer(change, bitwise, tmp_path
         pytest.param("freeze", "second-backward", "`0.weight` was frozen after", id="in-a-later"),
     ],
 )
-def test_a_change_that_ranks_cannot_share_is_refused_by_name(
-    bitwise, ranks, what, when, said, tmp_path
+def test_change_that_ranks_cannot_share_is_refused_by_name(
+    bitwise, ranks, change, when, message, tmp_path
 ):
     from elastic_thawing import changed_when
 
-    for sentence in run_ranks(changed_when, ranks, tmp_path / "s", what, when, bitwise):
-        assert said in sentence
-        assert bool(said) == bool(sentence)
+    for sentence in run_ranks(changed_when, ranks, tmp_path / "s", change, when, bitwise):
+        assert message in sentence
+        assert bool(message) == bool(sentence)
 
 
 @IN_BOTH_MODES
-def test_ranks_that_disagree_on_what_is_trainable_are_told_so(bitwise, tmp_path):
+def test_ranks_that_disagree_on_trainable_parameters_raise_an_error(bitwise, tmp_path):
     from elastic_thawing import changed_when
 
-    two = run_ranks(changed_when, 2, tmp_path / "s", "freeze-on-rank-1", "first-forward", bitwise)
+    messages = run_ranks(
+        changed_when, 2, tmp_path / "s", "freeze-on-rank-1", "first-forward", bitwise
+    )
 
-    for sentence in two:
+    for sentence in messages:
         assert sentence.startswith("ValueError: Ranks disagree on whether `0.weight` is trainable")
 
 
 @IN_BOTH_MODES
-def test_a_model_that_is_frozen_for_its_inputs_gradient_is_trained_all_the_same(bitwise, tmp_path):
+def test_model_frozen_during_an_input_gradient_is_still_trained(bitwise, tmp_path):
     from elastic_thawing import attacked
 
     calm, *_ = run_ranks(attacked, 2, tmp_path / "calm", bitwise, False)
 
-    for found in run_ranks(attacked, 2, tmp_path / "attacked", bitwise, True):
-        assert furthest(found, calm) == 0
+    for attacked_weights in run_ranks(attacked, 2, tmp_path / "attacked", bitwise, True):
+        assert furthest(attacked_weights, calm) == 0

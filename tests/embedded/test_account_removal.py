@@ -32,17 +32,17 @@ def accounts(platform: HubPlatform) -> Iterator[Accounts]:
             client.delete(workload.id)
 
 
-def by_token(platform: HubPlatform, token: str) -> int:
+def status_by_token(platform: HubPlatform, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}"}
     url = platform.http.base_url.join(f"{SERVICE}api/v1/whoami")
     return httpx.get(url, headers=headers, timeout=60).status_code
 
 
-def by_cookie(browser: httpx.Client) -> int:
+def status_by_cookie(browser: httpx.Client) -> int:
     return browser.get(f"{SERVICE}api/v1/whoami").status_code
 
 
-def in_hub(platform: HubPlatform, user: str) -> bool:
+def is_in_hub(platform: HubPlatform, user: str) -> bool:
     return platform.http.get(f"/hub/api/users/{user}").status_code == 200
 
 
@@ -52,8 +52,8 @@ def client_of(platform: HubPlatform, token: str) -> Client:
 
 def submit_job(platform: HubPlatform, token: str) -> str:
     with client_of(platform, token) as client:
-        job = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
-        return client.submit(job).workloads[0].id
+        request = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
+        return client.submit(request).workloads[0].id
 
 
 def job_state(platform: HubPlatform, job: str) -> str:
@@ -80,7 +80,7 @@ def reading(platform: HubPlatform, token: str) -> Iterator[threading.Event]:
     yield over
 
 
-def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
+def test_removed_account_loses_streams_tokens_and_a_hanging_server(
     platform: HubPlatform, accounts: Accounts
 ):
     with platform.browser("dan") as browser:
@@ -89,26 +89,30 @@ def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
         server = psutil.Process(platform.pid("dan"))
         own_file = DataDirectory(platform.data_dir).users / "dan" / "kept"
         own_file.write_text("kept")
-        token, other = platform.token("dan"), platform.token("ana")
-        job, others_job = submit_job(platform, token), submit_job(platform, other)
+        token, anas_token = platform.token("dan"), platform.token("ana")
+        job, anas_job = submit_job(platform, token), submit_job(platform, anas_token)
         eventually(lambda: job_state(platform, job) == "running")
         with reading(platform, token) as stream_is_over:
-            before = by_token(platform, token), by_cookie(browser), stream_is_over.is_set()
+            before = (
+                status_by_token(platform, token),
+                status_by_cookie(browser),
+                stream_is_over.is_set(),
+            )
             server.send_signal(signal.SIGSTOP)  # ignores requests to stop
             accounts.remove("dan")
             eventually(lambda: job_state(platform, job) == "suspended", what="the job is suspended")
             suspended_before_the_server_stopped = server.is_running()
             eventually(stream_is_over.is_set, what="the stream ends")
-        eventually(lambda: by_token(platform, token) == 401, what="the token is unknown")
-        eventually(lambda: by_cookie(browser) == 401, what="the cookie is unknown")
-    eventually(lambda: not in_hub(platform, "dan"), what="the hub has no such user")
+        eventually(lambda: status_by_token(platform, token) == 401, what="the token is unknown")
+        eventually(lambda: status_by_cookie(browser) == 401, what="the cookie is unknown")
+    eventually(lambda: not is_in_hub(platform, "dan"), what="the hub has no such user")
     eventually(lambda: not accounts.to_end(), what="the removal is done")
 
     assert before == (200, 200, False)
     assert suspended_before_the_server_stopped
     assert not server.is_running()
-    assert by_token(platform, other) == 200
-    assert job_state(platform, others_job) == "running"
+    assert status_by_token(platform, anas_token) == 200
+    assert job_state(platform, anas_job) == "running"
     assert own_file.read_text() == "kept"
     log = DataDirectory(platform.data_dir).hub_log.read_text()
     assert log.count("What removed user dan has open cannot be ended yet") == 1
@@ -121,37 +125,37 @@ def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
         browser.get(SERVICE)
         detail = browser.get(f"{SERVICE}api/v1/workloads/{job}").json()
         assert (detail["user"], detail["manageable"], detail["state"]) == ("dan", True, "suspended")
-    assert by_token(platform, token) == 401
+    assert status_by_token(platform, token) == 401
 
 
-def test_a_removal_while_the_hub_is_down_is_carried_out_at_its_start(
+def test_removal_while_the_hub_is_down_is_done_at_its_next_start(
     platform: HubPlatform, accounts: Accounts
 ):
     token = platform.token("eve")
     job = submit_job(platform, token)
-    before = by_token(platform, token)
+    before = status_by_token(platform, token)
     platform.kill()
     accounts.remove("eve")
     platform.start()
     eventually(lambda: not accounts.to_end())
 
     assert before == 200
-    assert not in_hub(platform, "eve")
+    assert not is_in_hub(platform, "eve")
     assert job_state(platform, job) == "suspended"
-    assert by_token(platform, token) == 401
+    assert status_by_token(platform, token) == 401
 
 
-def test_an_account_that_is_added_again_at_once_loses_its_old_tokens(
+def test_account_added_again_at_once_loses_its_old_tokens(
     platform: HubPlatform, accounts: Accounts
 ):
     token = platform.token("fay")
-    before = by_token(platform, token)
+    before = status_by_token(platform, token)
     accounts.remove("fay")
     accounts.add("fay", PASSWORD, same_person=True)
     eventually(lambda: not accounts.to_end())
-    eventually(lambda: by_token(platform, token) == 401)
+    eventually(lambda: status_by_token(platform, token) == 401)
 
     assert before == 200
     with platform.browser("fay") as browser:
         browser.get(SERVICE)
-        assert by_cookie(browser) == 200
+        assert status_by_cookie(browser) == 200

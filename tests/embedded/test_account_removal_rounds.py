@@ -22,15 +22,15 @@ from runai.hub_service.wire.errors import Unavailable
 PASSWORD = "correct horse"
 
 
-class Service:
-    """Fake service with ana's jobs; `away` makes every call fail."""
+class FakeService:
+    """Fake service with ana's jobs; `is_down` makes every call fail."""
 
     def __init__(self) -> None:
         self.states = {"vision/job": "running", "vision/done": "succeeded"}
-        self.away = False
+        self.is_down = False
 
     async def workloads(self, user: str) -> list[Any]:
-        if self.away:
+        if self.is_down:
             raise Unavailable("The GPU service does not answer.")
         assert user == "ana"
         return [
@@ -46,8 +46,8 @@ class Rounds:
 
     def __init__(self, accounts: Accounts) -> None:
         self.accounts = accounts
-        self.service = Service()
-        self.known = True
+        self.service = FakeService()
+        self.user_exists = True
         self.refuses = False
         self.now = 0.0
         self._next = asyncio.Condition()
@@ -73,7 +73,7 @@ class Rounds:
             await self._next.wait()
 
     def _hub(self, request: httpx.Request) -> httpx.Response:
-        if not self.known:
+        if not self.user_exists:
             return httpx.Response(404)
         if request.url.path.endswith("/tokens"):
             return httpx.Response(200, json={"api_tokens": []})
@@ -81,7 +81,7 @@ class Rounds:
             return httpx.Response(200, json={"name": "ana", "servers": {}})
         if self.refuses:
             return httpx.Response(500)
-        self.known = False
+        self.user_exists = False
         return httpx.Response(204)
 
 
@@ -100,7 +100,7 @@ async def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         await running
 
 
-async def go_on(
+async def run_rounds_until(
     rounds: Rounds, until: Callable[[], object], eventually_async: Callable[..., Any]
 ) -> None:
     async def reached() -> object:
@@ -110,13 +110,13 @@ async def go_on(
     await eventually_async(reached)
 
 
-async def test_a_job_that_comes_in_late_is_suspended(
+async def test_late_job_of_a_removed_account_is_suspended(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
     rounds.service.states["vision/late"] = "queued"
-    await go_on(rounds, lambda: rounds.now > LATE_JOBS_S, eventually_async)
+    await run_rounds_until(rounds, lambda: rounds.now > LATE_JOBS_S, eventually_async)
 
     assert rounds.service.states == {
         "vision/job": "suspended",
@@ -125,27 +125,27 @@ async def test_a_job_that_comes_in_late_is_suspended(
     }
 
 
-async def test_a_job_that_is_resumed_by_the_same_person_is_left_alone(
+async def test_job_resumed_after_its_account_is_added_again_runs_on(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
     rounds.accounts.add("ana", PASSWORD, same_person=True)
     rounds.service.states["vision/job"] = "running"
-    await go_on(rounds, lambda: rounds.now > 2 * LATE_JOBS_S, eventually_async)
+    await run_rounds_until(rounds, lambda: rounds.now > 2 * LATE_JOBS_S, eventually_async)
 
     assert rounds.service.states["vision/job"] == "running"
 
 
-async def test_the_hubs_user_is_deleted_while_the_service_is_away(
+async def test_hub_user_is_deleted_while_the_service_is_down(
     rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ):
-    rounds.service.away = True
+    rounds.service.is_down = True
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
-    deleted, pending = not rounds.known, set(rounds.accounts.to_end())
-    rounds.service.away = False
-    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
+    deleted, pending = not rounds.user_exists, set(rounds.accounts.to_end())
+    rounds.service.is_down = False
+    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
 
     assert (deleted, pending) == (True, {"ana"})
     assert rounds.service.states["vision/job"] == "suspended"
@@ -161,23 +161,23 @@ async def test_jobs_are_suspended_while_the_hub_refuses(
 ):
     rounds.refuses = True
     rounds.accounts.remove("ana")
-    await go_on(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
+    await run_rounds_until(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
     pending = set(rounds.accounts.to_end())
     rounds.refuses = False
-    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
 
     assert pending == {"ana"}
     assert rounds.service.states["vision/job"] == "suspended"
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-async def test_a_damaged_file_ends_no_rounds(
+async def test_damaged_accounts_file_does_not_end_the_removal_rounds(
     rounds: Rounds, eventually_async: Callable[..., Any], tmp_path: Path
 ):
     whole = DataDirectory(tmp_path).accounts.read_text()
     DataDirectory(tmp_path).accounts.write_text("{")
-    await go_on(rounds, lambda: rounds.now > 3 * RETRY_INTERVAL_S, eventually_async)
+    await run_rounds_until(rounds, lambda: rounds.now > 3 * RETRY_INTERVAL_S, eventually_async)
     DataDirectory(tmp_path).accounts.write_text(whole)
     rounds.accounts.remove("ana")
 
-    await go_on(rounds, lambda: not rounds.known, eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.user_exists, eventually_async)

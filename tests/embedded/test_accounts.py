@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make hashing cheap; its real cost is tested by `test_the_hash_is_slow_and_salted`."""
+    """Make hashing cheap; its real cost is tested by `test_password_hash_is_slow_and_salted`."""
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)
 
 
@@ -37,15 +37,13 @@ def accounts(directory: DataDirectory, quick_hashes: None) -> Accounts:
     return Accounts(directory)
 
 
-def kept(directory: DataDirectory) -> dict[str, str]:
+def read_passwords(directory: DataDirectory) -> dict[str, str]:
     """Return the contents of `passwords.txt`."""
     words = directory.passwords.read_text().split()
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def test_the_first_accounts_are_an_admin_and_two_members(
-    accounts: Accounts, directory: DataDirectory
-):
+def test_first_accounts_are_an_admin_and_two_members(accounts: Accounts, directory: DataDirectory):
     passwords = accounts.make_first()
 
     assert {a.name: a.admin for a in accounts.all().values()} == {
@@ -53,11 +51,11 @@ def test_the_first_accounts_are_an_admin_and_two_members(
         "bob": False,
         "patty": False,
     }
-    assert kept(directory) == passwords
+    assert read_passwords(directory) == passwords
     assert all(accounts.check(name, password) for name, password in passwords.items())
 
 
-def test_a_second_start_makes_none(accounts: Accounts):
+def test_second_start_makes_no_accounts(accounts: Accounts):
     accounts.make_first()
 
     assert accounts.make_first() == {}
@@ -70,19 +68,19 @@ def test_passwords_are_different_and_hard_to_guess(accounts: Accounts):
     assert all(re.fullmatch(r"[\w-]{20}", password) for password in passwords.values())
 
 
-def test_only_the_owner_may_read_them(accounts: Accounts, directory: DataDirectory):
+def test_account_files_are_readable_by_the_owner_only(accounts: Accounts, directory: DataDirectory):
     accounts.make_first()
 
     for file in ("accounts.json", "passwords.txt", "accounts.lock"):
         assert stat.S_IMODE((directory.secrets / file).stat().st_mode) == 0o600, file
 
 
-def test_a_chosen_password_is_kept_as_a_hash_only(accounts: Accounts, directory: DataDirectory):
+def test_chosen_password_is_stored_only_as_a_hash(accounts: Accounts, directory: DataDirectory):
     accounts.add("carol", PASSWORD)
 
     assert accounts.check("carol", PASSWORD)
     assert PASSWORD not in directory.accounts.read_text()
-    assert not directory.passwords.exists() or "carol" not in kept(directory)
+    assert not directory.passwords.exists() or "carol" not in read_passwords(directory)
 
 
 @pytest.mark.parametrize(
@@ -101,49 +99,53 @@ def test_check_refuses_wrong_passwords_and_unknown_users(
     assert accounts.check(name, password) is None
 
 
-def test_a_new_password_replaces_the_old_one(accounts: Accounts, directory: DataDirectory):
+def test_new_password_replaces_the_old_password(accounts: Accounts, directory: DataDirectory):
     first = accounts.make_first()["bob"]
     accounts.set_password("bob", PASSWORD)
 
     assert accounts.check("bob", first) is None
     assert accounts.check("bob", PASSWORD)
-    assert "bob" not in kept(directory)
+    assert "bob" not in read_passwords(directory)
 
 
-def test_a_generated_password_replaces_its_line(accounts: Accounts, directory: DataDirectory):
+def test_generated_password_replaces_its_line_in_passwords_txt(
+    accounts: Accounts, directory: DataDirectory
+):
     accounts.make_first()
-    made = accounts.set_password("bob")
+    password = accounts.set_password("bob")
 
-    assert kept(directory)["bob"] == made
-    assert set(kept(directory)) == {"admin", "bob", "patty"}
+    assert read_passwords(directory)["bob"] == password
+    assert set(read_passwords(directory)) == {"admin", "bob", "patty"}
 
 
-def test_a_new_password_keeps_an_admin_admin(accounts: Accounts):
+def test_new_password_of_an_admin_preserves_the_admin_role(accounts: Accounts):
     accounts.add("root", PASSWORD, admin=True)
     accounts.set_password("root")
 
     assert accounts.all()["root"].admin
 
 
-def test_a_removed_account_is_gone(accounts: Accounts, directory: DataDirectory):
+def test_removed_account_can_no_longer_log_in(accounts: Accounts, directory: DataDirectory):
     password = accounts.make_first()["bob"]
     accounts.remove("bob")
 
     assert accounts.check("bob", password) is None
-    assert "bob" not in kept(directory)
+    assert "bob" not in read_passwords(directory)
 
 
-def test_a_removed_name_is_refused_to_another_person(accounts: Accounts):
+def test_removed_name_is_refused_without_the_same_person_flag(accounts: Accounts):
     accounts.add("carol", PASSWORD)
     accounts.remove("carol")
-    with pytest.raises(Conflict, match="files, jobs and project memberships are still there") as no:
+    with pytest.raises(
+        Conflict, match="files, jobs and project memberships are still there"
+    ) as refused:
         accounts.add("carol", "another person's")
 
-    assert "--same-person" in str(no.value)
+    assert "--same-person" in str(refused.value)
     assert accounts.check("carol", "another person's") is None
 
 
-def test_a_removed_name_is_given_again_to_the_same_person(accounts: Accounts):
+def test_removed_name_is_added_again_for_the_same_person(accounts: Accounts):
     accounts.add("carol", PASSWORD, admin=True)
     accounts.remove("carol")
     accounts.ended("carol", accounts.to_end()["carol"])
@@ -191,7 +193,9 @@ def test_names_that_were_used_are_not_among_the_first_accounts(accounts: Account
     assert accounts.make_first() == {}
 
 
-def test_a_change_by_another_process_is_seen(accounts: Accounts, directory: DataDirectory):
+def test_accounts_reflect_a_change_by_a_different_process(
+    accounts: Accounts, directory: DataDirectory
+):
     accounts.make_first()
     assert "carol" not in accounts.all()
     Accounts(directory).add("carol", PASSWORD)
@@ -200,26 +204,26 @@ def test_a_change_by_another_process_is_seen(accounts: Accounts, directory: Data
 
 
 @pytest.mark.parametrize("name", ["", "Bob", "../x", "-x", "x" * 64, "ü", "a\n"])
-def test_a_name_that_would_not_do_is_refused(accounts: Accounts, name: str):
+def test_invalid_user_name_is_refused(accounts: Accounts, name: str):
     with pytest.raises(InvalidRequest, match="cannot be a user name"):
         accounts.add(name, PASSWORD)
 
 
 @pytest.mark.parametrize("name", ["a", "ana@example.org", "j.doe", "x_1", "x" * 63])
-def test_a_usual_name_will_do(accounts: Accounts, name: str):
+def test_usual_user_name_is_accepted(accounts: Accounts, name: str):
     accounts.add(name, PASSWORD)
 
     assert name in accounts.all()
 
 
-def test_a_short_password_is_refused(accounts: Accounts):
+def test_short_password_is_refused(accounts: Accounts):
     with pytest.raises(InvalidRequest, match="of 9 characters is too short"):
         accounts.add("carol", "x" * 9)
 
     assert "carol" not in accounts.all()
 
 
-def test_a_taken_name_is_refused_and_its_password_stays(accounts: Accounts):
+def test_existing_name_is_refused_and_its_password_stays(accounts: Accounts):
     accounts.add("carol", PASSWORD)
     with pytest.raises(Conflict, match="a user carol already"):
         accounts.add("carol", "something else")
@@ -227,7 +231,7 @@ def test_a_taken_name_is_refused_and_its_password_stays(accounts: Accounts):
     assert accounts.check("carol", PASSWORD)
 
 
-def test_an_unknown_name_is_told_which_there_are(accounts: Accounts):
+def test_unknown_name_is_refused_with_the_known_names(accounts: Accounts):
     accounts.make_first()
     for change in (accounts.set_password, accounts.remove):
         with pytest.raises(NotFound, match=r"no user carol\. There is: admin, bob, patty"):
@@ -235,13 +239,13 @@ def test_an_unknown_name_is_told_which_there_are(accounts: Accounts):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"accounts": []}', '{"accounts": {"a": 1}}'])
-def test_a_damaged_file_is_named(accounts: Accounts, directory: DataDirectory, text: str):
+def test_damaged_accounts_file_is_named(accounts: Accounts, directory: DataDirectory, text: str):
     directory.accounts.write_text(text)
     with pytest.raises(InvalidRequest, match=r"accounts\.json is damaged"):
         accounts.all()
 
 
-def test_the_hash_is_slow_and_salted(directory: DataDirectory):
+def test_password_hash_is_slow_and_salted(directory: DataDirectory):
     accounts = Accounts(directory)
     accounts.add("one", PASSWORD)
     accounts.add("two", PASSWORD)
@@ -252,7 +256,7 @@ def test_the_hash_is_slow_and_salted(directory: DataDirectory):
 
 
 @contextmanager
-def room_for(size: int) -> Iterator[None]:
+def limited_file_size(size: int) -> Iterator[None]:
     """Let the kernel refuse files that are longer, as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -277,7 +281,7 @@ def files_of(directory: DataDirectory) -> dict[str, str]:
     ],
     ids=["generated", "chosen", "added", "removed"],
 )
-def test_a_change_without_room_changes_nothing_and_leaves_nothing(
+def test_account_change_on_a_full_disk_changes_nothing(
     accounts: Accounts,
     directory: DataDirectory,
     change: Callable[[Accounts], object],
@@ -286,7 +290,10 @@ def test_a_change_without_room_changes_nothing_and_leaves_nothing(
     passwords = accounts.make_first()
     before = files_of(directory)
 
-    with room_for(size), pytest.raises(Unavailable, match="could not be changed: File too large"):
+    with (
+        limited_file_size(size),
+        pytest.raises(Unavailable, match="could not be changed: File too large"),
+    ):
         change(accounts)
 
     assert files_of(directory) == before
@@ -294,13 +301,13 @@ def test_a_change_without_room_changes_nothing_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("size", [0, 200])
-def test_first_accounts_without_room_are_made_by_the_next_start(
+def test_first_accounts_are_made_at_the_next_start_after_a_full_disk(
     accounts: Accounts, directory: DataDirectory, size: int
 ):
-    with room_for(size), pytest.raises(Unavailable):
+    with limited_file_size(size), pytest.raises(Unavailable):
         accounts.make_first()
 
     passwords = accounts.make_first()
 
-    assert kept(directory) == passwords
+    assert read_passwords(directory) == passwords
     assert accounts.check("admin", passwords["admin"])

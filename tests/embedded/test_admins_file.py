@@ -27,8 +27,8 @@ def documented_culler(timeout_s: int) -> str:
     """Return the documented lines that start the culler, with another timeout."""
     block = r"```python\n(import sys\n\nc\.JupyterHub\.load_roles.*?)```"
     (lines,) = re.findall(block, PAGE.read_text(), re.DOTALL)
-    short, found = re.subn(r"--timeout=\d+", f"--timeout={timeout_s}", lines)
-    assert found == 1
+    short, replacements = re.subn(r"--timeout=\d+", f"--timeout={timeout_s}", lines)
+    assert replacements == 1
     return str(short)
 
 
@@ -39,11 +39,11 @@ def run_job(platform: HubPlatform, user: str) -> None:
         request = SubmitRequest(
             name="job", project="vision", gpus=Decimal("0.5"), command=["/bin/true"]
         )
-        (made,) = client.submit(request).workloads
-        eventually(lambda: client.workload(made.id).state == "succeeded", what="the job ends")
+        (workload,) = client.submit(request).workloads
+        eventually(lambda: client.workload(workload.id).state == "succeeded", what="the job ends")
 
 
-def test_documented_culler_stops_an_idle_server_of_a_platform_that_works(tmp_path: Path):
+def test_documented_culler_stops_idle_server_and_jobs_still_run(tmp_path: Path):
     with running_hub(tmp_path, documented_culler(timeout_s=2)) as platform:
         log = DataDirectory(tmp_path).hub_log
         platform.spawn("ana", project="vision", gpus="0.5").raise_for_status()
@@ -56,7 +56,7 @@ def test_documented_culler_stops_an_idle_server_of_a_platform_that_works(tmp_pat
     assert "leaves out what the platform needs: added runai" not in log.read_text()
 
 
-def test_platform_without_its_settings_works_and_says_that_another_spawner_gives_no_gpu(
+def test_dropped_platform_settings_are_restored_and_foreign_spawner_is_reported(
     tmp_path: Path,
 ):
     replacing = "c.JupyterHub.spawner_class = 'simple'\nc.JupyterHub.services = []\n"
@@ -65,23 +65,23 @@ def test_platform_without_its_settings_works_and_says_that_another_spawner_gives
         " none of the platform's."
     )
     with running_hub(tmp_path, f"{replacing}c.JupyterHub.load_roles = []\n") as platform:
-        shown = tmp_path / "up.log"
-        eventually(lambda: sentence in shown.read_text(), what="the sentence")
+        up_log = tmp_path / "up.log"
+        eventually(lambda: sentence in up_log.read_text(), what="the sentence")
         run_job(platform, "bo")
-        found = {finding.subject: finding.text for finding in check_settings(tmp_path)}
+        finding_texts = {finding.subject: finding.text for finding in check_settings(tmp_path)}
 
     log = DataDirectory(tmp_path).hub_log.read_text()
-    assert found["sessions"].startswith(sentence)
+    assert finding_texts["sessions"].startswith(sentence)
     for addition in (
         "runai to c.JupyterHub.services",
         "user to c.JupyterHub.load_roles",
         "JUPYTER_CONFIG_PATH to c.Spawner.environment",
     ):
-        assert addition in found["settings"]
+        assert addition in finding_texts["settings"]
         assert f"leaves out what the platform needs: added {addition}" in log
 
 
-def _refused(place: Path, file: str) -> str:
+def _output_of_refused_start(place: Path, file: str) -> str:
     """Return what a start says that this admin's file ends."""
     (place / "jupyterhub_config.py").write_text(file)
     place.chmod(0o700)
@@ -97,18 +97,18 @@ def _refused(place: Path, file: str) -> str:
     return refused.stdout
 
 
-def test_start_that_the_admins_file_exits_says_where(tmp_path: Path):
-    said = _refused(tmp_path, "import sys\n\nsys.exit('no licence')\n")
+def test_exit_in_admins_config_file_is_reported_with_its_line(tmp_path: Path):
+    output = _output_of_refused_start(tmp_path, "import sys\n\nsys.exit('no licence')\n")
 
-    assert "runai up: jupyterhub_config.py ends the start in line 3: no licence" in said
+    assert "runai up: jupyterhub_config.py ends the start in line 3: no licence" in output
 
 
-def test_start_refuses_what_cannot_be_completed_with_the_way_to_write_it(tmp_path: Path):
-    said = _refused(tmp_path, "c.JupyterHub.services = None")
+def test_setting_of_wrong_type_is_refused_with_the_correct_syntax(tmp_path: Path):
+    output = _output_of_refused_start(tmp_path, "c.JupyterHub.services = None")
 
     (finding,) = check_settings(tmp_path)
     sentence = "c.JupyterHub.services in jupyterhub_config.py is None where a list belongs"
-    assert f"runai up: {sentence}. Write c.JupyterHub.services = [" in said
+    assert f"runai up: {sentence}. Write c.JupyterHub.services = [" in output
     assert (finding.verdict, finding.text) == (
         "failure",
         f"the last start was refused: {sentence}",

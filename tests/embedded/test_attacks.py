@@ -20,10 +20,10 @@ from hub_platform import HubPlatform
 from raw_http import (
     RawServer,
     answer,
-    ask,
     connect,
     raw_server,
     response,
+    send_request,
     upload,
     wait_for_end,
 )
@@ -42,7 +42,7 @@ WHOAMI = "/services/runai/api/v1/whoami"
 
 
 @pytest.fixture
-def recorded(platform: HubPlatform) -> Iterator[RawServer]:
+def recording_server(platform: HubPlatform) -> Iterator[RawServer]:
     """Server behind the platform's own proxy, like a user's server."""
     routes = RouteFiles(DataDirectory(platform.data_dir).proxy / ROUTES, depth=2)
     with raw_server() as server:
@@ -125,7 +125,7 @@ SMUGGLING = {
 ATTACKS = [pytest.param(attack, id=name) for name, attack in SMUGGLING.items()]
 
 
-def composed(attack: str, target: str) -> bytes:
+def render_attack(attack: str, target: str) -> bytes:
     smuggled = f"GET {target}/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
     return attack.format(target=target, smuggled=smuggled, n=len(smuggled)).encode("latin-1")
 
@@ -137,9 +137,9 @@ def composed(attack: str, target: str) -> bytes:
         *("space before the colon", "NUL in a value", "chunk extension", "length in a trailer"),
     ],
 )
-def test_without_the_proxy_the_recording_server_reports_a_fault(name: str):
+def test_recording_server_detects_smuggling_without_the_proxy(name: str):
     with raw_server() as server, connect(server.port) as attacker:
-        attacker.sendall(composed(SMUGGLING[name], PREFIX))
+        attacker.sendall(render_attack(SMUGGLING[name], PREFIX))
         attacker.shutdown(socket.SHUT_WR)
         wait_for_end(attacker)
 
@@ -147,39 +147,41 @@ def test_without_the_proxy_the_recording_server_reports_a_fault(name: str):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_server_receives_only_requests_that_a_client_sent(
-    platform: HubPlatform, recorded: RawServer, attack: str
+def test_user_server_receives_no_smuggled_request(
+    platform: HubPlatform, recording_server: RawServer, attack: str
 ):
     victim = f"{PREFIX}/victim"
     with connect(platform.port) as attacker:
-        attacker.sendall(composed(attack, f"{PREFIX}/attack"))
-        meanwhile = ask(connect(platform.port), victim)
+        attacker.sendall(render_attack(attack, f"{PREFIX}/attack"))
+        meanwhile = send_request(connect(platform.port), victim)
         attacker.shutdown(socket.SHUT_WR)
         wait_for_end(attacker)
-    afterwards = ask(connect(platform.port), victim)
+    afterwards = send_request(connect(platform.port), victim)
     forged = [
         request.target
-        for request in recorded.requests
+        for request in recording_server.requests
         if request.values(b"x-forwarded-for") != [b"127.0.0.1"]  # the proxy sets it in each request
     ]
 
     assert [meanwhile.body, afterwards.body] == [victim.encode()] * 2
-    assert (recorded.faults, forged) == ([], [])
+    assert (recording_server.faults, forged) == ([], [])
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_hub_and_service_answer_each_client_its_own_request(
+def test_smuggling_does_not_mix_up_replies_of_hub_and_service(
     platform: HubPlatform, token: str, attack: str
 ):
     for target in (WHOAMI, "/hub/api/user"):
         with connect(platform.port) as attacker:
-            attacker.sendall(composed(attack, target))
-            meanwhile = ask(connect(platform.port), target, f"Authorization: Bearer {token}")
+            attacker.sendall(render_attack(attack, target))
+            meanwhile = send_request(
+                connect(platform.port), target, f"Authorization: Bearer {token}"
+            )
             attacker.shutdown(socket.SHUT_WR)
             wait_for_end(attacker)
-        afterwards = ask(connect(platform.port), target, f"Authorization: Bearer {token}")
+        afterwards = send_request(connect(platform.port), target, f"Authorization: Bearer {token}")
 
-        assert [json.loads(told.body)["name"] for told in (meanwhile, afterwards)] == ["bo"] * 2
+        assert [json.loads(reply.body)["name"] for reply in (meanwhile, afterwards)] == ["bo"] * 2
 
 
 # -- memory
@@ -206,30 +208,30 @@ def peak_kib(pid: int | None) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
 
 
-def test_one_long_websocket_message_is_held_in_no_memory(
-    platform: HubPlatform, recorded: RawServer
+def test_long_websocket_message_is_not_buffered_in_memory(
+    platform: HubPlatform, recording_server: RawServer
 ):
-    recorded.respond = lambda request: (
+    recording_server.respond = lambda request: (
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         if request.target.endswith(b"/ws")
         else response("200 OK", body=b"another's")
     )
     frame = b"\x82\xff" + (1024 * MIB).to_bytes(8, "big") + bytes(4)
     with bounded_memory(platform), connect(platform.port) as attacker:
-        attacker.sendall(composed(upgrade("websocket", ""), f"{PREFIX}/ws"))
+        attacker.sendall(render_attack(upgrade("websocket", ""), f"{PREFIX}/ws"))
         assert answer(attacker).status == 101
         attacker.sendall(frame)
         for _ in range(256):
             attacker.sendall(bytes(MIB))
-        eventually(lambda: recorded.tunnelled == len(frame) + 256 * MIB)
+        eventually(lambda: recording_server.tunnelled == len(frame) + 256 * MIB)
 
-        assert ask(connect(platform.port), f"{PREFIX}/victim").body == b"another's"
+        assert send_request(connect(platform.port), f"{PREFIX}/victim").body == b"another's"
 
 
 PIECE = bytes(64 * KIB)
 CHUNK = b"10000\r\n" + PIECE + b"\r\n"
 HUGE, CHUNKS = f"Content-Length: {95 * MIB}", "Transfer-Encoding: chunked"
-MADE_UP = "Authorization: Bearer made-up"
+UNKNOWN_TOKEN = "Authorization: Bearer made-up"
 AS_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket"
 
 
@@ -239,12 +241,12 @@ AS_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket"
         pytest.param("/hub/login", HUGE, 413, id="login"),
         pytest.param("/hub/login", CHUNKS, 413, id="login in chunks"),
         pytest.param("/hub/login", f"{AS_WEBSOCKET}\r\n{HUGE}", 413, id="login as a websocket"),
-        pytest.param("/hub/api/users", f"{MADE_UP}\r\n{HUGE}", 413, id="API of the hub"),
+        pytest.param("/hub/api/users", f"{UNKNOWN_TOKEN}\r\n{HUGE}", 413, id="API of the hub"),
         pytest.param("/user/cy/api/contents/x", HUGE, 413, id="server that does not run"),
         pytest.param("/services/runai/api/v1/workloads", HUGE, 401, id="service"),
         pytest.param(
             "/services/runai/api/v1/workloads",
-            f"{MADE_UP}\r\n{CHUNKS}",
+            f"{UNKNOWN_TOKEN}\r\n{CHUNKS}",
             401,
             id="service in chunks",
         ),
@@ -263,7 +265,9 @@ def test_large_bodies_without_a_login_are_refused(
         statuses = {attacker.result() for attacker in sent}
 
     assert statuses <= {status, 0}
-    assert ask(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}").status == 200
+    assert (
+        send_request(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}").status == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -273,41 +277,41 @@ def test_large_bodies_without_a_login_are_refused(
         pytest.param("/services/runai/api/v1/workloads", 7 * 16 * PIECE, id="service"),
     ],
 )
-def test_half_sent_bodies_without_a_login_leave_other_clients_served(
+def test_half_sent_bodies_without_a_login_do_not_block_other_clients(
     platform: HubPlatform, token: str, target: str, sent: bytes
 ):
-    head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{MADE_UP}\r\n{HUGE}\r\n\r\n".encode()
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{UNKNOWN_TOKEN}\r\n{HUGE}\r\n\r\n".encode()
     with bounded_memory(platform), ExitStack() as stack:
         for _ in range(20):
             attacker = stack.enter_context(connect(platform.port))
             with suppress(ConnectionError):
                 attacker.sendall(head + sent)
-        answered = ask(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}")
+        reply = send_request(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}")
 
-    assert answered.status == 200
+    assert reply.status == 200
 
 
-def test_large_bodies_reach_a_users_server(platform: HubPlatform, recorded: RawServer):
-    recorded.is_early = False
-    answered = ask(connect(platform.port), f"{PREFIX}/up", method="POST", body=80 * PIECE)
+def test_large_bodies_reach_a_users_server(platform: HubPlatform, recording_server: RawServer):
+    recording_server.is_early = False
+    reply = send_request(connect(platform.port), f"{PREFIX}/up", method="POST", body=80 * PIECE)
 
-    assert answered.status == 200
-    assert [len(request.body) for request in recorded.requests] == [5 * MIB]
+    assert reply.status == 200
+    assert [len(request.body) for request in recording_server.requests] == [5 * MIB]
 
 
 # -- redirects
 
 
-def test_the_proxy_does_not_follow_a_redirected_handshake(
-    platform: HubPlatform, recorded: RawServer
+def test_proxy_does_not_follow_a_redirected_websocket_handshake(
+    platform: HubPlatform, recording_server: RawServer
 ):
     with raw_server() as internal:
-        place = f"Location: {internal.url}/admin"
-        recorded.respond = lambda _: response("302 Found", place)
+        location = f"Location: {internal.url}/admin"
+        recording_server.respond = lambda _: response("302 Found", location)
         headers = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
-        redirected = ask(connect(platform.port), f"{PREFIX}/ws", *headers)
-        recorded.respond = lambda _: response("204 No Content")
-        afterwards = ask(connect(platform.port), f"{PREFIX}/victim")
+        redirected = send_request(connect(platform.port), f"{PREFIX}/ws", *headers)
+        recording_server.respond = lambda _: response("204 No Content")
+        afterwards = send_request(connect(platform.port), f"{PREFIX}/victim")
 
         assert (redirected.status, redirected.headers["Location"]) == (302, f"{internal.url}/admin")
         assert (afterwards.status, internal.connections) == (204, [])
@@ -343,15 +347,15 @@ def test_the_proxy_does_not_follow_a_redirected_handshake(
         pytest.param("/user/cy", id="server that does not run"),
     ],
 )
-def test_no_redirect_leads_to_a_host_of_the_clients_choice(
+def test_redirects_never_lead_to_a_host_chosen_by_the_client(
     platform: HubPlatform, target: str, headers: list[str]
 ):
     with raw_server() as internal:
         evil = f"127.0.0.1:{internal.port}"
         sent = [header.format(evil=evil) for header in headers]
-        answered = ask(connect(platform.port), target.format(evil=evil), *sent)
-        place = answered.headers.get("Location", "/").replace("\\", "/")  # as browsers parse it
+        reply = send_request(connect(platform.port), target.format(evil=evil), *sent)
+        location = reply.headers.get("Location", "/").replace("\\", "/")  # as browsers parse it
 
-        assert urlsplit(urljoin("http://gpu.example.org", place)).netloc == "gpu.example.org"
-        assert (answered.status < 500, internal.connections) == (True, [])
-    assert ask(connect(platform.port), "/hub/api").status == 200
+        assert urlsplit(urljoin("http://gpu.example.org", location)).netloc == "gpu.example.org"
+        assert (reply.status < 500, internal.connections) == (True, [])
+    assert send_request(connect(platform.port), "/hub/api").status == 200

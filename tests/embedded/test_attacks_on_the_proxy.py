@@ -18,11 +18,11 @@ from caddy_proxies import CaddyProxies, pid_of
 from raw_http import (
     RawServer,
     Received,
-    ask,
     connect,
     is_readable,
     raw_server,
     response,
+    send_request,
     wait_for_end,
 )
 from runai.embedded.proxy import caddy_config
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.tier("all")
 
 LIMIT = 1024  # descriptors
 CROWD = 1100  # connections
-MOST_LOGGED = 100_000  # bytes
+MAX_LOGGED_BYTES = 100_000  # bytes
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def hub() -> Iterator[RawServer]:
 
 
 @contextmanager
-def front_door(
+def running_proxy(
     folder: Path, hub: RawServer, routes: dict[str, RawServer], **settings: object
 ) -> Iterator[CaddyProxy]:
     """Run a proxy for one test, without supervision."""
@@ -63,7 +63,7 @@ def port_of(proxy: CaddyProxy) -> int:
     return urlsplit(proxy.public_url).port or 0
 
 
-def over_tls(proxy: CaddyProxy) -> ssl.SSLSocket:
+def connect_over_tls(proxy: CaddyProxy) -> ssl.SSLSocket:
     """Connect to a proxy with its own authority, once it has a certificate."""
     roots = caddy_config.authority_file(Path(proxy.certificates))
 
@@ -107,13 +107,13 @@ def test_more_half_requests_than_the_soft_limit_leave_other_clients_served(
     monkeypatch.setattr(caddy_config, "HEADER_S", 600)  # none ends within the test
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, hard))
-    with front_door(tmp_path, hub, {"/": hub}) as proxy:
+    with running_proxy(tmp_path, hub, {"/": hub}) as proxy:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         with crowd(port_of(proxy), b"GET / HT") as attackers:
-            answered = ask(connect(port_of(proxy)), "/victim")
-            left = [attacker for attacker in attackers if not is_readable(attacker)]
+            reply = send_request(connect(port_of(proxy)), "/victim")
+            open_attackers = [attacker for attacker in attackers if not is_readable(attacker)]
 
-    assert (answered.body, len(left)) == (b"/victim", CROWD)
+    assert (reply.body, len(open_attackers)) == (b"/victim", CROWD)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_more_half_requests_than_the_soft_limit_leave_other_clients_served(
         pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", id="half a body"),
     ],
 )
-def test_more_half_requests_than_the_hard_limit_delay_other_clients_until_they_end(
+def test_more_half_requests_than_the_hard_limit_only_delay_other_clients(
     hub: RawServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,16 +133,16 @@ def test_more_half_requests_than_the_hard_limit_delay_other_clients_until_they_e
 ):
     for limit in ("HEADER_S", "UPLOAD_S"):
         monkeypatch.setattr(caddy_config, limit, 2)
-    with front_door(tmp_path, hub, {"/": hub}) as proxy:
+    with running_proxy(tmp_path, hub, {"/": hub}) as proxy:
         pid = pid_of(proxy)
         psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE, (LIMIT, LIMIT))
         with crowd(port_of(proxy), begin) as attackers:
-            eventually(lambda: ask(connect(port_of(proxy)), "/victim").body == b"/victim")
+            eventually(lambda: send_request(connect(port_of(proxy)), "/victim").body == b"/victim")
             ended = [attacker for attacker in attackers if is_readable(attacker)]
 
         assert len(ended) >= CROWD - LIMIT  # all above the limit, before the victim's request
         assert pid_of(proxy) == pid
-    assert len(capfd.readouterr().err) < MOST_LOGGED
+    assert len(capfd.readouterr().err) < MAX_LOGGED_BYTES
 
 
 WHOLE = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -171,7 +171,7 @@ def test_idle_connections_are_closed(
         monkeypatch.setattr(caddy_config, limit, 0.25)
     with (
         raw_server() as server,
-        front_door(tmp_path, server, {"/": server}, internal_authority=tls) as proxy,
+        running_proxy(tmp_path, server, {"/": server}, internal_authority=tls) as proxy,
         connect(port_of(proxy)) as attacker,
     ):
         server.is_early = is_early
@@ -179,17 +179,20 @@ def test_idle_connections_are_closed(
         wait_for_end(attacker)
 
         def served() -> bool:
-            client = over_tls(proxy) if tls else connect(port_of(proxy))
-            return ask(client, "/victim").body == b"/victim"
+            client = connect_over_tls(proxy) if tls else connect(port_of(proxy))
+            return send_request(client, "/victim").body == b"/victim"
 
         eventually(served)
 
 
-def test_servers_behind_tls_learn_that_it_was_tls(hub: RawServer, tmp_path: Path):
+def test_tls_proxy_sets_forwarded_headers_despite_forged_ones(hub: RawServer, tmp_path: Path):
     forged = [f"X-Forwarded-{name}" for name in ("Proto: http", "Port: 80", "Host: evil.example")]
-    with front_door(tmp_path, hub, {"/": hub}, internal_authority=True) as proxy:
+    with running_proxy(tmp_path, hub, {"/": hub}, internal_authority=True) as proxy:
         for headers in ([], forged):
-            assert ask(over_tls(proxy), "/x", *headers, "Host: localhost").status == 200
+            assert (
+                send_request(connect_over_tls(proxy), "/x", *headers, "Host: localhost").status
+                == 200
+            )
 
     assert [
         [request.values(f"x-forwarded-{name}".encode()) for name in ("proto", "port", "host")]
@@ -200,24 +203,30 @@ def test_servers_behind_tls_learn_that_it_was_tls(hub: RawServer, tmp_path: Path
 # -- paths and hosts
 
 
-def named(name: str) -> Callable[[Received], bytes]:
+def name_responder(name: str) -> Callable[[Received], bytes]:
     return lambda _: response("200 OK", body=name.encode())
 
 
 @pytest.fixture(scope="module")
-def by_name() -> Iterator[dict[str, RawServer]]:
+def servers_by_name() -> Iterator[dict[str, RawServer]]:
     """Servers that answer with their names."""
     with ExitStack() as stack:
         servers = {name: stack.enter_context(raw_server()) for name in ("hub", "ana", "bo")}
         for name, server in servers.items():
-            server.respond = named(name)
+            server.respond = name_responder(name)
         yield servers
 
 
 @pytest.fixture(scope="module")
-def port(by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    routes = {"/": by_name["hub"], "/user/ana/": by_name["ana"], "/user/bo/": by_name["bo"]}
-    with front_door(tmp_path_factory.mktemp("paths"), by_name["hub"], routes) as proxy:
+def port(
+    servers_by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    routes = {
+        "/": servers_by_name["hub"],
+        "/user/ana/": servers_by_name["ana"],
+        "/user/bo/": servers_by_name["bo"],
+    }
+    with running_proxy(tmp_path_factory.mktemp("paths"), servers_by_name["hub"], routes) as proxy:
         yield port_of(proxy)
 
 
@@ -257,21 +266,21 @@ def port(by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory
         pytest.param("http://ana/user/*/", id="absolute"),
     ],
 )
-def test_an_odd_path_leads_to_no_users_server(port: int, path: str):
-    answered = ask(connect(port), path)
+def test_malformed_user_path_is_routed_to_the_hub(port: int, path: str):
+    reply = send_request(connect(port), path)
 
-    assert (answered.status, answered.body) == (200, b"hub")
-    assert ask(connect(port), "/user/ana/").body == b"ana"
+    assert (reply.status, reply.body) == (200, b"hub")
+    assert send_request(connect(port), "/user/ana/").body == b"ana"
 
 
 @pytest.fixture(scope="module")
 def subdomains(
-    by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory
+    servers_by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
     """Port of a proxy that gives each user a host."""
-    routes = {"hub.org/": by_name["hub"], "ana.hub.org/user/ana/": by_name["ana"]}
+    routes = {"hub.org/": servers_by_name["hub"], "ana.hub.org/user/ana/": servers_by_name["ana"]}
     folder = tmp_path_factory.mktemp("subdomains")
-    with front_door(folder, by_name["hub"], routes, host_routing=True) as proxy:
+    with running_proxy(folder, servers_by_name["hub"], routes, host_routing=True) as proxy:
         yield port_of(proxy)
 
 
@@ -290,11 +299,11 @@ def subdomains(
         pytest.param("hub.org", 200, id="hub"),
     ],
 )
-def test_an_odd_host_leads_to_no_users_server(
-    subdomains: int, by_name: dict[str, RawServer], host: str, status: int
+def test_malformed_host_reaches_no_user_server(
+    subdomains: int, servers_by_name: dict[str, RawServer], host: str, status: int
 ):
-    answered = ask(connect(subdomains), "/user/ana/", f"Host: {host}", "X: ana.hub.org")
+    reply = send_request(connect(subdomains), "/user/ana/", f"Host: {host}", "X: ana.hub.org")
 
-    assert answered.status == status
-    assert answered.body != b"ana"
-    assert ask(connect(subdomains), "/user/ana/", "Host: ana.hub.org").body == b"ana"
+    assert reply.status == status
+    assert reply.body != b"ana"
+    assert send_request(connect(subdomains), "/user/ana/", "Host: ana.hub.org").body == b"ana"

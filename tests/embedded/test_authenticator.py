@@ -73,7 +73,7 @@ async def test_authenticator_refuses_a_wrong_password(authenticator: AccountsAut
     assert await log_in(authenticator, "ana", "wrong") is None
 
 
-async def test_a_new_account_enters_without_a_restart(
+async def test_new_account_can_log_in_without_a_restart(
     authenticator: AccountsAuthenticator, accounts: Accounts
 ):
     assert await log_in(authenticator, "bo", PASSWORD) is None
@@ -92,7 +92,7 @@ async def test_refresh_fails_after_the_account_is_removed(
     assert (before, await authenticator.refresh_user(ana)) == (True, False)
 
 
-async def test_an_unknown_name_costs_the_hash_of_a_known_one(
+async def test_unknown_name_costs_the_same_hash_as_a_known_name(
     authenticator: AccountsAuthenticator, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 2**14)
@@ -100,18 +100,18 @@ async def test_an_unknown_name_costs_the_hash_of_a_known_one(
     hashed: list[tuple[int, int]] = []
     scrypt = hashlib.scrypt
 
-    def counted(password: bytes, *, n: int, r: int, **rest: Any) -> bytes:
+    def recording_scrypt(password: bytes, *, n: int, r: int, **rest: Any) -> bytes:
         hashed.append((n, r))
         return scrypt(password, n=n, r=r, **rest)
 
-    monkeypatch.setattr(hashlib, "scrypt", counted)
+    monkeypatch.setattr(hashlib, "scrypt", recording_scrypt)
     await log_in(authenticator, "ana", "wrong")
     await log_in(authenticator, "bo", "wrong")
 
     assert hashed == [(2**14, 8)] * 2
 
 
-async def test_more_tries_than_places_are_429_with_a_time_to_come_again(
+async def test_excess_concurrent_logins_are_429_with_retry_after(
     accounts: Accounts, authenticator: AccountsAuthenticator
 ):
     authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, slot_timeout_s=0)
@@ -119,15 +119,15 @@ async def test_more_tries_than_places_are_429_with_a_time_to_come_again(
     await asyncio.sleep(0)
     with pytest.raises(TooManyLogins) as refused:
         await log_in(authenticator, "root", PASSWORD)
-    for one in tries:
-        one.cancel()
+    for login_task in tries:
+        login_task.cancel()
     await asyncio.gather(*tries, return_exceptions=True)
 
     assert refused.value.status_code == 429
     assert refused.value.headers["Retry-After"] == "10"
 
 
-async def test_a_guessed_account_is_named_to_admins_and_its_owner_still_enters(
+async def test_guessed_account_is_listed_for_admins_and_owner_can_still_log_in(
     authenticator: AccountsAuthenticator,
 ):
     before = authenticator.note_for_admins()
@@ -147,7 +147,7 @@ async def test_a_guessed_account_is_named_to_admins_and_its_owner_still_enters(
         pytest.param(SimpleNamespace(admin=True), True, id="admin"),
     ],
 )
-async def test_the_hubs_pages_show_the_note_to_admins_alone(
+async def test_hub_pages_display_the_warning_note_only_to_admins(
     authenticator: AccountsAuthenticator, user: object, reads: bool
 ):
     await guess(authenticator, "ana", MAX_WRONG)
@@ -168,7 +168,7 @@ async def test_no_password_reaches_the_log(
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "operation",
     [
         lambda hub: log_in(hub, "ana", PASSWORD),
         lambda hub: hub.refresh_user(SimpleNamespace(name="ana")),
@@ -176,17 +176,17 @@ async def test_no_password_reaches_the_log(
     ],
     ids=["a login", "a page", "a token"],
 )
-async def test_accounts_that_cannot_be_read_are_503_and_a_note(
+async def test_unreadable_accounts_file_is_503_and_noted_for_admins(
     authenticator: AccountsAuthenticator,
     caplog: pytest.LogCaptureFixture,
-    ask: Callable[[AccountsAuthenticator], Awaitable[object]],
+    operation: Callable[[AccountsAuthenticator], Awaitable[object]],
 ):
     path = DataDirectory(Path(authenticator.data_dir)).accounts
     path.unlink()
     path.mkdir()  # a file of another account cannot be read either
 
     with pytest.raises(AccountsUnavailable) as refused:
-        await ask(authenticator)
+        await operation(authenticator)
 
     assert refused.value.status_code == 503
     assert str(path) not in str(refused.value.log_message)
@@ -194,7 +194,7 @@ async def test_accounts_that_cannot_be_read_are_503_and_a_note(
     assert f"({path}). There is no login" in authenticator.note_for_admins()
 
 
-async def test_the_list_of_accounts_is_what_allows(authenticator: AccountsAuthenticator):
+async def test_account_list_alone_decides_who_is_allowed(authenticator: AccountsAuthenticator):
     assert authenticator.any_allow_config
     assert not authenticator.allow_all
     assert authenticator.check_allowed("ana")

@@ -34,32 +34,32 @@ def platform(tmp_path: Path, monkeypatch) -> DataDirectory:
     return directory
 
 
-def test_backups_of_one_second_are_each_whole(platform):
+def test_concurrent_backups_get_distinct_complete_folders(platform):
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: back_up(platform), range(8)))
+        backups = list(pool.map(lambda _: back_up(platform), range(8)))
 
     names = {f"runai-{SECOND}", *(f"runai-{SECOND}+{number}" for number in range(2, 9))}
-    assert {path.name for path in made} == names
+    assert {path.name for path in backups} == names
     assert {path.name for path in (platform.root / "backups").iterdir()} == names
-    for path in made:
+    for path in backups:
         assert read_manifest(path)["databases"] == ["cluster.sqlite"]
         assert invalid_reason(path / "cluster.sqlite") == ""
         assert (path / "secrets/hub_token").exists()
 
 
-def test_a_backup_that_fails_leaves_the_partial_of_another_one(platform):
+def test_failed_backup_leaves_partial_folders_of_other_backups(platform):
     folder = platform.root / "backups"
-    others = folder / f".runai-{SECOND}-0123abcd.partial"
-    others.mkdir(parents=True)
+    other_partial = folder / f".runai-{SECOND}-0123abcd.partial"
+    other_partial.mkdir(parents=True)
     (platform.root / "cluster.sqlite").write_bytes(b"no database" * 1000)
 
     with pytest.raises(Unavailable, match="is broken"):
         back_up(platform)
 
-    assert [*folder.iterdir()] == [others]
+    assert [*folder.iterdir()] == [other_partial]
 
 
-def test_a_partial_backup_is_removed_when_it_is_a_day_old(platform):
+def test_partial_backup_is_removed_after_a_day(platform):
     folder = platform.root / "backups"
     old, young = folder / ".runai-x.partial", folder / ".runai-y.partial"
     for path in (old / "secrets", young):
@@ -67,28 +67,28 @@ def test_a_partial_backup_is_removed_when_it_is_a_day_old(platform):
     yesterday = time.time() - ABANDONED_AFTER_S - 60
     os.utime(old, (yesterday, yesterday))
 
-    made = back_up(platform)
+    backup = back_up(platform)
 
-    assert sorted(folder.iterdir()) == sorted([young, made])
-
-
-def test_a_backup_goes_on_beside_a_secret_that_is_replaced(platform, monkeypatch):
-    gone = platform.secrets / ".accounts.json.0123abcd"
-    gone.write_text("{}")
-    real = shutil.copy2
-
-    def renamed(source: str, target: str) -> None:
-        gone.unlink(missing_ok=True)  # after the folder was read
-        real(source, target)
-
-    monkeypatch.setattr(shutil, "copy2", renamed)
-
-    made = back_up(platform)
-
-    assert {path.name for path in (made / "secrets").iterdir()} == {"hub_token", "cookie_secret"}
+    assert sorted(folder.iterdir()) == sorted([young, backup])
 
 
-def test_a_folder_that_cannot_be_written_is_named(platform, tmp_path):
+def test_backup_succeeds_while_a_secret_file_is_replaced(platform, monkeypatch):
+    temporary_secret = platform.secrets / ".accounts.json.0123abcd"
+    temporary_secret.write_text("{}")
+    real_copy = shutil.copy2
+
+    def copy_after_removal(source: str, target: str) -> None:
+        temporary_secret.unlink(missing_ok=True)  # after the folder was read
+        real_copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", copy_after_removal)
+
+    backup = back_up(platform)
+
+    assert {path.name for path in (backup / "secrets").iterdir()} == {"hub_token", "cookie_secret"}
+
+
+def test_unwritable_backup_folder_is_named_in_the_error(platform, tmp_path):
     (tmp_path / "file").touch()
 
     with pytest.raises(Unavailable, match=f"No backup could be made in {tmp_path}/file/x: Not a"):
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_is_named(platform, tmp_path):
 
 
 @pytest.mark.parametrize("system_users", [True, False], ids=["for accounts", "private"])
-def test_a_restored_directory_is_as_open_as_it_was(platform, system_users):
+def test_restore_preserves_directory_permissions(platform, system_users):
     platform.prepare(system_users=system_users)
     before = platform.root.stat().st_mode
 
@@ -106,39 +106,39 @@ def test_a_restored_directory_is_as_open_as_it_was(platform, system_users):
     assert platform.is_of_system_users is system_users
 
 
-def a_pipe(path: Path) -> None:
+def replace_with_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def a_link(path: Path) -> None:
+def replace_with_link(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
 
 
-def with_a_linked_file(path: Path) -> None:
+def add_linked_file(path: Path) -> None:
     (path / "x").symlink_to("/etc/hostname")
 
 
-def with_a_linked_folder(path: Path) -> None:
+def add_linked_folder(path: Path) -> None:
     (path / "x").symlink_to("/etc")
 
 
-def with_a_pipe(path: Path) -> None:
+def add_pipe(path: Path) -> None:
     os.mkfifo(path / "x")
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        pytest.param("backup.json", a_pipe, id="manifest a pipe"),
-        pytest.param("backup.json", a_link, id="manifest a link"),
-        pytest.param("cluster.sqlite", a_pipe, id="database a pipe"),
-        pytest.param("cluster.sqlite", a_link, id="database a link"),
-        pytest.param("secrets", a_link, id="secrets a link"),
-        pytest.param("secrets", with_a_linked_file, id="secret a link"),
-        pytest.param("secrets", with_a_linked_folder, id="folder of secrets a link"),
-        pytest.param("secrets", with_a_pipe, id="secret a pipe"),
+        pytest.param("backup.json", replace_with_pipe, id="manifest a pipe"),
+        pytest.param("backup.json", replace_with_link, id="manifest a link"),
+        pytest.param("cluster.sqlite", replace_with_pipe, id="database a pipe"),
+        pytest.param("cluster.sqlite", replace_with_link, id="database a link"),
+        pytest.param("secrets", replace_with_link, id="secrets a link"),
+        pytest.param("secrets", add_linked_file, id="secret a link"),
+        pytest.param("secrets", add_linked_folder, id="folder of secrets a link"),
+        pytest.param("secrets", add_pipe, id="secret a pipe"),
     ],
 )
 def test_restore_takes_regular_files_only(platform, name, change):
@@ -165,7 +165,7 @@ def test_restore_takes_regular_files_only(platform, name, change):
         pytest.param("INSERT INTO projects VALUES (9, 'lab', 1.0, '{')", id="project"),
     ],
 )
-def test_restore_names_a_row_that_cannot_be_read(platform, damage):
+def test_restore_names_the_unreadable_database_row(platform, damage):
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
     row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l").row
     assert row is not None

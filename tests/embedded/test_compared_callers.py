@@ -34,20 +34,20 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="starts Unix accounts' sessions"),
 ]
 
-EARLIER = 54_321
-SAME, OTHER, GONE, AWAY, NEVER = "daemon", "games", "gus", "ava", "sue"
-THERE_AT_THE_START = "sys"
+EARLIER_UID = 54_321
+SAME_UID, CHANGED_UID, REMOVED, UNREACHABLE, UNKNOWN = "daemon", "games", "gus", "ava", "sue"
+USER_AT_START = "sys"
 STATES = [
-    pytest.param(SAME, "", id="same uid"),
-    pytest.param(OTHER, "another person", id="other uid"),
-    pytest.param(GONE, "", id="gone"),
-    pytest.param(AWAY, "", id="away"),
-    pytest.param(NEVER, "", id="never known"),
+    pytest.param(SAME_UID, "", id="same uid"),
+    pytest.param(CHANGED_UID, "another person", id="other uid"),
+    pytest.param(REMOVED, "", id="gone"),
+    pytest.param(UNREACHABLE, "", id="away"),
+    pytest.param(UNKNOWN, "", id="never known"),
 ]
 CONFIG = f"""
 c.JupyterHub.authenticator_class = "dummy"
 c.DummyAuthenticator.password = "{PASSWORD}"
-c.DummyAuthenticator.allowed_users = {{"{THERE_AT_THE_START}"}}
+c.DummyAuthenticator.allowed_users = {{"{USER_AT_START}"}}
 c.DummyAuthenticator.allow_all = True
 {OWN_CONFIG}
 """
@@ -59,8 +59,8 @@ def uid(name: str) -> int:
 
 def sentence(name: str) -> str:
     return (
-        f"{name} has uid {uid(name)} now, it was {EARLIER}: an admin says whether this is the same"
-        " person."
+        f"{name} has uid {uid(name)} now, it was {EARLIER_UID}: an admin says whether this is"
+        " the same person."
     )
 
 
@@ -69,10 +69,10 @@ class Hub:
     """The platform, and each user's login cookie from before the known uid was changed."""
 
     platform: HubPlatform
-    known: KnownAccounts
+    known_accounts: KnownAccounts
     cookies: dict[str, dict[str, str]]
-    of_first_login: KnownAccount | None
-    """What was known of the user OTHER after the first login."""
+    first_login_account: KnownAccount | None
+    """What was known of the user CHANGED_UID after the first login."""
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +83,19 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     (data_dir / "jupyterhub_config.py").write_text(CONFIG)
     (data_dir / "projects.yaml").write_text("projects: {vision: {quota: 1}}\n")
     platform = HubPlatform(data_dir, free_port(), options=["--system-users"])
-    known = KnownAccounts(data_dir)
+    known_accounts = KnownAccounts(data_dir)
     try:
         platform.start()
-        names = (SAME, OTHER, GONE, AWAY, NEVER)
+        names = (SAME_UID, CHANGED_UID, REMOVED, UNREACHABLE, UNKNOWN)
         cookies = {name: dict(log_in(platform, name).cookies) for name in names}
-        first = known.get(OTHER)
-        known.forget(OTHER)
-        known.register(KnownAccount(OTHER, EARLIER, EARLIER, "/"))
-        known.register(KnownAccount(GONE, EARLIER, EARLIER, "/", local=True))
-        known.register(KnownAccount(AWAY, EARLIER, EARLIER, "/", local=False))
-        yield Hub(platform, known, cookies, first)
+        first = known_accounts.get(CHANGED_UID)
+        known_accounts.forget(CHANGED_UID)
+        known_accounts.register(KnownAccount(CHANGED_UID, EARLIER_UID, EARLIER_UID, "/"))
+        known_accounts.register(KnownAccount(REMOVED, EARLIER_UID, EARLIER_UID, "/", local=True))
+        known_accounts.register(
+            KnownAccount(UNREACHABLE, EARLIER_UID, EARLIER_UID, "/", local=False)
+        )
+        yield Hub(platform, known_accounts, cookies, first)
     finally:
         platform.stop()
 
@@ -106,122 +108,122 @@ def log_in(platform: HubPlatform, name: str) -> httpx.Response:
         return browser.post("/hub/login", data=form)
 
 
-def by_cookie(path: str) -> Callable[[Hub, str], httpx.Response]:
-    def ask(hub: Hub, name: str) -> httpx.Response:
+def cookie_request(path: str) -> Callable[[Hub, str], httpx.Response]:
+    def send_request(hub: Hub, name: str) -> httpx.Response:
         return httpx.get(
             hub.platform.http.base_url.join(path.format(name=name)),
             cookies=hub.cookies[name],
             timeout=60,
         )
 
-    return ask
+    return send_request
 
 
-def by_token(path: str) -> Callable[[Hub, str], httpx.Response]:
-    def ask(hub: Hub, name: str) -> httpx.Response:
+def token_request(path: str) -> Callable[[Hub, str], httpx.Response]:
+    def send_request(hub: Hub, name: str) -> httpx.Response:
         headers = {"Authorization": f"token {hub.platform.token(name)}"}
         url = hub.platform.http.base_url.join(path.format(name=name))
         return httpx.get(url, headers=headers, timeout=60)
 
-    return ask
+    return send_request
 
 
-def by_cookie_of_the_service(path: str) -> Callable[[Hub, str], httpx.Response]:
-    def ask(hub: Hub, name: str) -> httpx.Response:
+def service_cookie_request(path: str) -> Callable[[Hub, str], httpx.Response]:
+    def send_request(hub: Hub, name: str) -> httpx.Response:
         secret = DataDirectory(hub.platform.data_dir).hub_token()
         key = hashlib.sha256(b"cookies" + secret.encode()).digest()
         signed = create_signed_value(key, "service-runai", hub.platform.token(name)).decode()
         url = hub.platform.http.base_url.join(path)
         return httpx.get(url, cookies={"service-runai": signed}, timeout=60)
 
-    return ask
+    return send_request
 
 
-WAYS = [
-    pytest.param(by_cookie("/hub/home"), id="page of the hub"),
-    pytest.param(by_cookie("/hub/spawn"), id="form of a start"),
-    pytest.param(by_cookie("/hub/user/{name}/lab"), id="way to a notebook server"),
-    pytest.param(by_token("/hub/api/user"), id="token at the hub, as a notebook server asks"),
-    pytest.param(by_token("/services/runai/api/v1/whoami"), id="token at the service"),
+REQUESTS = [
+    pytest.param(cookie_request("/hub/home"), id="page of the hub"),
+    pytest.param(cookie_request("/hub/spawn"), id="form of a start"),
+    pytest.param(cookie_request("/hub/user/{name}/lab"), id="way to a notebook server"),
+    pytest.param(token_request("/hub/api/user"), id="token at the hub, as a notebook server asks"),
+    pytest.param(token_request("/services/runai/api/v1/whoami"), id="token at the service"),
     pytest.param(
-        by_cookie_of_the_service("/services/runai/api/v1/workloads"), id="cookie of the service"
+        service_cookie_request("/services/runai/api/v1/workloads"), id="cookie of the service"
     ),
-    pytest.param(by_cookie_of_the_service("/services/runai/"), id="page of the service"),
+    pytest.param(service_cookie_request("/services/runai/"), id="page of the service"),
 ]
 
 
 @pytest.mark.parametrize(("name", "refused"), STATES)
-@pytest.mark.parametrize("ask", WAYS)
-def test_a_name_with_another_uid_is_shown_nothing(
-    hub: Hub, ask: Callable[[Hub, str], httpx.Response], name: str, refused: str
+@pytest.mark.parametrize("send_request", REQUESTS)
+def test_requests_of_a_name_with_a_changed_uid_are_forbidden(
+    hub: Hub, send_request: Callable[[Hub, str], httpx.Response], name: str, refused: str
 ):
-    answer = ask(hub, name)
+    answer = send_request(hub, name)
 
     assert (answer.status_code == 403) == bool(refused), answer.text
-    assert (sentence(OTHER) in answer.text) == bool(refused)
+    assert (sentence(CHANGED_UID) in answer.text) == bool(refused)
     # A server that does not run is 424: the way to its start.
     assert answer.status_code in ({403} if refused else {200, 302, 424})
     assert "/login" not in answer.headers.get("Location", "")
 
 
 @pytest.mark.parametrize(("name", "refused"), STATES)
-def test_a_login_of_a_name_with_another_uid_is_refused(hub: Hub, name: str, refused: str):
+def test_login_of_a_name_with_a_changed_uid_is_forbidden(hub: Hub, name: str, refused: str):
     answer = log_in(hub.platform, name)
 
     assert answer.status_code == (403 if refused else 302)
-    assert (sentence(OTHER) in answer.text) == bool(refused)
+    assert (sentence(CHANGED_UID) in answer.text) == bool(refused)
 
 
-def test_the_first_login_records_the_uid(hub: Hub):
-    assert hub.of_first_login is not None
-    assert hub.of_first_login.uid == uid(OTHER)
+def test_first_login_records_the_uid(hub: Hub):
+    assert hub.first_login_account is not None
+    assert hub.first_login_account.uid == uid(CHANGED_UID)
 
 
-def test_another_person_can_log_out(hub: Hub):
-    answer = by_cookie("/hub/logout")(hub, OTHER)
+def test_user_with_a_changed_uid_can_log_out(hub: Hub):
+    answer = cookie_request("/hub/logout")(hub, CHANGED_UID)
 
     assert answer.status_code == 302
     assert 'jupyterhub-hub-login=""' in answer.headers["Set-Cookie"]
 
 
 @pytest.mark.parametrize("kind", ["token", "cookie/jupyterhub-hub-login"])
-def test_no_other_endpoint_names_the_owner_of_a_token_or_cookie(hub: Hub, kind: str):
-    token = hub.platform.token(OTHER)
+def test_hub_api_does_not_reveal_the_owner_of_a_token_or_cookie(hub: Hub, kind: str):
+    token = hub.platform.token(CHANGED_UID)
 
     answer = hub.platform.http.get(f"/hub/api/authorizations/{kind}/{token}")
 
     assert answer.status_code == 404
-    assert OTHER not in answer.text
+    assert CHANGED_UID not in answer.text
 
 
-def test_an_admin_goes_on_reading_what_another_uid_left(hub: Hub):
-    answer = hub.platform.http.get(f"/hub/api/users/{OTHER}")
+def test_admin_can_still_read_a_user_with_a_changed_uid(hub: Hub):
+    answer = hub.platform.http.get(f"/hub/api/users/{CHANGED_UID}")
 
-    assert answer.json()["name"] == OTHER
-
-
-def test_a_start_records_the_uids_of_the_hubs_users(hub: Hub):
-    eventually(lambda: hub.known.get(THERE_AT_THE_START) is not None, what="the uid is known")
-
-    known = hub.known.get(THERE_AT_THE_START)
-    assert known is not None
-    assert known.uid == uid(THERE_AT_THE_START)
+    assert answer.json()["name"] == CHANGED_UID
 
 
-async def test_recording_uids_passes_over_accounts_that_do_not_answer(tmp_path: Path):
-    with accounts() as there:
-        there.answer("pat", {"local": False})
-        directory = there.directory(tmp_path / "data")
+def test_hub_start_records_uids_of_existing_users(hub: Hub):
+    eventually(lambda: hub.known_accounts.get(USER_AT_START) is not None, what="the uid is known")
+
+    account = hub.known_accounts.get(USER_AT_START)
+    assert account is not None
+    assert account.uid == uid(USER_AT_START)
+
+
+async def test_uid_recording_skips_accounts_with_failed_lookups(tmp_path: Path):
+    with accounts() as unix:
+        unix.answer("pat", {"local": False})
+        directory = unix.directory(tmp_path / "data")
 
         await record_uids(["sue", "pat", "ana"], directory)
 
-        assert [known.name for known in directory.known_accounts.all()] == ["ana"]
+        assert [account.name for account in directory.known_accounts.all()] == ["ana"]
 
 
-def test_a_notebook_server_of_a_unix_account_asks_the_hub_again_after_a_minute():
-    with accounts() as there:
+def test_unix_notebook_server_rechecks_with_the_hub_after_a_minute():
+    with accounts() as unix:
         spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
-        spawner._start_account = there.account("ana")
+        spawner._start_account = unix.account("ana")
         server = Application()
         server.parse_command_line(spawner.get_args())
 

@@ -29,73 +29,77 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
 
 
 @pytest.fixture
-def made(directory: DataDirectory) -> Any:
-    return complete(Settings(directory.root, port=8123, simulate=5), directory)
+def config(directory: DataDirectory) -> Any:
+    return complete_config(Settings(directory.root, port=8123, simulate=5), directory)
 
 
-def complete(settings: Settings, directory: DataDirectory, chosen: dict[str, Any] | None = None):
+def complete_config(
+    settings: Settings, directory: DataDirectory, chosen: dict[str, Any] | None = None
+):
     """Return the configuration as the hub completes it, with an admin's own settings."""
-    made: Any = configuration(settings, directory)
-    made.JupyterHub.update(chosen or {})
-    made.merge(at_address(public_address(settings, made.JupyterHub), made))
-    return made
+    config: Any = configuration(settings, directory)
+    config.JupyterHub.update(chosen or {})
+    config.merge(at_address(public_address(settings, config.JupyterHub), config))
+    return config
 
 
-def service_of(made: Any) -> dict[str, Any]:
+def service_of(config: Any) -> dict[str, Any]:
     """Return the GPU service among the services of the hub."""
-    services = {service["name"]: service for service in made.JupyterHub.services}
+    services = {service["name"]: service for service in config.JupyterHub.services}
     return dict(services["runai"])
 
 
 @pytest.mark.parametrize("trait", ["bind_url", "hub_bind_url"])
-def test_it_listens_on_this_machine_only(made: Any, trait: str):
-    assert made.JupyterHub[trait].startswith("http://127.0.0.1:")
+def test_hub_listens_only_on_the_loopback_address(config: Any, trait: str):
+    assert config.JupyterHub[trait].startswith("http://127.0.0.1:")
 
 
-def test_a_machine_that_imports_for_minutes_still_starts(made: Any):
-    service = service_of(made)
+def test_start_timeouts_allow_minutes_of_imports(config: Any):
+    service = service_of(config)
 
     assert service.get("timeout", STARTS_WITHIN_S) == STARTS_WITHIN_S
-    assert made.Spawner.http_timeout == STARTS_WITHIN_S
+    assert config.Spawner.http_timeout == STARTS_WITHIN_S
 
 
-def test_every_file_lies_in_the_data_directory(made: Any, tmp_path: Path):
-    assert made.JupyterHub.cookie_secret_file == str(tmp_path / "secrets" / "cookie_secret")
-    assert made.JupyterHub.pid_file == ""
+def test_cookie_secret_is_in_the_data_directory_and_no_pid_file_is_written(
+    config: Any, tmp_path: Path
+):
+    assert config.JupyterHub.cookie_secret_file == str(tmp_path / "secrets" / "cookie_secret")
+    assert config.JupyterHub.pid_file == ""
 
 
 @pytest.mark.parametrize("name", ["quest?ion", "a%20b", "100%", "a#b", "x;y&z='", "ü \\"])
-def test_the_hubs_database_lies_in_a_data_directory_of_any_name(
+def test_hub_database_opens_in_a_directory_with_special_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     directory = DataDirectory(tmp_path / name)
     directory.prepare(system_users=False)
-    made: Any = configuration(Settings(directory.root, simulate=1), directory)
+    config: Any = configuration(Settings(directory.root, simulate=1), directory)
     monkeypatch.chdir(directory.root)  # as `runai up` does
 
-    new_session_factory(made.JupyterHub.db_url)().close()
+    new_session_factory(config.JupyterHub.db_url)().close()
 
     assert (directory.root / "jupyterhub.sqlite").stat().st_size > 0
     assert [*tmp_path.iterdir()] == [directory.root]
 
 
-def test_hub_admits_only_accounts_of_the_data_directory(made: Any, tmp_path: Path):
-    assert made.JupyterHub.authenticator_class is AccountsAuthenticator
-    assert made.AccountsAuthenticator.data_dir == str(tmp_path)
-    assert "allow_all" not in made.Authenticator
+def test_hub_admits_only_accounts_of_the_data_directory(config: Any, tmp_path: Path):
+    assert config.JupyterHub.authenticator_class is AccountsAuthenticator
+    assert config.AccountsAuthenticator.data_dir == str(tmp_path)
+    assert "allow_all" not in config.Authenticator
 
 
-def test_on_unix_accounts_root_does_not_enter(directory: DataDirectory):
-    made: Any = configuration(Settings(directory.root, system_users=True), directory)
+def test_unix_logins_use_pam_and_block_root(directory: DataDirectory):
+    config: Any = configuration(Settings(directory.root, system_users=True), directory)
 
-    assert made.JupyterHub.authenticator_class == "pam"
-    assert made.Authenticator.blocked_users == {"root"}
-    assert made.RunaiLocalSpawner.system_users
-    assert [s["name"] for s in made.JupyterHub.services] == ["runai", "runai-removals"]
+    assert config.JupyterHub.authenticator_class == "pam"
+    assert config.Authenticator.blocked_users == {"root"}
+    assert config.RunaiLocalSpawner.system_users
+    assert [s["name"] for s in config.JupyterHub.services] == ["runai", "runai-removals"]
 
 
-def test_members_submit_and_admins_set_quotas(made: Any):
-    roles = {role["name"]: role for role in made.JupyterHub.load_roles}
+def test_members_submit_and_admins_set_quotas(config: Any):
+    roles = {role["name"]: role for role in config.JupyterHub.load_roles}
 
     assert roles["user"]["scopes"] == [
         "self",
@@ -106,8 +110,8 @@ def test_members_submit_and_admins_set_quotas(made: Any):
     assert roles["runai-admin"]["scopes"] == ["custom:runai:admin"]
 
 
-def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
-    roles = {role["name"]: role for role in made.JupyterHub.load_roles}
+def test_service_role_has_only_read_scopes_and_server_deletion(config: Any):
+    roles = {role["name"]: role for role in config.JupyterHub.load_roles}
 
     assert roles["runai-service"]["services"] == ["runai"]
     assert set(roles["runai-service"]["scopes"]) == {
@@ -120,23 +124,23 @@ def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
     }
 
 
-def test_the_token_of_removals_is_the_same_at_each_start_and_is_handed_to_no_process(
-    made: Any, directory: DataDirectory
+def test_removals_token_is_stable_and_not_passed_to_any_process(
+    config: Any, directory: DataDirectory
 ):
     later = configuration(Settings(directory.root, port=8123, simulate=5), directory)
     [token, again] = [
         service["api_token"]
-        for c in (made, later)
+        for c in (config, later)
         for service in c.JupyterHub.services
         if service["name"] == "runai-removals"
     ]
 
     assert token == again
-    assert token not in json.dumps([service_of(made), made.Spawner.environment])
+    assert token not in json.dumps([service_of(config), config.Spawner.environment])
 
 
-def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
-    assert set(made.Spawner.server_token_scopes) == {
+def test_notebook_token_is_scoped_to_its_user_and_the_service(config: Any):
+    assert set(config.Spawner.server_token_scopes) == {
         "users:activity!user",
         "access:servers!server",
         "access:services!service=runai",
@@ -144,30 +148,32 @@ def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
     }
 
 
-def test_spawner_and_service_share_a_secret_that_no_session_is_given(
-    made: Any, directory: DataDirectory
+def test_shared_secret_of_spawner_and_service_is_not_passed_to_sessions(
+    config: Any, directory: DataDirectory
 ):
-    service = service_of(made)
+    service = service_of(config)
     token = directory.hub_token()
 
     assert service["environment"]["RUNAI_HUB_TOKEN"] == token
-    assert made.RunaiLocalSpawner.service_token == token
-    assert token not in json.dumps(made.Spawner.environment)
+    assert config.RunaiLocalSpawner.service_token == token
+    assert token not in json.dumps(config.Spawner.environment)
 
 
 @pytest.mark.parametrize("prefix", ["/", "/jupyter/"])
-def test_sessions_reach_the_service_at_its_own_address(directory: DataDirectory, prefix: str):
+def test_sessions_reach_the_service_directly_under_the_base_url(
+    directory: DataDirectory, prefix: str
+):
     chosen = {"base_url": prefix, "ip": "0.0.0.0", "ssl_cert": "cert.pem"}
-    made = complete(Settings(directory.root), directory, chosen)
+    config = complete_config(Settings(directory.root), directory, chosen)
 
-    service = f"{service_of(made)['url']}{prefix}services/runai/"
-    assert made.RunaiLocalSpawner.service_url == service
+    service = f"{service_of(config)['url']}{prefix}services/runai/"
+    assert config.RunaiLocalSpawner.service_url == service
     assert service.startswith("http://127.0.0.1:")
-    assert "api_url" not in made.RunaiLocalSpawner
+    assert "api_url" not in config.RunaiLocalSpawner
 
 
-def test_the_service_is_told_what_up_was_asked_for(made: Any):
-    service = service_of(made)
+def test_service_environment_has_the_simulated_gpu_count(config: Any):
+    service = service_of(config)
 
     assert service["environment"]["RUNAI_SIMULATE"] == "5"
     assert "RUNAI_API_URL" not in service["environment"]
@@ -184,41 +190,43 @@ def test_the_service_is_told_what_up_was_asked_for(made: Any):
         pytest.param({"subdomain_host": "https://hub.org:8443"}, "hub.org", id="subdomains"),
     ],
 )
-def test_sessions_and_service_get_the_shells_proxy_and_reach_the_hub_without_it(
+def test_proxy_variables_are_passed_on_and_no_proxy_includes_the_hub(
     directory: DataDirectory, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any], host: str
 ):
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "a.org")
-    made = complete(Settings(directory.root), directory, chosen)
+    config = complete_config(Settings(directory.root), directory, chosen)
 
-    for passed in (made.RunaiLocalSpawner.shell_environment, service_of(made)["environment"]):
+    for passed in (config.RunaiLocalSpawner.shell_environment, service_of(config)["environment"]):
         assert passed["https_proxy"] == "http://proxy:3128"
         direct = passed["no_proxy"].split(",")
         assert direct == [*dict.fromkeys(["a.org", "127.0.0.1", "localhost", "::1", host])]
 
 
-def test_the_admins_file_overrides_the_shell(
+def test_admins_config_file_overrides_shell_environment(
     directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     own = {"TZ": "UTC", "HTTP_PROXY": "http://other:3128"}
     services = [{"name": "runai", "url": "http://127.0.0.1:1", "environment": own}]
-    service = service_of(complete(Settings(directory.root), directory, {"services": services}))
+    service = service_of(
+        complete_config(Settings(directory.root), directory, {"services": services})
+    )
 
     assert own.items() <= service["environment"].items()
     assert "http_proxy" not in service["environment"]
 
 
-def test_jupyterlab_does_not_ask_about_news(made: Any):
-    folder = Path(made.Spawner.environment["JUPYTER_CONFIG_PATH"])
+def test_jupyterlab_news_prompt_is_disabled(config: Any):
+    folder = Path(config.Spawner.environment["JUPYTER_CONFIG_PATH"])
     defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
 
     assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
 
 
-def test_service_and_servers_ask_the_same_service_of_pam(directory: DataDirectory):
-    made = complete(Settings(directory.root, system_users=True), directory)
+def test_service_and_spawner_use_the_same_pam_service(directory: DataDirectory):
+    config = complete_config(Settings(directory.root, system_users=True), directory)
 
-    assert service_of(made)["environment"]["RUNAI_PAM_SERVICE"] == "login"
-    assert made.RunaiLocalSpawner.login_service == "login"
+    assert service_of(config)["environment"]["RUNAI_PAM_SERVICE"] == "login"
+    assert config.RunaiLocalSpawner.login_service == "login"

@@ -18,7 +18,7 @@ from runai.embedded.proxy.public_address import MOST_PORT
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from unix_accounts import open_folder
 
-OTHER = 54_321
+OTHER_UID = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
@@ -33,8 +33,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_only_the_owner_may_look_inside(directory: DataDirectory):
-    wanted = {
+def test_directory_and_secrets_are_accessible_only_to_the_owner(directory: DataDirectory):
+    expected = {
         ".": 0o700,
         "secrets": 0o700,
         "users": 0o700,
@@ -42,10 +42,10 @@ def test_only_the_owner_may_look_inside(directory: DataDirectory):
         "secrets/hub_token": 0o600,
     }
 
-    assert {path: mode(directory.root / path) for path in wanted} == wanted
+    assert {path: mode(directory.root / path) for path in expected} == expected
 
 
-def test_permissions_are_put_right_and_secrets_stay(directory: DataDirectory):
+def test_prepare_corrects_permissions_and_preserves_secrets(directory: DataDirectory):
     token = directory.hub_token()
     directory.root.chmod(0o755)
     (directory.secrets / "hub_token").chmod(0o644)
@@ -56,49 +56,49 @@ def test_permissions_are_put_right_and_secrets_stay(directory: DataDirectory):
     assert directory.hub_token() == token
 
 
-def test_system_users_may_pass_through_to_their_jobs_and_see_no_secret(directory: DataDirectory):
+def test_system_users_can_traverse_the_directory_but_not_its_secrets(directory: DataDirectory):
     directory.prepare(system_users=True)
 
     assert mode(directory.root) == 0o711
     assert mode(directory.secrets) == 0o700
 
 
-def test_an_admins_own_configuration_is_private_too(directory: DataDirectory):
+def test_prepare_makes_admins_config_file_private(directory: DataDirectory):
     directory.own_config.write_text("c.LDAPAuthenticator.lookup_dn_search_password = 'x'")
     directory.prepare(system_users=True)
 
     assert mode(directory.own_config) == 0o600
 
 
-def test_secrets_are_long_and_of_their_own(directory: DataDirectory):
+def test_secrets_are_long_and_distinct(directory: DataDirectory):
     assert len(directory.hub_token()) == 64
     assert directory.hub_token() != directory.cookie_secret.read_text()
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path):
+def test_unusable_data_directory_is_named_in_the_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidRequest, match=r"file/data cannot be used: Not a directory.*--data"):
         DataDirectory(tmp_path / "file" / "data").prepare(system_users=False)
 
 
-def test_a_second_platform_is_told_where_the_first_one_is(directory: DataDirectory):
-    held = directory.lock("http://127.0.0.1:8000/ (process 7)")
+def test_lock_conflict_names_the_running_platform(directory: DataDirectory):
+    lock_fd = directory.lock("http://127.0.0.1:8000/ (process 7)")
     with pytest.raises(Conflict, match=r"already: http://127\.0\.0\.1:8000/ \(process 7\)"):
         directory.lock("another")
-    os.close(held)
+    os.close(lock_fd)
 
     os.close(directory.lock("another"))
 
 
-def test_the_lock_lives_on_in_the_program_that_follows(directory: DataDirectory):
-    held = directory.lock("this process")
+def test_lock_is_inherited_by_the_executed_program(directory: DataDirectory):
+    lock_fd = directory.lock("this process")
 
-    assert os.get_inheritable(held)
-    assert not fcntl.fcntl(held, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    os.close(held)
+    assert os.get_inheritable(lock_fd)
+    assert not fcntl.fcntl(lock_fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    os.close(lock_fd)
 
 
-def test_a_port_stays_while_it_is_free(directory: DataDirectory):
+def test_stable_port_changes_only_if_it_is_taken(directory: DataDirectory):
     port = directory.stable_port("hub")
     again = directory.stable_port("hub")
     with socket.socket() as other:
@@ -112,7 +112,7 @@ def test_a_port_stays_while_it_is_free(directory: DataDirectory):
 
 
 @pytest.mark.parametrize("text", [b"", b"0", b"99999", b"8" * 5000, b"\xff\xfe", b"-1", b"80 80"])
-def test_a_damaged_port_is_chosen_anew(directory: DataDirectory, text: bytes):
+def test_damaged_port_file_is_replaced_by_a_new_port(directory: DataDirectory, text: bytes):
     (directory.root / "hub.port").write_bytes(text)
 
     port = directory.stable_port("hub")
@@ -121,7 +121,7 @@ def test_a_damaged_port_is_chosen_anew(directory: DataDirectory, text: bytes):
     assert directory.stable_port("hub") == port
 
 
-def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):
+def test_write_private_replaces_content_and_permissions(tmp_path: Path):
     path = tmp_path / "secret"
     path.write_text("old")
     path.chmod(0o644)
@@ -186,9 +186,9 @@ OPENED = list(zip(TRUSTED, cycle([0o020, 0o002]), strict=False))
 @needs_root
 @pytest.mark.parametrize(
     ("path", "uid", "owner"),
-    [*((path, 0, OTHER) for path in TRUSTED), ("json.py", OTHER, OTHER + 1)],
+    [*((path, 0, OTHER_UID) for path in TRUSTED), ("json.py", OTHER_UID, OTHER_UID + 1)],
 )
-def test_files_of_another_owner_are_refused(folder: Path, path: str, uid: int, owner: int):
+def test_files_of_a_foreign_owner_are_refused(folder: Path, path: str, uid: int, owner: int):
     directory = platform_of(uid, folder)
     os.chown(directory.root / path, owner, -1, follow_symlinks=False)
     before = modes(directory)
@@ -200,21 +200,21 @@ def test_files_of_another_owner_are_refused(folder: Path, path: str, uid: int, o
 
 
 @needs_root
-def test_link_to_a_file_of_another_owner_is_refused(folder: Path):
+def test_link_to_a_file_of_a_foreign_owner_is_refused(folder: Path):
     directory = platform_of(0, folder)
-    theirs = folder / "theirs"
-    theirs.touch()
-    os.chown(theirs, OTHER, -1)
+    foreign_file = folder / "theirs"
+    foreign_file.touch()
+    os.chown(foreign_file, OTHER_UID, -1)
     (directory.root / "linked.py").unlink()
-    (directory.root / "linked.py").symlink_to(theirs)
+    (directory.root / "linked.py").symlink_to(foreign_file)
 
-    with pytest.raises(Forbidden, match=rf"linked\.py belongs to {OTHER}"):
+    with pytest.raises(Forbidden, match=rf"linked\.py belongs to {OTHER_UID}"):
         directory.restrict_permissions()
 
 
 @needs_root
-@pytest.mark.parametrize("uid", [0, OTHER], ids=["root", "user"])
-def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: int):
+@pytest.mark.parametrize("uid", [0, OTHER_UID], ids=["root", "user"])
+def test_files_owned_by_root_or_the_account_are_accepted(folder: Path, uid: int):
     directory = platform_of(uid, folder)
     os.chown(directory.root / "projects.yaml", 0, -1)
     (directory.root / "broken").symlink_to("nowhere")
@@ -225,15 +225,15 @@ def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: in
 
 @pytest.mark.parametrize(("path", "bit"), OPENED)
 def test_user_closes_files_that_other_accounts_can_write(folder: Path, path: str, bit: int):
-    uid = os.geteuid() or OTHER
+    uid = os.geteuid() or OTHER_UID
     directory = platform_of(uid, folder)
-    open_to_others = directory.root / path
-    open_to_others.chmod(mode(open_to_others) | bit)
+    writable_path = directory.root / path
+    writable_path.chmod(mode(writable_path) | bit)
     with running_as(uid):
         closed = directory.restrict_permissions()
 
-    assert {path.resolve() for path in closed} == {open_to_others.resolve()}
-    assert not mode(open_to_others) & 0o022
+    assert {path.resolve() for path in closed} == {writable_path.resolve()}
+    assert not mode(writable_path) & 0o022
 
 
 @needs_root
@@ -259,8 +259,8 @@ def test_empty_directory_that_other_accounts_can_write_is_closed(folder: Path):
 
 @needs_root
 def test_user_may_use_a_directory_below_folders_of_other_accounts(folder: Path):
-    directory = platform_of(OTHER, folder)
-    os.chown(folder, OTHER + 1, -1)
+    directory = platform_of(OTHER_UID, folder)
+    os.chown(folder, OTHER_UID + 1, -1)
     folder.chmod(0o777)
-    with running_as(OTHER):
+    with running_as(OTHER_UID):
         assert directory.restrict_permissions() == []

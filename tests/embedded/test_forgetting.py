@@ -25,44 +25,44 @@ from runai.hub_service.wire.errors import RunaiError, Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
 
 
-class Service:
-    """Fake service with dora's workloads; those in `hangs` do not end."""
+class FakeService:
+    """Fake service with dora's workloads; those in `stuck_workloads` do not end."""
 
     def __init__(self) -> None:
-        self.there = {"vision/job", "vision/done"}
-        self.hangs: set[str] = set()
-        self.away = False
-        self.left: list[str] = []
+        self.workload_ids = {"vision/job", "vision/done"}
+        self.stuck_workloads: set[str] = set()
+        self.unavailable = False
+        self.ended_memberships: list[str] = []
 
     async def workloads(self, user: str) -> list[Any]:
-        if self.away:
+        if self.unavailable:
             raise Unavailable("The GPU service does not answer.")
         assert user == "dora"
-        return [SimpleNamespace(id=name) for name in sorted(self.there)]
+        return [SimpleNamespace(id=name) for name in sorted(self.workload_ids)]
 
     async def delete(self, workload: str) -> None:
-        self.there -= {workload} - self.hangs
+        self.workload_ids -= {workload} - self.stuck_workloads
 
     async def end_memberships(self, user: str) -> None:
-        if self.away:
+        if self.unavailable:
             raise Unavailable("The GPU service does not answer.")
-        self.left.append(user)
+        self.ended_memberships.append(user)
 
 
-class Rounds:
+class ForgettingHarness:
     """Forgetting on a clock that each sleep advances; the hub is a fake one."""
 
-    def __init__(self, known: KnownAccounts) -> None:
-        self.known = known
-        self.service = Service()
+    def __init__(self, known_accounts: KnownAccounts) -> None:
+        self.known_accounts = known_accounts
+        self.service = FakeService()
         self.calls: list[str] = []
         self.now = 0.0
-        self.late: Callable[[], None] = lambda: None
+        self.on_sleep: Callable[[], None] = lambda: None
         hub = httpx.AsyncClient(
             base_url="http://hub/hub/api", transport=httpx.MockTransport(self._hub)
         )
         self.forgetting = AccountForgetting(
-            ForgottenAccounts(known),
+            ForgottenAccounts(known_accounts),
             hub,
             cast("AsyncClient", self.service),
             logging.getLogger("hub"),
@@ -71,7 +71,7 @@ class Rounds:
         )
         self.forgetting.files_naming = lambda name: [f"a member of vision in {name}.yaml"]
 
-    async def until(self, condition: Callable[[], object], eventually_async: Any) -> None:
+    async def run_until(self, condition: Callable[[], object], eventually_async: Any) -> None:
         running = asyncio.create_task(self.forgetting.run())
         try:
             await eventually_async(condition)
@@ -82,7 +82,7 @@ class Rounds:
 
     async def _sleep(self, _seconds: float) -> None:
         self.now += RETRY_INTERVAL_S
-        self.late()
+        self.on_sleep()
         await asyncio.sleep(0)
 
     def _hub(self, request: httpx.Request) -> httpx.Response:
@@ -95,82 +95,87 @@ class Rounds:
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> KnownAccounts:
-    known = KnownAccounts(tmp_path)
-    known.register(KnownAccount("dora", 2001, 2001, "/home/dora"))
-    return known
+def known_accounts(tmp_path: Path) -> KnownAccounts:
+    known_accounts = KnownAccounts(tmp_path)
+    known_accounts.register(KnownAccount("dora", 2001, 2001, "/home/dora"))
+    return known_accounts
 
 
-async def test_all_that_the_person_has_ends_and_the_name_is_free_a_minute_later(
-    known: KnownAccounts, eventually_async: Any, caplog: pytest.LogCaptureFixture
+async def test_forgotten_person_loses_everything_and_name_is_free_after_a_minute(
+    known_accounts: KnownAccounts, eventually_async: Any, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
-    rounds = Rounds(known)
-    free: list[float] = []
+    harness = ForgettingHarness(known_accounts)
+    free_times: list[float] = []
 
-    def late() -> None:
-        if known.get("dora") is None:
-            free.append(rounds.now)
+    def record_free_name() -> None:
+        if known_accounts.get("dora") is None:
+            free_times.append(harness.now)
 
-    rounds.late = late
-    known.request_forget("dora")
-    await rounds.until(lambda: not known.being_forgotten(), eventually_async)
+    harness.on_sleep = record_free_name
+    known_accounts.request_forget("dora")
+    await harness.run_until(lambda: not known_accounts.being_forgotten(), eventually_async)
 
-    assert rounds.service.there == set()
-    assert rounds.service.left == ["dora"]
-    assert rounds.calls == [
+    assert harness.service.workload_ids == set()
+    assert harness.service.ended_memberships == ["dora"]
+    assert harness.calls == [
         "GET users/dora/tokens",
         "DELETE users/dora/tokens/a1",
         "GET users/dora",
         "DELETE users/dora/server",
         "DELETE users/dora",
     ]
-    assert known.get("dora") is None
-    assert all(time >= LATE_JOBS_S for time in free)
-    told = [record.message for record in caplog.records if record.name == "hub"]
-    assert "User dora was forgotten: tokens, servers, jobs, hub user and memberships" in told[0]
-    assert told[1] == (
+    assert known_accounts.get("dora") is None
+    assert all(time >= LATE_JOBS_S for time in free_times)
+    messages = [record.message for record in caplog.records if record.name == "hub"]
+    assert "User dora was forgotten: tokens, servers, jobs, hub user and memberships" in messages[0]
+    assert messages[1] == (
         "dora is still a member of vision in dora.yaml: a new person of that name, too."
     )
 
 
-async def test_job_that_comes_in_with_a_token_that_is_still_known_is_deleted(
-    known: KnownAccounts, eventually_async: Any
+async def test_job_submitted_late_by_a_forgotten_person_is_deleted(
+    known_accounts: KnownAccounts, eventually_async: Any
 ):
-    rounds = Rounds(known)
+    harness = ForgettingHarness(known_accounts)
 
-    def late() -> None:
-        if rounds.now == LATE_JOBS_S / 2:
-            rounds.service.there.add("vision/late")
+    def add_late_job() -> None:
+        if harness.now == LATE_JOBS_S / 2:
+            harness.service.workload_ids.add("vision/late")
 
-    rounds.late = late
-    known.request_forget("dora")
-    await rounds.until(lambda: not known.being_forgotten(), eventually_async)
+    harness.on_sleep = add_late_job
+    known_accounts.request_forget("dora")
+    await harness.run_until(lambda: not known_accounts.being_forgotten(), eventually_async)
 
-    assert rounds.service.there == set()
+    assert harness.service.workload_ids == set()
 
 
-@pytest.mark.parametrize("what", ["service away", "job that does not end"])
-async def test_name_is_not_free_while_something_does_not_end(
-    known: KnownAccounts, eventually_async: Any, caplog: pytest.LogCaptureFixture, what: str
+@pytest.mark.parametrize("blocker", ["service away", "job that does not end"])
+async def test_name_stays_reserved_while_service_or_job_does_not_end(
+    known_accounts: KnownAccounts,
+    eventually_async: Any,
+    caplog: pytest.LogCaptureFixture,
+    blocker: str,
 ):
-    rounds = Rounds(known)
-    rounds.service.away = what == "service away"
-    rounds.service.hangs = {"vision/job"}
-    known.request_forget("dora")
-    await rounds.until(lambda: rounds.now > 3 * LATE_JOBS_S, eventually_async)
-    free = known.get("dora") is None
-    rounds.service.away, rounds.service.hangs = False, set()
-    await rounds.until(lambda: not known.being_forgotten(), eventually_async)
+    harness = ForgettingHarness(known_accounts)
+    harness.service.unavailable = blocker == "service away"
+    harness.service.stuck_workloads = {"vision/job"}
+    known_accounts.request_forget("dora")
+    await harness.run_until(lambda: harness.now > 3 * LATE_JOBS_S, eventually_async)
+    is_free = known_accounts.get("dora") is None
+    harness.service.unavailable, harness.service.stuck_workloads = False, set()
+    await harness.run_until(lambda: not known_accounts.being_forgotten(), eventually_async)
 
-    assert not free
-    assert known.get("dora") is None
-    why = "The GPU service does not answer." if what == "service away" else "vision/job still runs"
-    warning = f"User dora cannot be forgotten yet: {why} (tried again every 5 s)"
+    assert not is_free
+    assert known_accounts.get("dora") is None
+    reason = (
+        "The GPU service does not answer." if blocker == "service away" else "vision/job still runs"
+    )
+    warning = f"User dora cannot be forgotten yet: {reason} (tried again every 5 s)"
     assert [r.message for r in caplog.records if r.message == warning] == [warning]
 
 
-def test_files_that_name_a_person_at_each_start_are_named(tmp_path: Path):
+def test_configuration_entries_that_still_name_a_person_are_listed(tmp_path: Path):
     projects = tmp_path / "projects.yaml"
     projects.write_text("projects:\n  vision:\n    members: [dora, ana]\n    admins: [dora]\n")
     hub: Any = SimpleNamespace(
@@ -191,13 +196,13 @@ def test_files_that_name_a_person_at_each_start_are_named(tmp_path: Path):
 
 
 @pytest.mark.hub
-async def test_person_of_a_real_hub_is_gone_with_jobs_and_memberships(
-    platform: HubPlatform, known: KnownAccounts, eventually_async: Any
+async def test_real_hub_deletes_user_jobs_and_memberships_of_forgotten_person(
+    platform: HubPlatform, known_accounts: KnownAccounts, eventually_async: Any
 ):
     directory = DataDirectory(platform.data_dir)
     url = f"{platform.http.base_url}/services/runai/"
     platform.http.post("/hub/api/users/dan")
-    token, others = platform.token("dan"), platform.token("ana")
+    dan_token, ana_token = platform.token("dan"), platform.token("ana")
     secret = directory.cookie_secret.read_bytes()
     removals = hmac.digest(secret, REMOVALS.encode(), "sha256").hex()
     hub = httpx.AsyncClient(
@@ -213,35 +218,38 @@ async def test_person_of_a_real_hub_is_gone_with_jobs_and_memberships(
         await asyncio.sleep(0.2)
 
     forgetting = AccountForgetting(
-        ForgottenAccounts(known),
+        ForgottenAccounts(known_accounts),
         hub,
         service,
         logging.getLogger("hub"),
         sleep=sleep,
         clock=lambda: now,
     )
-    job = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
-    with Client(url, token) as dans, Client(url, others) as anas:
-        before = [w.user for w in (*dans.submit(job).workloads, *anas.submit(job).workloads)]
-        known.request_forget("dan")
+    request = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
+    with Client(url, dan_token) as dan_client, Client(url, ana_token) as ana_client:
+        before = [
+            w.user
+            for w in (*dan_client.submit(request).workloads, *ana_client.submit(request).workloads)
+        ]
+        known_accounts.request_forget("dan")
         running = asyncio.create_task(forgetting.run())
         try:
-            await eventually_async(lambda: not known.being_forgotten())
+            await eventually_async(lambda: not known_accounts.being_forgotten())
         finally:
             running.cancel()
             await hub.aclose()
             await service.close()
-        after = [w.user for w in anas.workloads() if w.state == "running" or w.user == "dan"]
-        members = anas.project("vision").members
+        after = [w.user for w in ana_client.workloads() if w.state == "running" or w.user == "dan"]
+        members = ana_client.project("vision").members
         with pytest.raises(RunaiError):  # the service may know the token: it is no member's
-            dans.submit(job)
-        for workload in anas.workloads(user="ana"):
-            anas.delete(workload.id)
+            dan_client.submit(request)
+        for workload in ana_client.workloads(user="ana"):
+            ana_client.delete(workload.id)
     in_hub = platform.http.get("/hub/api/users/dan").status_code
     platform.kill()
     platform.start()  # the projects file counts again
-    with Client(url, others) as anas:
-        members_of_the_file = anas.project("vision").members
+    with Client(url, ana_token) as ana_client:
+        members_of_the_file = ana_client.project("vision").members
 
     assert (before, set(after)) == (["dan", "ana"], {"ana"})
     assert "dan" not in members

@@ -39,7 +39,7 @@ def service_of(platform: HubPlatform) -> psutil.Process:
     return next(child for child in children if "runai.hub_service" in child.cmdline())
 
 
-def test_hub_and_service_take_all_descriptors_and_their_children_the_limit_of_the_start(
+def test_hub_and_service_raise_descriptor_limit_but_children_do_not(
     platform: HubPlatform,
 ):
     assert platform.process is not None
@@ -50,7 +50,7 @@ def test_hub_and_service_take_all_descriptors_and_their_children_the_limit_of_th
         "hub": hub.rlimit(psutil.RLIMIT_NOFILE)[0],
         "service": service_of(platform).rlimit(psutil.RLIMIT_NOFILE)[0],
         "notebook": notebook.rlimit(psutil.RLIMIT_NOFILE)[0],
-        "job": limit_in_a_job(platform),
+        "job": descriptor_limit_in_job(platform),
     }
     platform.stop_server("ana")
 
@@ -62,21 +62,21 @@ def test_hub_and_service_take_all_descriptors_and_their_children_the_limit_of_th
     }
 
 
-def limit_in_a_job(platform: HubPlatform) -> int:
+def descriptor_limit_in_job(platform: HubPlatform) -> int:
     """Return what `ulimit -Sn` prints in a job."""
     url = f"{platform.http.base_url}/services/runai/"
     with Client(url, platform.token("bo"), patience_s=60) as client:
         command = ["/bin/sh", "-c", "ulimit -Sn"]
         request = SubmitRequest(name="limit", project="vision", gpus=Decimal(0), command=command)
-        (made,) = client.submit(request).workloads
-        eventually(lambda: client.workload(made.id).state == "succeeded", what="the job ends")
-        return int("".join(line.text for line in client.logs(made.id)))
+        (workload,) = client.submit(request).workloads
+        eventually(lambda: client.workload(workload.id).state == "succeeded", what="the job ends")
+        return int("".join(line.text for line in client.logs(workload.id)))
 
 
 def test_health_names_the_proxy_and_its_limits(platform: HubPlatform):
-    told = platform.http.get("/services/runai/health").json()
+    health = platform.http.get("/services/runai/health").json()
 
-    assert re.fullmatch(r"Caddy 2\.\d+\.\d+: .*body for the hub 64 KiB", told["proxy"])
+    assert re.fullmatch(r"Caddy 2\.\d+\.\d+: .*body for the hub 64 KiB", health["proxy"])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_health_names_the_proxy_and_its_limits(platform: HubPlatform):
         pytest.param("GET", "/", id="root"),
     ],
 )
-def test_addresses_are_logged_short_and_printable(
+def test_request_paths_are_logged_shortened_and_escaped(
     platform: HubPlatform, log: Path, method: str, path: str
 ):
     begin = log.stat().st_size
@@ -104,7 +104,7 @@ def test_addresses_are_logged_short_and_printable(
     assert written.decode().replace("\n", "").isprintable()
 
 
-def test_requests_that_are_no_http_are_not_logged(platform: HubPlatform, log: Path):
+def test_malformed_http_requests_leave_no_traceback_in_the_log(platform: HubPlatform, log: Path):
     begin = log.stat().st_size
     for nonsense in (b"\x16\x03\x01 nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", platform.port)) as connection:
@@ -116,9 +116,7 @@ def test_requests_that_are_no_http_are_not_logged(platform: HubPlatform, log: Pa
     assert b"Traceback" not in log.read_bytes()[begin:]
 
 
-def test_the_log_is_put_aside_in_place_while_all_its_writers_go_on(
-    platform: HubPlatform, log: Path
-):
+def test_log_is_rotated_in_place_while_writers_continue(platform: HubPlatform, log: Path):
     inode = log.stat().st_ino
     with log.open("ab") as writer:
         writer.write((b"x" * 99 + b"\n") * (LOG_BYTES // 99))

@@ -99,7 +99,7 @@ def test_jupyterhub_gets_one_address_without_a_warning(
         ),
     ],
 )
-def test_jupyterhub_knows_the_public_name(
+def test_jupyterhub_gets_public_url_and_listener_of_the_public_name(
     options: list[str],
     chosen: dict[str, Any],
     public_url: str,

@@ -16,19 +16,19 @@ from tornado.log import access_log, app_log, gen_log
 from runai.embedded.hub_log import HubLogFormatter, bound_anonymous_lines, rotate
 from runai.hub_service.processes.log_lines import MAX_ANONYMOUS_LINES, AnonymousLines
 
-MOST, FILES = 100, 4
+MAX_BYTES, FILES = 100, 4
 HUB = logging.getLogger("hub")
-KEPT = MOST * (FILES - 1)
+RETAINED_BYTES = MAX_BYTES * (FILES - 1)
 
 
 def parts(log: Path) -> list[Path]:
     """Return the parts of a log, oldest first, the log itself last."""
-    found = [log.with_name(f"{log.name}.{number}") for number in range(2 * FILES, 0, -1)]
-    return [path for path in [*found, log] if path.exists()]
+    rotated = [log.with_name(f"{log.name}.{number}") for number in range(2 * FILES, 0, -1)]
+    return [path for path in [*rotated, log] if path.exists()]
 
 
-@given(st.lists(st.integers(0, 2 * KEPT)))
-def test_parts_are_the_end_of_what_was_written_and_of_bounded_size(writes: list[int]):
+@given(st.lists(st.integers(0, 2 * RETAINED_BYTES)))
+def test_rotated_parts_are_a_bounded_tail_of_the_log(writes: list[int]):
     with TemporaryDirectory() as folder:
         log, written, largest = Path(folder) / "hub.log", b"", 0
         writer = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -36,57 +36,59 @@ def test_parts_are_the_end_of_what_was_written_and_of_bounded_size(writes: list[
             piece = bytes([65 + number % 26]) * size
             os.write(writer, piece)
             largest, written = max(largest, size), written + piece
-            rotate(log, MOST, FILES)
+            rotate(log, MAX_BYTES, FILES)
 
-            found = [path.read_bytes() for path in parts(log)]
-            assert written.endswith(b"".join(found))
-            assert sum(map(len, found)) <= KEPT + MOST
-            assert len(found) <= FILES
-            assert log.stat().st_size <= MOST
+            contents = [path.read_bytes() for path in parts(log)]
+            assert written.endswith(b"".join(contents))
+            assert sum(map(len, contents)) <= RETAINED_BYTES + MAX_BYTES
+            assert len(contents) <= FILES
+            assert log.stat().st_size <= MAX_BYTES
         os.close(writer)
         assert {path.name for path in Path(folder).iterdir()} == {p.name for p in parts(log)}
 
 
-@given(st.lists(st.integers(1, MOST)))
-def test_nothing_is_dropped_that_there_is_room_for(writes: list[int]):
+@given(st.lists(st.integers(1, MAX_BYTES)))
+def test_rotation_drops_no_data_below_the_size_limit(writes: list[int]):
     with TemporaryDirectory() as folder:
         log, written = Path(folder) / "hub.log", 0
         for size in writes:
             with log.open("ab") as writer:
                 writer.write(b"x" * size)
-            rotate(log, MOST, FILES)
+            rotate(log, MAX_BYTES, FILES)
             written += size
 
         # Each part exceeds its bound by at most one write.
-        assert sum(path.stat().st_size for path in parts(log)) >= min(written, KEPT - 2 * MOST)
+        assert sum(path.stat().st_size for path in parts(log)) >= min(
+            written, RETAINED_BYTES - 2 * MAX_BYTES
+        )
 
 
-def test_parts_are_private(tmp_path: Path):
+def test_rotated_parts_are_readable_only_by_the_owner(tmp_path: Path):
     log = tmp_path / "hub.log"
-    log.write_bytes(b"x" * (MOST + 1))
+    log.write_bytes(b"x" * (MAX_BYTES + 1))
     before = os.umask(0)
     try:
-        rotate(log, MOST, FILES)
+        rotate(log, MAX_BYTES, FILES)
     finally:
         os.umask(before)
 
     assert stat.S_IMODE((tmp_path / "hub.log.1").stat().st_mode) == 0o600
 
 
-def test_a_copy_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_rotation_copy_loses_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     log = tmp_path / "hub.log"
-    log.write_bytes(b"1" * (MOST + 1))
-    rotate(log, MOST, FILES)
-    log.write_bytes(b"2" * (MOST + 1))
+    log.write_bytes(b"1" * (MAX_BYTES + 1))
+    rotate(log, MAX_BYTES, FILES)
+    log.write_bytes(b"2" * (MAX_BYTES + 1))
     before = {path: path.read_bytes() for path in parts(log)}
 
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runai.embedded.hub_log.shutil.copyfileobj", full)
+    monkeypatch.setattr("runai.embedded.hub_log.shutil.copyfileobj", raise_disk_full)
     for _ in range(FILES):
         with pytest.raises(OSError, match="No space"):
-            rotate(log, MOST, FILES)
+            rotate(log, MAX_BYTES, FILES)
 
     assert {path: path.read_bytes() for path in parts(log)} == before
 
@@ -102,7 +104,7 @@ def test_a_copy_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.param("a\r[I forged", r"a\r[I forged", id="carriage return"),
     ],
 )
-def test_lines_are_printable_and_bounded(message: str, logged: str):
+def test_log_lines_are_printable_and_bounded(message: str, logged: str):
     record = logging.LogRecord("EmbeddedHub", logging.WARNING, "", 0, message, (), None)
 
     assert HubLogFormatter(fmt="%(message)s").format(record) == logged
@@ -111,7 +113,7 @@ def test_lines_are_printable_and_bounded(message: str, logged: str):
 # -- lines about anonymous requests ----------------------------------------------------------------
 
 
-def test_lines_about_anonymous_requests_are_limited_and_the_omitted_ones_counted():
+def test_anonymous_request_lines_are_limited_and_omissions_reported():
     now = 0.0
     lines = AnonymousLines(lambda record: " (@" in record.getMessage(), clock=lambda: now)
 
@@ -128,11 +130,11 @@ def test_lines_about_anonymous_requests_are_limited_and_the_omitted_ones_counted
     later = [logged("") for _ in range(MAX_ANONYMOUS_LINES + 1)]
 
     plain = "302 GET /hub/%41 (@10.0.0.9) 1.00ms"
-    counted = " (before it, {} lines about requests without a login were omitted)"
+    omission_note = " (before it, {} lines about requests without a login were omitted)"
     assert burst == [plain] * MAX_ANONYMOUS_LINES + [""] * 7
     assert all(known)
-    assert after == [plain + counted.format(7), ""]
-    assert later == [plain + counted.format(1), *[plain] * (MAX_ANONYMOUS_LINES - 1), ""]
+    assert after == [plain + omission_note.format(7), ""]
+    assert later == [plain + omission_note.format(1), *[plain] * (MAX_ANONYMOUS_LINES - 1), ""]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +157,8 @@ def test_hub_limits_its_lines_about_anonymous_requests(
     written: int,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    for one in (HUB, access_log, app_log, gen_log):
-        monkeypatch.setattr(one, "filters", [])
+    for logger in (HUB, access_log, app_log, gen_log):
+        monkeypatch.setattr(logger, "filters", [])
     bound_anonymous_lines(HUB, clock=lambda: 0.0)
     records = [logging.LogRecord("", level, f"{module}.py", 0, line, (), None) for _ in range(300)]
 

@@ -33,12 +33,12 @@ NO_IPV6 = pytest.mark.skipif(
         pytest.param("[::1]", marks=NO_IPV6),
     ],
 )
-def test_a_free_port_passes(host: str):
+def test_free_port_passes_the_check(host: str):
     check_can_listen(host, free_port())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_a_taken_port_is_a_conflict_that_names_another_one(host: str):
+def test_taken_port_is_a_conflict_with_a_free_port_as_hint(host: str):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict) as refused:
@@ -48,7 +48,7 @@ def test_a_taken_port_is_a_conflict_that_names_another_one(host: str):
     assert f"--port {port + 1}" in refused.value.hint
 
 
-def test_a_port_is_free_as_soon_as_its_server_has_ended():
+def test_port_in_time_wait_counts_as_free():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()),
@@ -60,7 +60,7 @@ def test_a_port_is_free_as_soon_as_its_server_has_ended():
     check_can_listen("127.0.0.1", port)
 
 
-def test_an_address_of_another_machine_is_a_sentence():
+def test_address_of_a_remote_host_is_refused_with_a_hint():
     with pytest.raises(Unavailable) as refused:
         check_can_listen("192.0.2.1", free_port())
 
@@ -68,7 +68,7 @@ def test_an_address_of_another_machine_is_a_sentence():
     assert "--ip" in refused.value.hint
 
 
-def test_a_privileged_port_needs_a_capability():
+def test_privileged_port_without_capability_is_forbidden():
     port = int(UNPRIVILEGED.read_text()) - 1
     if port < 1:
         pytest.skip("this machine has no privileged ports")

@@ -42,7 +42,7 @@ def test_service_counts_as_hung_if_it_has_answered_and_is_silent_too_long(
     assert silent_for(seconds, has_answered=has_answered) == hung
 
 
-def test_an_answer_ends_a_silence():
+def test_answer_resets_the_silence():
     silence = Silence(LIMIT)
     silence.record_answer()
     before = [silence.passed(1.0) for _ in range(int(LIMIT) - 1)]
@@ -51,7 +51,7 @@ def test_an_answer_ends_a_silence():
     assert not any([*before, *(silence.passed(1.0) for _ in range(int(LIMIT) - 1))])
 
 
-def test_a_night_in_which_the_machine_slept_is_a_moment():
+def test_suspended_host_does_not_make_a_service_count_as_hung():
     silence = Silence(LIMIT)
     silence.record_answer()
 
@@ -85,13 +85,15 @@ def answers(platform: HubPlatform) -> bool:
 
 
 @pytest.mark.hub
-def test_a_service_that_hangs_is_started_again(platform: HubPlatform):
-    hangs, log = service_of(platform), DataDirectory(platform.data_dir).hub_log
-    told = f"Service runai responds (process {hangs})"
-    eventually(lambda: told in log.read_text(), within=60, what="it is known to answer")
+def test_hung_service_is_restarted(platform: HubPlatform):
+    hung_pid, log = service_of(platform), DataDirectory(platform.data_dir).hub_log
+    log_line = f"Service runai responds (process {hung_pid})"
+    eventually(lambda: log_line in log.read_text(), within=60, what="it is known to answer")
 
-    os.kill(hangs, signal.SIGSTOP)
-    eventually(lambda: service_of(platform) not in {0, hangs}, within=120, what="another process")
+    os.kill(hung_pid, signal.SIGSTOP)
+    eventually(
+        lambda: service_of(platform) not in {0, hung_pid}, within=120, what="another process"
+    )
     eventually(lambda: answers(platform), within=120, what="the service answers")
 
     assert "Service runai has not responded for 8 s" in log.read_text()
@@ -113,20 +115,20 @@ KILLED, UNABLE, DONE = -9, 2, 0
         ),
     ],
 )
-def test_a_restart_is_delayed_more_each_time_a_service_cannot_start(
+def test_restart_delay_doubles_while_a_service_cannot_start(
     ends: list[tuple[float, int | None]], delays: list[float]
 ):
     delay, now = RestartDelay(), 1000.0
-    found = [delay.next(now, None)]
+    actual_delays = [delay.next(now, None)]
     for lasted, status in ends:
         now += lasted
-        found.append(delay.next(now, status))
+        actual_delays.append(delay.next(now, status))
 
-    assert found == delays
+    assert actual_delays == delays
 
 
 @pytest.mark.hub
-def test_a_service_that_could_not_start_starts_once_its_projects_are_mended(
+def test_service_starts_once_its_projects_file_is_repaired(
     platform: HubPlatform,
 ):
     log, projects = DataDirectory(platform.data_dir).hub_log, platform.data_dir / "projects.yaml"

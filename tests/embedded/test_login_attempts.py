@@ -23,42 +23,44 @@ from runai.embedded.accounts.login_attempts import (
 LOG = logging.getLogger("hub")
 
 
-class Time:
-    """A clock advanced by `sleep` only; with `held`, sleeps wait until `wake`."""
+class FakeClock:
+    """A clock advanced by `sleep` only; with `wake_event`, sleeps wait for it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
-        self.held: asyncio.Event | None = None
+        self.wake_event: asyncio.Event | None = None
 
     def clock(self) -> float:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        if self.held is not None:
-            await self.held.wait()
+        if self.wake_event is not None:
+            await self.wake_event.wait()
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def fake_clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def attempts(time: Time) -> LoginAttempts:
-    return LoginAttempts(LOG, clock=time.clock, sleep=time.sleep, slot_timeout_s=0)
+def attempts(fake_clock: FakeClock) -> LoginAttempts:
+    return LoginAttempts(LOG, clock=fake_clock.clock, sleep=fake_clock.sleep, slot_timeout_s=0)
 
 
-def taking(time: Time, seconds: float, outcome: str | None) -> Callable[[], Awaitable[str | None]]:
+def check_taking(
+    fake_clock: FakeClock, seconds: float, outcome: str | None
+) -> Callable[[], Awaitable[str | None]]:
     async def check() -> str | None:
-        time.now += seconds
+        fake_clock.now += seconds
         return outcome
 
     return check
 
 
-async def wrong(attempts: LoginAttempts, name: str, times: int = 1) -> None:
+async def try_wrong_passwords(attempts: LoginAttempts, name: str, times: int = 1) -> None:
     async def check() -> None:
         return None
 
@@ -72,44 +74,53 @@ async def wrong(attempts: LoginAttempts, name: str, times: int = 1) -> None:
     [(0.0, ANSWER_AFTER_S), (0.3, ANSWER_AFTER_S - 0.3), (7.0, 0.0)],
     ids=["at once", "fast", "slower than the answer"],
 )
-async def test_every_answer_comes_at_the_same_time_after_its_begin(
-    attempts: LoginAttempts, time: Time, outcome: str | None, hashing: float, slept: float
+async def test_right_and_wrong_logins_are_answered_after_the_same_time(
+    attempts: LoginAttempts,
+    fake_clock: FakeClock,
+    outcome: str | None,
+    hashing: float,
+    slept: float,
 ):
-    answer = await attempts.answer("ana", taking(time, hashing, outcome))
+    answer = await attempts.answer("ana", check_taking(fake_clock, hashing, outcome))
 
     assert answer == outcome
-    assert time.slept == [pytest.approx(slept)]
+    assert fake_clock.slept == [pytest.approx(slept)]
 
 
-async def test_tries_of_one_account_do_not_queue(attempts: LoginAttempts, time: Time):
-    time.held = asyncio.Event()
-    tries = [asyncio.create_task(wrong(attempts, "ana")) for _ in range(AT_ONCE - 1)]
-    right = asyncio.create_task(attempts.answer("ana", taking(time, 0, "ana")))
+async def test_attempts_for_one_account_do_not_queue(
+    attempts: LoginAttempts, fake_clock: FakeClock
+):
+    fake_clock.wake_event = asyncio.Event()
+    tries = [asyncio.create_task(try_wrong_passwords(attempts, "ana")) for _ in range(AT_ONCE - 1)]
+    right = asyncio.create_task(attempts.answer("ana", check_taking(fake_clock, 0, "ana")))
     for _ in range(3):
         await asyncio.sleep(0)
 
-    assert time.slept == [ANSWER_AFTER_S] * AT_ONCE  # all attempts are under way
-    time.held.set()
+    assert fake_clock.slept == [ANSWER_AFTER_S] * AT_ONCE  # all attempts are under way
+    fake_clock.wake_event.set()
     assert await right == "ana"
     await asyncio.gather(*tries)
 
 
-async def test_tries_beyond_the_places_are_refused_and_find_one_later(
-    attempts: LoginAttempts, time: Time
+async def test_attempts_above_the_limit_are_refused_until_a_slot_is_free(
+    attempts: LoginAttempts, fake_clock: FakeClock
 ):
-    time.held = asyncio.Event()
-    tries = [asyncio.create_task(wrong(attempts, f"u{number}")) for number in range(AT_ONCE)]
+    fake_clock.wake_event = asyncio.Event()
+    tries = [
+        asyncio.create_task(try_wrong_passwords(attempts, f"u{number}"))
+        for number in range(AT_ONCE)
+    ]
     for _ in range(3):
         await asyncio.sleep(0)
     with pytest.raises(NoFreeSlot):
-        await attempts.answer("ana", taking(time, 0, "ana"))
-    time.held.set()
+        await attempts.answer("ana", check_taking(fake_clock, 0, "ana"))
+    fake_clock.wake_event.set()
     await asyncio.gather(*tries)
 
-    assert await attempts.answer("ana", taking(time, 0, "ana")) == "ana"
+    assert await attempts.answer("ana", check_taking(fake_clock, 0, "ana")) == "ana"
 
 
-async def test_a_check_that_fails_gives_its_place_back(attempts: LoginAttempts, time: Time):
+async def test_failed_check_releases_its_slot(attempts: LoginAttempts, fake_clock: FakeClock):
     async def fails() -> Any:
         raise OSError
 
@@ -119,59 +130,66 @@ async def test_a_check_that_fails_gives_its_place_back(attempts: LoginAttempts, 
 
 
 @pytest.mark.parametrize("outcome", ["ana", None], ids=["right", "wrong"])
-async def test_an_account_with_many_wrong_tries_is_answered_more_slowly(
-    attempts: LoginAttempts, time: Time, outcome: str | None, caplog: pytest.LogCaptureFixture
+async def test_account_with_many_wrong_passwords_is_answered_more_slowly(
+    attempts: LoginAttempts,
+    fake_clock: FakeClock,
+    outcome: str | None,
+    caplog: pytest.LogCaptureFixture,
 ):
     with caplog.at_level(logging.WARNING):
-        await wrong(attempts, "ana", MAX_WRONG)
-    before = set(time.slept)
-    answer = await attempts.answer("ana", taking(time, 0, outcome))
-    other = await attempts.answer("bo", taking(time, 0, "bo"))
+        await try_wrong_passwords(attempts, "ana", MAX_WRONG)
+    before = set(fake_clock.slept)
+    answer = await attempts.answer("ana", check_taking(fake_clock, 0, outcome))
+    other = await attempts.answer("bo", check_taking(fake_clock, 0, "bo"))
 
     assert before == {ANSWER_AFTER_S}
     assert (answer, other) == (outcome, "bo")
-    assert time.slept[-2:] == [SLOW_ANSWER_AFTER_S, ANSWER_AFTER_S]
+    assert fake_clock.slept[-2:] == [SLOW_ANSWER_AFTER_S, ANSWER_AFTER_S]
     assert attempts.slowed(["ana", "bo"]) == ["ana"]
     assert [record.message for record in caplog.records] == [
         "50 wrong passwords for ana within an hour: each try for it takes 5 s now."
     ]
 
 
-async def test_right_tries_are_not_counted(attempts: LoginAttempts, time: Time):
+async def test_right_passwords_do_not_slow_an_account(
+    attempts: LoginAttempts, fake_clock: FakeClock
+):
     for _ in range(2 * MAX_WRONG):
-        await attempts.answer("ana", taking(time, 0, "ana"))
+        await attempts.answer("ana", check_taking(fake_clock, 0, "ana"))
 
     assert attempts.slowed(["ana"]) == []
 
 
-async def test_an_account_is_answered_as_usual_an_hour_later(attempts: LoginAttempts, time: Time):
-    await wrong(attempts, "ana", MAX_WRONG)
-    time.now += WRONG_WITHIN_S
+async def test_slowed_account_recovers_after_an_hour(
+    attempts: LoginAttempts, fake_clock: FakeClock
+):
+    await try_wrong_passwords(attempts, "ana", MAX_WRONG)
+    fake_clock.now += WRONG_WITHIN_S
 
     assert attempts.slowed(["ana"]) == []
 
 
-async def test_an_attack_that_goes_on_is_logged_once(
+async def test_continued_attack_is_logged_once(
     attempts: LoginAttempts, caplog: pytest.LogCaptureFixture
 ):
-    await wrong(attempts, "ana", 3 * MAX_WRONG)
+    await try_wrong_passwords(attempts, "ana", 3 * MAX_WRONG)
 
     assert len(caplog.records) == 1
 
 
-async def test_a_tried_name_is_printable_in_the_log(
+async def test_attempted_name_is_escaped_and_shortened_in_the_log(
     attempts: LoginAttempts, caplog: pytest.LogCaptureFixture
 ):
-    await wrong(attempts, "\x1b[2K\n" + "x" * 10_000, MAX_WRONG)
+    await try_wrong_passwords(attempts, "\x1b[2K\n" + "x" * 10_000, MAX_WRONG)
 
     assert "for \\x1b[2K\\nxxx" in caplog.text
     assert len(caplog.records[0].message) < 200
 
 
-async def test_any_number_of_tried_names_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch):
+async def test_memory_is_bounded_for_many_attempted_names(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(login_attempts, "SLOTS", 16)
     attempts = LoginAttempts(LOG, clock=lambda: 0.0, sleep=lambda _: asyncio.sleep(0))
     for number in range(200):
-        await wrong(attempts, f"name{number}")
+        await try_wrong_passwords(attempts, f"name{number}")
 
     assert len(attempts._wrong) == 16

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "projects.md"
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Any:
+def platform_config(tmp_path: Path) -> Any:
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     return configuration(Settings(tmp_path, simulate=1), directory)
@@ -32,27 +32,27 @@ class Mine(RunaiLocalSpawner):
     """A spawner that an admin's file defines."""
 
 
-def with_file(ours: Any, text: str) -> tuple[Any, SettingsCompletion]:
+def config_with_file(platform_config: Any, text: str) -> tuple[Any, SettingsCompletion]:
     """Return the configuration of a hub with this admin's file, and its completion."""
     file: Any = Config()
     exec(text, {"c": file, "sys": sys})
-    check_file(ours, file)
-    chosen: Any = deepcopy(ours)
+    check_file(platform_config, file)
+    chosen: Any = deepcopy(platform_config)
     chosen.merge(file)
-    done = completed(ours, chosen, Mine.section_names())
-    chosen.merge(done.config)
-    return chosen, done
+    completion = completed(platform_config, chosen, Mine.section_names())
+    chosen.merge(completion.config)
+    return chosen, completion
 
 
-def servers_settings(made: Any) -> Any:
+def servers_settings(config: Any) -> Any:
     """Return the settings of a server as traitlets merges its spawner's sections."""
     merged: Any = Config()
     for section in Mine.section_names():
-        merged.merge(deepcopy(made.get(section, Config())))
+        merged.merge(deepcopy(config.get(section, Config())))
     return merged
 
 
-def named(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in entries}
 
 
@@ -97,63 +97,66 @@ ADDING = {
 @pytest.mark.parametrize(
     "text",
     [*REPLACING.values(), *ADDING.values()],
-    ids=[*REPLACING, *(f"more: {one}" for one in ADDING)],
+    ids=[*REPLACING, *(f"more: {name}" for name in ADDING)],
 )
-def test_file_leaves_the_platform_complete(ours: Any, text: str):
-    made, _ = with_file(ours, text)
+def test_required_settings_survive_any_admins_config_file(platform_config: Any, text: str):
+    config, _ = config_with_file(platform_config, text)
 
-    services, roles = named(made.JupyterHub.services), named(made.JupyterHub.load_roles)
-    for service in ours.JupyterHub.services:
+    services, roles = by_name(config.JupyterHub.services), by_name(config.JupyterHub.load_roles)
+    for service in platform_config.JupyterHub.services:
         assert services[service["name"]].keys() >= service.keys()
-    for role in ours.JupyterHub.load_roles:
+    for role in platform_config.JupyterHub.load_roles:
         assert set(roles[role["name"]]["scopes"]) >= set(role["scopes"])
         assert set(roles[role["name"]].get("services", [])) >= set(role.get("services", []))
-    assert len(made.JupyterHub.services) == len(services)
-    assert len(made.JupyterHub.load_roles) == len(roles)
-    assert made.JupyterHub.custom_scopes.keys() >= ours.JupyterHub.custom_scopes.keys()
-    servers = servers_settings(made)
-    assert set(servers.server_token_scopes) >= set(ours.Spawner.server_token_scopes)
-    assert servers.environment.keys() >= ours.Spawner.environment.keys()
+    assert len(config.JupyterHub.services) == len(services)
+    assert len(config.JupyterHub.load_roles) == len(roles)
+    assert config.JupyterHub.custom_scopes.keys() >= platform_config.JupyterHub.custom_scopes.keys()
+    servers = servers_settings(config)
+    assert set(servers.server_token_scopes) >= set(platform_config.Spawner.server_token_scopes)
+    assert servers.environment.keys() >= platform_config.Spawner.environment.keys()
 
 
 @pytest.mark.parametrize("text", REPLACING.values(), ids=REPLACING)
-def test_each_addition_is_recorded(ours: Any, text: str):
-    assert with_file(ours, text)[1].added
+def test_settings_restored_after_replacement_are_recorded(platform_config: Any, text: str):
+    assert config_with_file(platform_config, text)[1].added
 
 
 @pytest.mark.parametrize("text", ADDING.values(), ids=ADDING)
-def test_file_that_only_adds_needs_no_completion(ours: Any, text: str):
-    assert with_file(ours, text)[1].added == []
+def test_file_that_only_adds_needs_no_completion(platform_config: Any, text: str):
+    assert config_with_file(platform_config, text)[1].added == []
 
 
-def test_additions_of_the_file_arrive(ours: Any):
-    made, _ = with_file(
-        ours,
+def test_additions_in_admins_config_file_are_merged(platform_config: Any):
+    config, _ = config_with_file(
+        platform_config,
         "c.JupyterHub.services.append({'name': 'mine'})\n"
         "c.LocalProcessSpawner.environment.update({'A': '1'})\n"
         "c.RunaiLocalSpawner.environment.update({'B': '2'})\n"
         "c.RunaiLocalSpawner.server_token_scopes.append('list:users')",
     )
 
-    servers = servers_settings(made)
-    assert "mine" in named(made.JupyterHub.services)
-    assert servers.environment == {**ours.Spawner.environment, "A": "1", "B": "2"}
-    assert servers.server_token_scopes == [*ours.Spawner.server_token_scopes, "list:users"]
+    servers = servers_settings(config)
+    assert "mine" in by_name(config.JupyterHub.services)
+    assert servers.environment == {**platform_config.Spawner.environment, "A": "1", "B": "2"}
+    assert servers.server_token_scopes == [
+        *platform_config.Spawner.server_token_scopes,
+        "list:users",
+    ]
 
 
-def test_file_keeps_what_it_says(ours: Any):
-    made, done = with_file(
-        ours,
+def test_explicit_values_of_admins_config_file_are_preserved(platform_config: Any):
+    config, completion = config_with_file(
+        platform_config,
         "c.JupyterHub.services = [{'name': 'runai', 'display': False, 'environment': {'A': '1'}}]\n"
         "c.JupyterHub.load_roles = [{'name': 'runai-admin', 'users': ['eve'], 'scopes': []}]\n"
         "c.Spawner.environment = {'JUPYTER_CONFIG_PATH': '/mine'}",
     )
 
-    service = named(made.JupyterHub.services)["runai"]
+    service = by_name(config.JupyterHub.services)["runai"]
     assert (service["display"], service["environment"]["A"]) == (False, "1")
-    assert named(made.JupyterHub.load_roles)["runai-admin"]["users"] == ["eve"]
-    assert made.Spawner.environment["JUPYTER_CONFIG_PATH"] == "/mine"
-    assert "runai-removals to c.JupyterHub.services" in done.added
+    assert by_name(config.JupyterHub.load_roles)["runai-admin"]["users"] == ["eve"]
+    assert config.Spawner.environment["JUPYTER_CONFIG_PATH"] == "/mine"
+    assert "runai-removals to c.JupyterHub.services" in completion.added
 
 
 @pytest.mark.parametrize(
@@ -185,19 +188,23 @@ def test_file_keeps_what_it_says(ours: Any):
         ("Mine.environment", "= [('A', '1')]"),
     ],
 )
-def test_setting_that_cannot_be_completed_is_refused_by_name(ours: Any, setting: str, value: str):
+def test_setting_that_cannot_be_completed_is_refused_by_name(
+    platform_config: Any, setting: str, value: str
+):
     sentence = re.escape(f"c.{setting} in jupyterhub_config.py")
     with pytest.raises(InvalidRequest, match=sentence) as refused:
-        with_file(ours, f"c.{setting} {value}" if value[0] == "=" else f"c.{setting}{value}")
+        config_with_file(
+            platform_config, f"c.{setting} {value}" if value[0] == "=" else f"c.{setting}{value}"
+        )
     assert refused.value.hint.startswith(f"Write c.{setting} = ")
 
 
-def test_documented_lines_of_the_culler_leave_the_platform_complete(ours: Any):
+def test_documented_lines_of_the_culler_leave_the_platform_complete(platform_config: Any):
     block = r"```python\n(import sys\n\nc\.JupyterHub\.load_roles.*?)```"
     (lines,) = re.findall(block, PAGE.read_text(), re.DOTALL)
-    made, _ = with_file(ours, lines)
+    config, _ = config_with_file(platform_config, lines)
 
-    services, roles = named(made.JupyterHub.services), named(made.JupyterHub.load_roles)
+    services, roles = by_name(config.JupyterHub.services), by_name(config.JupyterHub.load_roles)
     assert {"runai", "runai-removals", "jupyterhub-idle-culler-service"} <= services.keys()
     culler = roles["jupyterhub-idle-culler-role"]
     assert culler["services"] == ["jupyterhub-idle-culler-service"]

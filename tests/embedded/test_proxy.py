@@ -28,7 +28,7 @@ def headers_of(answer: dict[str, Any], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "PROPFIND"])
-async def test_a_request_arrives_as_it_was_sent(browser: aiohttp.ClientSession, method: str):
+async def test_request_is_forwarded_unchanged(browser: aiohttp.ClientSession, method: str):
     path = "/user/ana/api/contents/caf%C3%A9%20%26%2Fx?type=file&format="
     async with browser.request(method, URL(path, encoded=True), data="text") as reply:
         answer = await reply.json()
@@ -37,7 +37,9 @@ async def test_a_request_arrives_as_it_was_sent(browser: aiohttp.ClientSession, 
 
 
 @pytest.mark.parametrize("status", [200, 302, 500])
-async def test_the_answer_arrives_as_it_was_given(browser: aiohttp.ClientSession, status: int):
+async def test_reply_status_and_cookies_are_forwarded_unchanged(
+    browser: aiohttp.ClientSession, status: int
+):
     url = f"/user/ana/?status={status}"
     async with browser.get(url, allow_redirects=False) as reply:
         await reply.read()
@@ -49,7 +51,7 @@ async def test_the_answer_arrives_as_it_was_given(browser: aiohttp.ClientSession
     ]
 
 
-async def test_headers_that_concern_one_connection_end_at_the_proxy(browser: aiohttp.ClientSession):
+async def test_hop_by_hop_headers_are_removed_by_the_proxy(browser: aiohttp.ClientSession):
     sent = {"Connection": "X-Mine", "X-Mine": "1", "Keep-Alive": "5", "X-Kept": "yes"}
     async with browser.get("/user/ana/", headers=sent) as reply:
         answer = await reply.json()
@@ -121,7 +123,7 @@ async def test_forwarded_headers_of_a_trusted_proxy_are_passed_on(
 
 
 @pytest.mark.parametrize("port", [pytest.param("", id="none in Host"), ":81"])
-async def test_the_port_of_the_scheme_is_forwarded_where_host_has_none(
+async def test_forwarded_port_defaults_to_the_port_of_the_scheme(
     browser: aiohttp.ClientSession, port: str
 ):
     async with browser.get("/user/ana/", headers={"Host": f"gpu.example.org{port}"}) as reply:
@@ -130,7 +132,7 @@ async def test_the_port_of_the_scheme_is_forwarded_where_host_has_none(
     assert headers_of(answer, "X-Forwarded-Port") == [port.strip(":") or "80"]
 
 
-async def test_the_proxy_does_not_name_itself(browser: aiohttp.ClientSession):
+async def test_proxy_adds_no_via_header(browser: aiohttp.ClientSession):
     async with browser.get("/user/ana/") as reply:
         answer = await reply.json()
 
@@ -138,7 +140,7 @@ async def test_the_proxy_does_not_name_itself(browser: aiohttp.ClientSession):
     assert "Via" not in reply.headers
 
 
-async def test_the_proxy_invents_no_headers(browser: aiohttp.ClientSession):
+async def test_proxy_adds_only_forwarded_headers(browser: aiohttp.ClientSession):
     skipped = ("User-Agent", "Accept", "Accept-Encoding")
     async with browser.get("/user/ana/", skip_auto_headers=skipped) as reply:
         answer = await reply.json()
@@ -148,7 +150,7 @@ async def test_the_proxy_invents_no_headers(browser: aiohttp.ClientSession):
     }
 
 
-async def test_a_compressed_body_is_left_as_it_is(
+async def test_compressed_body_is_forwarded_unchanged(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     packed = gzip.compress(b"x" * 1000)
@@ -160,7 +162,7 @@ async def test_a_compressed_body_is_left_as_it_is(
     assert upstream.seen[-1].headers["Content-Length"] == str(len(packed))
 
 
-async def test_cookies_of_one_browser_never_reach_another(browser: aiohttp.ClientSession):
+async def test_cookies_are_not_shared_between_browsers(browser: aiohttp.ClientSession):
     async with browser.get("/user/ana/"):
         pass
     browser.cookie_jar.clear()
@@ -178,7 +180,7 @@ async def test_large_cookies_pass(browser: aiohttp.ClientSession):
     assert headers_of(answer, "Cookie") == [cookie]
 
 
-async def test_an_event_arrives_before_the_stream_ends(
+async def test_server_sent_event_arrives_before_the_stream_ends(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.get("/user/ana/events") as reply:
@@ -189,7 +191,7 @@ async def test_an_event_arrives_before_the_stream_ends(
     assert (first, second) == (b"data: first\n\n", b"data: second\n\n")
 
 
-async def test_a_browser_that_leaves_ends_the_stream_behind(
+async def test_closed_browser_connection_ends_the_upstream_stream(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.get("/user/ana/events") as reply:
@@ -199,7 +201,7 @@ async def test_a_browser_that_leaves_ends_the_stream_behind(
             await upstream.left.wait()
 
 
-async def test_a_browser_that_leaves_makes_no_noise(
+async def test_aborted_download_logs_no_error(
     browser: aiohttp.ClientSession, upstream: Upstream, capfd: pytest.CaptureFixture[str]
 ):
     async with browser.get("/user/ana/large?mib=64") as reply:
@@ -211,7 +213,7 @@ async def test_a_browser_that_leaves_makes_no_noise(
     assert capfd.readouterr().err == ""
 
 
-async def test_a_large_upload_is_whole_and_never_held_in_memory(
+async def test_large_upload_is_complete_and_not_buffered_in_memory(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     sent = hashlib.sha256()
@@ -230,12 +232,12 @@ async def test_a_large_upload_is_whole_and_never_held_in_memory(
     assert peak_mib(proxy) - before < MEMORY_MIB
 
 
-async def test_a_large_download_is_whole_and_never_held_in_memory(
+async def test_large_download_is_complete_and_not_buffered_in_memory(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
-    wanted, received = hashlib.sha256(), hashlib.sha256()
+    expected, received = hashlib.sha256(), hashlib.sha256()
     for number in range(LARGE_MIB):
-        wanted.update(number.to_bytes(4, "big") * (MIB // 4))
+        expected.update(number.to_bytes(4, "big") * (MIB // 4))
     before = peak_mib(proxy)
     async with browser.get(f"/user/ana/large?mib={LARGE_MIB}") as reply:
         length = reply.headers["Content-Length"]
@@ -243,7 +245,7 @@ async def test_a_large_download_is_whole_and_never_held_in_memory(
             received.update(chunk)
 
     assert length == str(LARGE_MIB * MIB)
-    assert received.hexdigest() == wanted.hexdigest()
+    assert received.hexdigest() == expected.hexdigest()
     assert peak_mib(proxy) - before < MEMORY_MIB
 
 
@@ -253,14 +255,14 @@ def peak_mib(proxy: CaddyProxy) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) // 1024
 
 
-async def test_a_client_that_asks_first_is_told_to_send(browser: aiohttp.ClientSession):
+async def test_expect_100_continue_request_is_answered(browser: aiohttp.ClientSession):
     async with browser.post("/user/ana/x", data=b"text", expect100=True) as reply:
         answer = await reply.json()
 
     assert answer["body"] == "text"
 
 
-async def test_a_small_body_reaches_the_server_once_it_is_whole(
+async def test_small_body_is_forwarded_only_once_complete(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, upstream: Upstream
 ):
     host, port = proxy.public_url.removeprefix("http://").split(":")
@@ -278,7 +280,7 @@ async def test_a_small_body_reaches_the_server_once_it_is_whole(
     assert before == ["/user/ana/quick"]
 
 
-async def test_half_an_answer_does_not_look_like_a_whole_one(browser: aiohttp.ClientSession):
+async def test_truncated_response_is_an_error_for_the_client(browser: aiohttp.ClientSession):
     with pytest.raises(aiohttp.ClientError):
         async with browser.get("/user/ana/broken") as reply:
             await reply.read()
@@ -292,7 +294,7 @@ async def test_head_has_the_length_and_no_body(browser: aiohttp.ClientSession):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_server_that_is_gone_is_a_503_with_the_hubs_page(
+async def test_unreachable_server_is_a_503_with_the_hubs_error_page(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, method: str
 ):
     await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
@@ -304,7 +306,7 @@ async def test_a_server_that_is_gone_is_a_503_with_the_hubs_page(
     assert page["body"] == ""
 
 
-async def test_a_server_and_a_hub_that_are_gone_are_a_page_that_loads_again(
+async def test_unreachable_server_and_hub_are_a_503_with_a_reloading_page(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     proxy.hub.url = f"http://127.0.0.1:{free_port()}/hub/"
@@ -326,7 +328,7 @@ async def test_a_server_and_a_hub_that_are_gone_are_a_page_that_loads_again(
         pytest.param("/user/bo/?token=secret", id="query"),
     ],
 )
-async def test_failed_requests_leave_nothing_of_theirs_in_the_log(
+async def test_failed_requests_leave_no_url_or_cookie_in_the_log(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, capfd: pytest.CaptureFixture[str], path: str
 ):
     await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
@@ -338,7 +340,7 @@ async def test_failed_requests_leave_nothing_of_theirs_in_the_log(
     assert not any(part in written for part in ("secret", "owned", "A" * 201, "\x1b"))
 
 
-async def test_before_there_are_routes_the_page_says_that_it_starts(
+async def test_proxy_without_routes_serves_a_starting_page(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     await proxy.delete_route("/user/ana/")
@@ -349,7 +351,7 @@ async def test_before_there_are_routes_the_page_says_that_it_starts(
     assert "starting" in page
 
 
-async def test_a_route_with_a_host_needs_host_routing(proxy: CaddyProxy):
+async def test_host_route_without_host_routing_is_refused(proxy: CaddyProxy):
     with pytest.raises(ValueError, match="not using host-routing"):
         await proxy.add_route("host.name/path/", "http://127.0.0.1:1", {})
 

@@ -53,7 +53,7 @@ def port_of(proxy: CaddyProxy) -> int:
 # -- started again --------------------------------------------------------------------------------
 
 
-async def test_a_killed_proxy_comes_back_with_its_routes(
+async def test_killed_proxy_restarts_with_its_routes(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -71,7 +71,7 @@ async def test_a_killed_proxy_comes_back_with_its_routes(
     assert (await proxy.get_all_routes())[ANA]["target"] == upstream.url
 
 
-async def test_hung_proxy_is_killed_and_comes_back_with_its_routes(
+async def test_hung_proxy_is_killed_and_restarts_with_its_routes(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -117,7 +117,7 @@ async def test_proxy_restarts_when_its_missing_program_returns(
     assert await served(client, proxy, ANA)
 
 
-async def test_a_stop_during_a_restart_leaves_no_process(
+async def test_stop_during_restart_leaves_no_process(
     proxies: CaddyProxies, eventually_async: Callable[..., Any]
 ):
     proxy = await proxies.started()
@@ -132,7 +132,7 @@ async def test_a_stop_during_a_restart_leaves_no_process(
 # -- adopted --------------------------------------------------------------------------------------
 
 
-async def test_the_next_hub_adopts_the_process_with_routes_and_websockets(
+async def test_next_hub_adopts_the_process_with_routes_and_websockets(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started()
@@ -151,7 +151,7 @@ async def test_the_next_hub_adopts_the_process_with_routes_and_websockets(
     assert await served(client, second, ANA)
 
 
-async def test_an_adopted_proxy_that_is_killed_comes_back(
+async def test_adopted_proxy_restarts_after_it_is_killed(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -173,7 +173,7 @@ async def test_an_adopted_proxy_that_is_killed_comes_back(
         pytest.param(lambda: {"trusted_proxies": ["10.0.0.1/32"]}, id="trusted proxies"),
     ],
 )
-async def test_another_configuration_starts_another_process_without_routes(
+async def test_changed_configuration_starts_a_new_process_without_routes(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -191,7 +191,7 @@ async def test_another_configuration_starts_another_process_without_routes(
     assert not await served(client, second, ANA)
 
 
-async def test_an_upgraded_program_starts_another_process(proxies: CaddyProxies, programs: Path):
+async def test_upgraded_program_starts_a_new_process(proxies: CaddyProxies, programs: Path):
     program, newer = programs / "caddy", programs / "newer"
     shutil.copy(CADDY, program)
     first = await proxies.started()
@@ -210,7 +210,7 @@ async def test_an_upgraded_program_starts_another_process(proxies: CaddyProxies,
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_frozen_proxy_is_replaced(
+async def test_frozen_proxy_is_replaced_instead_of_adopted(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started()
@@ -230,17 +230,17 @@ async def test_a_frozen_proxy_is_replaced(
 async def test_two_folders_have_two_processes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    one = await proxies.started(folder=str(proxies.root / "one"))
-    other = await proxies.started(folder=str(proxies.root / "other"))
-    await other.add_route(ANA, upstream.url, DATA)
-    assert not await served(client, one, ANA)
+    first = await proxies.started(folder=str(proxies.root / "one"))
+    second = await proxies.started(folder=str(proxies.root / "other"))
+    await second.add_route(ANA, upstream.url, DATA)
+    assert not await served(client, first, ANA)
 
-    await one.stop()
+    await first.stop()
 
-    assert await served(client, other, ANA)
+    assert await served(client, second, ANA)
 
 
-async def test_a_copied_folder_has_no_process(
+async def test_copied_folder_does_not_share_the_process(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started()
@@ -259,7 +259,7 @@ async def test_a_copied_folder_has_no_process(
     assert await served(client, first, ANA)
 
 
-async def test_a_folder_deeper_than_a_sockets_path_serves(
+async def test_proxy_serves_from_a_folder_longer_than_a_socket_path(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     folder = proxies.root.joinpath(*["a" * 60] * 4)
@@ -274,7 +274,7 @@ async def test_a_folder_deeper_than_a_sockets_path_serves(
     assert await served(client, second, ANA)
 
 
-def test_a_folder_that_is_not_there_has_no_process(tmp_path: Path):
+def test_missing_folder_has_no_process(tmp_path: Path):
     process = CaddyProcess(tmp_path / "none")
 
     assert process.pid() is None
@@ -282,7 +282,7 @@ def test_a_folder_that_is_not_there_has_no_process(tmp_path: Path):
     assert not process.hangs(60.0)
 
 
-async def test_the_process_listens_on_its_port_alone(proxies: CaddyProxies):
+async def test_process_listens_only_on_its_port(proxies: CaddyProxies):
     proxy = await proxies.started()
     process = CaddyProcess(Path(proxy.folder))
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -296,7 +296,7 @@ async def test_the_process_listens_on_its_port_alone(proxies: CaddyProxies):
 # -- start and stop -------------------------------------------------------------------------------
 
 
-async def test_a_stop_leaves_no_process_and_a_repeat_does_nothing(proxies: CaddyProxies):
+async def test_stop_leaves_no_process_and_can_be_repeated(proxies: CaddyProxies):
     proxy = await proxies.started()
     [process] = processes_in(proxies.root)
     assert process.pid == pid_of(proxy)
@@ -307,11 +307,11 @@ async def test_a_stop_leaves_no_process_and_a_repeat_does_nothing(proxies: Caddy
     await proxy.stop()
 
 
-async def test_a_stop_without_a_start_does_nothing(proxies: CaddyProxies):
+async def test_stop_before_start_does_nothing(proxies: CaddyProxies):
     await proxies.new().stop()
 
 
-async def test_a_second_start_changes_nothing(
+async def test_start_of_a_running_proxy_changes_nothing(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -330,7 +330,7 @@ async def test_a_second_start_changes_nothing(
     assert caplog.text.count("The proxy has ended") == 1
 
 
-async def test_a_start_after_a_stop_serves(
+async def test_stopped_proxy_serves_after_a_new_start(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     proxy = await proxies.started()
@@ -341,7 +341,7 @@ async def test_a_start_after_a_stop_serves(
     assert await served(client, proxy, ANA)
 
 
-async def test_a_taken_port_is_a_conflict(proxies: CaddyProxies):
+async def test_taken_port_is_a_conflict(proxies: CaddyProxies):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict, match=f"Port {port} of 127.0.0.1 is taken"):
@@ -350,7 +350,7 @@ async def test_a_taken_port_is_a_conflict(proxies: CaddyProxies):
     assert processes_in(proxies.root) == []
 
 
-async def test_of_two_platforms_that_start_on_one_port_at_once_one_is_refused(
+async def test_concurrent_starts_on_one_port_leave_one_proxy_running(
     proxies: CaddyProxies,
 ):
     """Two Caddys of one account would listen on it together, each for a part of the requests."""
@@ -365,7 +365,7 @@ async def test_of_two_platforms_that_start_on_one_port_at_once_one_is_refused(
     assert [proxy._process.pid() is None for proxy in both] == [end is refused for end in ends]
 
 
-async def test_a_port_that_is_taken_while_the_proxy_starts_is_a_conflict(
+async def test_port_taken_during_start_is_a_conflict(
     proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch
 ):
     proxy, real = proxies.new(), CaddyProcess.start
@@ -381,7 +381,7 @@ async def test_a_port_that_is_taken_while_the_proxy_starts_is_a_conflict(
             await proxy.start()
 
 
-async def test_a_configuration_that_caddy_refuses_is_a_sentence(
+async def test_configuration_refused_by_caddy_fails_the_start_with_a_message(
     proxies: CaddyProxies, capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(Unavailable, match=r"The proxy ended with status 1 as it started\."):

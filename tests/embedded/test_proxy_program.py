@@ -43,7 +43,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- its program ----------------------------------------------------------------------------------
 
 
-def test_the_program_beside_python_comes_before_that_on_the_path(
+def test_caddy_beside_python_takes_precedence_over_path(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ):
     on_path = programs / "other"
@@ -56,9 +56,7 @@ def test_the_program_beside_python_comes_before_that_on_the_path(
     assert caddy_program() == programs / "caddy"
 
 
-async def test_a_missing_program_is_a_sentence_with_two_ways_out(
-    proxies: CaddyProxies, programs: Path
-):
+async def test_missing_caddy_is_reported_with_two_remedies(proxies: CaddyProxies, programs: Path):
     with pytest.raises(Unavailable) as refused:
         await proxies.started()
 
@@ -68,8 +66,8 @@ async def test_a_missing_program_is_a_sentence_with_two_ways_out(
     assert 'proxy_class = "configurable-http-proxy"' in refused.value.hint
 
 
-async def test_an_old_program_is_refused_by_its_version(proxies: CaddyProxies, programs: Path):
-    program(programs, OLD)
+async def test_outdated_caddy_is_refused_with_its_version(proxies: CaddyProxies, programs: Path):
+    write_program(programs, OLD)
     with pytest.raises(Unavailable) as refused:
         await proxies.started()
 
@@ -91,11 +89,13 @@ async def test_an_old_program_is_refused_by_its_version(proxies: CaddyProxies, p
         pytest.param("no program", (), id="no program"),
     ],
 )
-def test_a_version_is_numbers(tmp_path: Path, script: str, version: tuple[int, ...]):
-    assert caddy_version(program(tmp_path, script)) == version
+def test_caddy_version_is_parsed_into_numbers(
+    tmp_path: Path, script: str, version: tuple[int, ...]
+):
+    assert caddy_version(write_program(tmp_path, script)) == version
 
 
-def program(folder: Path, script: str) -> Path:
+def write_program(folder: Path, script: str) -> Path:
     path = folder / "caddy"
     path.write_text(script)
     path.chmod(0o755)
@@ -105,9 +105,7 @@ def program(folder: Path, script: str) -> Path:
 # -- inheritance, and access by other accounts -----------------------------------------------------
 
 
-async def test_the_process_inherits_neither_terminal_nor_files(
-    proxies: CaddyProxies, tmp_path: Path
-):
+async def test_process_inherits_no_terminal_and_no_files(proxies: CaddyProxies, tmp_path: Path):
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
         pid = pid_of(await proxies.started())
@@ -124,7 +122,7 @@ async def test_the_process_inherits_neither_terminal_nor_files(
         pytest.param("https_proxy"),
     ],
 )
-async def test_the_environment_has_only_what_caddy_needs(
+async def test_environment_contains_only_variables_for_caddy(
     proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch, inherited: str
 ):
     for name in caddy_process.FOR_ACME:
@@ -144,13 +142,13 @@ async def test_the_environment_has_only_what_caddy_needs(
     }
 
 
-async def test_the_command_line_has_no_settings(proxies: CaddyProxies):
+async def test_command_line_contains_no_settings(proxies: CaddyProxies):
     pid = pid_of(await proxies.started())
 
     assert psutil.Process(pid).cmdline() == [str(caddy_program()), "run", "--config", "-"]
 
 
-async def test_other_accounts_reach_neither_routes_nor_socket(proxies: CaddyProxies):
+async def test_routes_and_socket_are_inaccessible_to_other_accounts(proxies: CaddyProxies):
     folder = proxies.root / "open to others"
     folder.mkdir(mode=0o777)
     await proxies.started(folder=str(folder))
@@ -159,7 +157,7 @@ async def test_other_accounts_reach_neither_routes_nor_socket(proxies: CaddyProx
     assert stat.S_IMODE((folder / ADMIN_SOCKET).stat().st_mode) == 0o600
 
 
-async def test_no_copy_of_the_configuration_is_written(proxies: CaddyProxies):
+async def test_configuration_is_not_written_to_disk(proxies: CaddyProxies):
     await proxies.started()
 
     assert not any(b"reverse_proxy" in content for content in contents(proxies.root))

@@ -22,7 +22,7 @@ DATA = {"user": "ana", "server_name": ""}
 # -- routes ---------------------------------------------------------------------------------------
 
 
-async def test_a_websocket_lives_through_changes_of_other_routes(
+async def test_websocket_survives_changes_of_other_routes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     proxy = await proxies.started()
@@ -60,7 +60,7 @@ ODD_NAMES = (
 )
 
 
-async def test_odd_names_are_served(
+async def test_user_names_with_special_characters_are_routed(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, hub: Upstream
 ):
     proxy = await proxies.started()
@@ -78,7 +78,7 @@ async def test_odd_names_are_served(
 @pytest.mark.parametrize(
     "path", ["/user/*/", "/user/%2A/", "/user/%3Fna/", "/user/[a]na/", "/user/ANA/", "/user//ana/"]
 )
-async def test_a_pattern_in_a_path_matches_no_other_route(
+async def test_pattern_in_a_request_path_matches_no_user_route(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -95,11 +95,11 @@ async def test_a_pattern_in_a_path_matches_no_other_route(
 
 
 @pytest.mark.parametrize("host", ["ana.example.org", "ana.example.org:8000"])
-async def test_a_route_of_a_host_is_found_by_its_name(
+async def test_host_route_matches_its_host_with_and_without_port(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, host: str
 ):
     proxy = await proxies.started(host_routing=True)
     await proxy.add_route("Ana.example.org/user/ana/", upstream.url, DATA)
     url = f"{proxy.public_url}user/ana/"
-    async with client.get(url, headers={"Host": host}) as found, client.get(url) as not_found:
-        assert (found.status, not_found.status) == (200, 503)
+    async with client.get(url, headers={"Host": host}) as matched, client.get(url) as unmatched:
+        assert (matched.status, unmatched.status) == (200, 503)

@@ -36,7 +36,7 @@ ACME_SERVER = {"handler": "acme_server", "ca": "local"}
 
 
 @dataclass(frozen=True)
-class Files:
+class CertificateFiles:
     """Files of a certificate and of the authority that issued it."""
 
     authority: Authority
@@ -60,13 +60,13 @@ class Files:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    files = Files(Authority(), tmp_path)
+def files(tmp_path: Path) -> CertificateFiles:
+    files = CertificateFiles(Authority(), tmp_path)
     files.renew()
     return files
 
 
-def trusting(root: Path) -> ssl.SSLContext:
+def strict_context(root: Path) -> ssl.SSLContext:
     """Return a context that trusts only one authority, as strictly as Python 3.13."""
     context = ssl.create_default_context(cafile=str(root))
     context.verify_flags |= STRICT
@@ -107,11 +107,11 @@ def serial_number(proxy: CaddyProxy, trust: ssl.SSLContext, name: str = "127.0.0
         pytest.param("gpu.example.org:8443", "8443", id="another one in Host"),
     ],
 )
-async def test_servers_learn_that_the_browser_came_over_https(
+async def test_forwarded_proto_and_port_are_set_over_https(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
-    files: Files,
+    files: CertificateFiles,
     host: str,
     port: str | None,
 ):
@@ -124,7 +124,10 @@ async def test_servers_learn_that_the_browser_came_over_https(
 
 
 async def test_websockets_pass_over_tls(
-    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, files: Files
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    files: CertificateFiles,
 ):
     proxy = await proxies.started(**files.settings)
     await proxy.add_route(ANA, upstream.url, {})
@@ -135,8 +138,8 @@ async def test_websockets_pass_over_tls(
         assert await websocket.receive_str(timeout=60) == "hello"
 
 
-async def test_a_renewed_certificate_is_served_from_the_next_start_on(
-    proxies: CaddyProxies, files: Files
+async def test_renewed_certificate_is_served_after_the_next_start(
+    proxies: CaddyProxies, files: CertificateFiles
 ):
     settings = files.settings | {"public_url": f"https://127.0.0.1:{free_port()}/"}
     first = await proxies.started(**settings)
@@ -154,7 +157,9 @@ async def test_a_renewed_certificate_is_served_from_the_next_start_on(
     assert serial_number(third, files.trust) != number
 
 
-async def test_a_missing_certificate_is_a_sentence(proxies: CaddyProxies, files: Files):
+async def test_missing_certificate_is_reported_with_a_hint(
+    proxies: CaddyProxies, files: CertificateFiles
+):
     (files.folder / "server.crt").unlink()
     with pytest.raises(Unavailable) as refused:
         await proxies.started(**files.settings)
@@ -172,8 +177,8 @@ async def test_a_missing_certificate_is_a_sentence(proxies: CaddyProxies, files:
         pytest.param({"ssl_key": ""}, id="none named"),
     ],
 )
-async def test_a_missing_key_is_a_sentence(
-    proxies: CaddyProxies, files: Files, wrong: dict[str, str]
+async def test_missing_key_is_reported_with_a_hint(
+    proxies: CaddyProxies, files: CertificateFiles, wrong: dict[str, str]
 ):
     with pytest.raises(Unavailable) as refused:
         await proxies.started(**files.settings | wrong)
@@ -185,28 +190,28 @@ async def test_a_missing_key_is_a_sentence(
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-async def test_an_authority_of_its_own_certifies_this_machine(
+async def test_internal_authority_certifies_localhost_without_system_trust(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
     name: str,
     eventually_async: Callable[..., Any],
 ):
-    trusted_before = trusted_by_the_system()
+    trusted_before = system_trust_store()
     proxy = await proxies.started(internal_authority=True)
     await proxy.add_route(ANA, upstream.url, {})
-    trust = trusting(authority_file(Path(proxy.certificates)))
+    trust = strict_context(authority_file(Path(proxy.certificates)))
     await eventually_async(lambda: answers(client, https(proxy, name), trust))
     headers = await headers_of(client, https(proxy, name), trust)
 
     assert headers["X-Forwarded-Proto"] == "https"
-    assert trusted_by_the_system() == trusted_before
+    assert system_trust_store() == trusted_before
 
 
-def trusted_by_the_system() -> dict[str, tuple[int, int]]:
+def system_trust_store() -> dict[str, tuple[int, int]]:
     """Return size and time of each file in the system's trust store."""
-    found = (path for folder in TRUST_FOLDERS if folder.exists() for path in folder.iterdir())
-    states = ((path, path.lstat()) for path in found)
+    paths = (path for folder in TRUST_FOLDERS if folder.exists() for path in folder.iterdir())
+    states = ((path, path.lstat()) for path in paths)
     return {str(path): (state.st_size, state.st_mtime_ns) for path, state in states}
 
 
@@ -217,12 +222,12 @@ def trusted_by_the_system() -> dict[str, tuple[int, int]]:
         pytest.param("0.0.0.0", id="0.0.0.0"),
     ],
 )
-async def test_on_every_address_the_machines_name_is_certified(
+async def test_certificate_for_a_wildcard_address_covers_the_host_name(
     proxies: CaddyProxies, ip: str, eventually_async: Callable[..., Any]
 ):
     port = free_port()
     proxy = await proxies.started(public_url=f"http://{ip}:{port}/", internal_authority=True)
-    trust = trusting(authority_file(Path(proxy.certificates)))
+    trust = strict_context(authority_file(Path(proxy.certificates)))
 
     def certified() -> bool:
         with suppress(ssl.SSLError):
@@ -232,7 +237,7 @@ async def test_on_every_address_the_machines_name_is_certified(
     await eventually_async(certified)
 
 
-async def test_the_authority_is_the_same_at_each_start_and_its_key_is_private(
+async def test_internal_authority_is_stable_and_its_key_is_private(
     proxies: CaddyProxies,
 ):
     proxy = await proxies.started(internal_authority=True)
@@ -303,7 +308,7 @@ def usual_ports() -> None:
 
 @USUAL_PORTS
 @pytest.mark.parametrize("challenge", ["http-01", "tls-alpn-01"])
-async def test_a_domain_is_certified_over_acme(
+async def test_domain_gets_its_certificate_over_acme(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -316,7 +321,7 @@ async def test_a_domain_is_certified_over_acme(
     folder.mkdir()
     with acme_authority(folder, challenge) as (directory, root):
         await eventually_async(root.exists)
-        await eventually_async(lambda: answers(client, directory, trusting(root)))
+        await eventually_async(lambda: answers(client, directory, strict_context(root)))
         settings = {
             "public_url": "http://127.0.0.1:443/",
             "domain": "localhost",
@@ -325,8 +330,10 @@ async def test_a_domain_is_certified_over_acme(
         }
         proxy = await proxies.started(**settings)
         await proxy.add_route(ANA, upstream.url, {})
-        await eventually_async(lambda: answers(client, f"https://localhost{ANA}", trusting(root)))
-    headers = await headers_of(client, f"https://localhost{ANA}", trusting(root))
+        await eventually_async(
+            lambda: answers(client, f"https://localhost{ANA}", strict_context(root))
+        )
+    headers = await headers_of(client, f"https://localhost{ANA}", strict_context(root))
     assert (headers["X-Forwarded-Proto"], headers["X-Forwarded-Port"]) == ("https", "443")
 
     async with client.get(f"http://localhost{ANA}?a=1", allow_redirects=False) as reply:
@@ -335,11 +342,11 @@ async def test_a_domain_is_certified_over_acme(
     # The authority is gone, but the next start still has the certificate.
     await proxy.stop()
     await proxy.start()
-    await eventually_async(lambda: answers(client, "https://localhost/", trusting(root)))
+    await eventually_async(lambda: answers(client, "https://localhost/", strict_context(root)))
 
 
 @USUAL_PORTS
-async def test_the_redirect_names_a_port_that_is_not_the_usual_one(
+async def test_http_redirect_names_a_nondefault_https_port(
     proxies: CaddyProxies, client: aiohttp.ClientSession, usual_ports: None
 ):
     proxy = await proxies.started(domain="localhost", acme_server=NO_AUTHORITY)
@@ -348,7 +355,9 @@ async def test_the_redirect_names_a_port_that_is_not_the_usual_one(
 
 
 @USUAL_PORTS
-async def test_port_80_is_checked_before_a_start(proxies: CaddyProxies, usual_ports: None):
+async def test_taken_port_80_refuses_a_start_with_a_domain(
+    proxies: CaddyProxies, usual_ports: None
+):
     with (
         socket.create_server(("127.0.0.1", 80)),
         pytest.raises(Conflict, match=r"Port 80 of 127\.0\.0\.1 is taken"),

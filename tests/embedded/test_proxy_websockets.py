@@ -22,14 +22,14 @@ SOCKET = "/user/ana/ws"
         pytest.param([], None, id="none offered"),
     ],
 )
-async def test_the_server_chooses_the_subprotocol(
+async def test_subprotocol_is_chosen_by_the_server(
     browser: aiohttp.ClientSession, offered: list[str], chosen: str | None
 ):
     async with browser.ws_connect(SOCKET, protocols=offered) as socket:
         assert socket.protocol == chosen
 
 
-async def test_messages_pass_both_ways_in_order(browser: aiohttp.ClientSession):
+async def test_messages_pass_in_both_directions_in_order(browser: aiohttp.ClientSession):
     async with browser.ws_connect(SOCKET) as socket:
         await socket.send_str("text ü")
         await socket.send_bytes(b"\x00\xff")
@@ -41,7 +41,7 @@ async def test_messages_pass_both_ways_in_order(browser: aiohttp.ClientSession):
     ]
 
 
-async def test_a_message_of_20_mib_passes(browser: aiohttp.ClientSession):
+async def test_message_of_20_mib_passes(browser: aiohttp.ClientSession):
     large = b"x" * (20 * 1024 * 1024)
     async with browser.ws_connect(SOCKET, max_msg_size=0) as socket:
         await socket.send_bytes(large)
@@ -50,7 +50,7 @@ async def test_a_message_of_20_mib_passes(browser: aiohttp.ClientSession):
     assert received.data == large
 
 
-async def test_a_ping_is_answered_by_the_server_itself(browser: aiohttp.ClientSession):
+async def test_ping_is_answered_by_the_server(browser: aiohttp.ClientSession):
     async with browser.ws_connect(SOCKET, autoping=False) as socket:
         await socket.ping(b"there?")
         received = await socket.receive()
@@ -59,9 +59,7 @@ async def test_a_ping_is_answered_by_the_server_itself(browser: aiohttp.ClientSe
 
 
 @pytest.mark.parametrize("code", [1000, 1011, 4001])
-async def test_the_servers_close_code_reaches_the_browser(
-    browser: aiohttp.ClientSession, code: int
-):
+async def test_server_close_code_reaches_the_browser(browser: aiohttp.ClientSession, code: int):
     async with browser.ws_connect(SOCKET, autoclose=False) as socket:
         await socket.send_str(f"close {code}")
         received = await socket.receive()
@@ -74,7 +72,7 @@ async def test_the_servers_close_code_reaches_the_browser(
 
 
 @pytest.mark.parametrize("code", [1000, 4001])
-async def test_the_browsers_close_code_reaches_the_server(
+async def test_browser_close_code_reaches_the_server(
     browser: aiohttp.ClientSession, upstream: Upstream, code: int
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -83,7 +81,7 @@ async def test_the_browsers_close_code_reaches_the_server(
             assert await upstream.closed_with == code
 
 
-async def test_a_server_that_breaks_off_closes_the_browsers_socket(
+async def test_dropped_server_connection_closes_the_browser_socket(
     browser: aiohttp.ClientSession,
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -94,7 +92,7 @@ async def test_a_server_that_breaks_off_closes_the_browsers_socket(
     assert received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING}
 
 
-async def test_a_browser_that_vanishes_closes_the_servers_socket(
+async def test_dropped_browser_connection_closes_the_server_socket(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -108,18 +106,18 @@ async def test_a_browser_that_vanishes_closes_the_servers_socket(
             assert await upstream.closed_with in {1001, 1006}
 
 
-async def test_a_refused_handshake_keeps_its_status(browser: aiohttp.ClientSession):
+async def test_refused_handshake_status_reaches_the_browser(browser: aiohttp.ClientSession):
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await browser.ws_connect("/user/ana/ws-refused")
 
     assert refused.value.status == 403
 
 
-async def test_the_handshake_carries_origin_and_cookies(
+async def test_handshake_forwards_origin_and_cookies(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     headers = {"Origin": "http://127.0.0.1:8000", "Cookie": "token=1"}
     async with browser.ws_connect(SOCKET, headers=headers):
-        seen = upstream.seen[-1].headers
+        received = upstream.seen[-1].headers
 
-    assert (seen["Origin"], seen["Cookie"]) == ("http://127.0.0.1:8000", "token=1")
+    assert (received["Origin"], received["Cookie"]) == ("http://127.0.0.1:8000", "token=1")

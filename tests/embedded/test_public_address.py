@@ -178,7 +178,7 @@ LOCAL, EVERY = "127.0.0.1", ""
         ),
     ],
 )
-def test_the_admins_settings_count_before_options(
+def test_admins_settings_take_precedence_over_options(
     options: list[str], chosen: dict[str, Any], ip: str, port: int, bind_url: str, url: str
 ):
     address = public_address(parse(options), chosen)
@@ -194,12 +194,12 @@ def test_the_admins_settings_count_before_options(
         *(("", True), ("0.0.0.0", True), ("::", True), ("*", True), ("10.0.0.5", True)),
     ],
 )
-def test_addresses_of_other_machines_networks_are_public(ip: str, expected: bool):
+def test_addresses_other_than_loopback_are_public(ip: str, expected: bool):
     assert public_address(parse([]), {"ip": ip}).is_public is expected
 
 
 @pytest.mark.parametrize(
-    ("options", "behind_another", "expected"),
+    ("options", "behind_proxy", "expected"),
     [
         pytest.param([], False, "", id="this machine alone"),
         pytest.param(["--ip", "0.0.0.0"], False, "Passwords travel unencrypted", id="everybody"),
@@ -208,12 +208,12 @@ def test_addresses_of_other_machines_networks_are_public(ip: str, expected: bool
         pytest.param(DOMAIN, False, "", id="public name"),
     ],
 )
-def test_a_public_address_without_tls_is_warned_of(
-    options: list[str], behind_another: bool, expected: str
+def test_public_address_without_tls_gives_a_warning(
+    options: list[str], behind_proxy: bool, expected: str
 ):
-    told = public_address(parse(options), {}).warning(behind_proxy=behind_another)
+    warning = public_address(parse(options), {}).warning(behind_proxy=behind_proxy)
 
-    assert told.partition(":")[0] == expected
+    assert warning.partition(":")[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_public_address_without_tls_is_warned_of(
         ),
     ],
 )
-def test_settings_that_contradict_are_a_sentence_with_a_way_out(
+def test_invalid_or_contradictory_settings_are_refused_with_a_hint(
     options: list[str], chosen: dict[str, Any], sentence: str
 ):
     with pytest.raises(InvalidRequest) as refused:
@@ -280,14 +280,14 @@ def test_settings_that_contradict_are_a_sentence_with_a_way_out(
         *(("a.b/~c_d-1/", "/a.b/~c_d-1/"),),
     ],
 )
-def test_a_base_url_has_a_slash_at_both_ends(text: str, path: str):
+def test_base_url_is_normalized_with_slashes_at_both_ends(text: str, path: str):
     assert base_url("--base-url", text) == path
 
 
 @pytest.mark.parametrize(
     "text", ["a b", "a//b", "/../a", "a/.", "a%20b", "a?b", "a#b", "é", "a*", "{x}", "http://x/"]
 )
-def test_an_odd_base_url_is_refused(text: str):
+def test_invalid_base_url_is_refused(text: str):
     with pytest.raises(InvalidRequest, match="is not possible") as refused:
         base_url("--base-url", text)
 
@@ -303,7 +303,7 @@ def test_an_odd_base_url_is_refused(text: str):
         ("localhost", "localhost"),
     ],
 )
-def test_a_domain_is_a_name_in_lower_case(text: str, name: str):
+def test_domain_is_converted_to_lower_case(text: str, name: str):
     assert domain("--domain", text) == name
 
 
@@ -316,7 +316,7 @@ def test_a_domain_is_a_name_in_lower_case(text: str, name: str):
         pytest.param("10.0.0.10"),
     ],
 )
-def test_an_odd_domain_is_refused(text: str):
+def test_invalid_domain_is_refused(text: str):
     with pytest.raises(InvalidRequest) as refused:
         domain("--domain", text)
 
@@ -333,5 +333,5 @@ def test_an_odd_domain_is_refused(text: str):
         ("https://gpu.example.org", "gpu.example.org:443"),
     ],
 )
-def test_a_listener_has_host_and_port(url: str, listener: str):
+def test_listener_is_host_and_port_of_the_url(url: str, listener: str):
     assert host_and_port(url) == listener

@@ -54,7 +54,7 @@ def files(folder: Path) -> list[str]:
         pytest.param("Ana.Example.org/user/ana/", "@ana.example.org/-user/-ana", id="host's path"),
     ],
 )
-def test_a_route_is_one_file(routes: RouteFiles, folder: Path, routespec: str, place: str):
+def test_route_is_stored_as_one_file(routes: RouteFiles, folder: Path, routespec: str, place: str):
     routes.add(routespec, ANA, DATA)
 
     assert files(folder) == [f"{place}/=127.0.0.1:1001"]
@@ -73,7 +73,7 @@ def test_a_route_is_one_file(routes: RouteFiles, folder: Path, routespec: str, p
         pytest.param("http://[::1]", "[::1]:80", id="IPv6 and default port"),
     ],
 )
-def test_the_file_name_is_host_and_port_of_the_target(
+def test_file_name_is_host_and_port_of_the_target(
     routes: RouteFiles, folder: Path, target: str, server: str
 ):
     routes.add("/user/ana/", target, {})
@@ -82,7 +82,7 @@ def test_the_file_name_is_host_and_port_of_the_target(
     assert routes.all()["/user/ana/"]["target"] == target
 
 
-def test_another_target_replaces_the_file(routes: RouteFiles, folder: Path):
+def test_changed_target_replaces_the_file(routes: RouteFiles, folder: Path):
     routes.add("/user/ana/", ANA, {"number": 1})
     routes.add("/user/ana/", BO, {"number": 2})
 
@@ -92,7 +92,7 @@ def test_another_target_replaces_the_file(routes: RouteFiles, folder: Path):
     }
 
 
-def test_the_same_target_replaces_the_data(routes: RouteFiles, folder: Path):
+def test_unchanged_target_replaces_the_data(routes: RouteFiles, folder: Path):
     routes.add("/user/ana/", ANA, {"number": 1})
     routes.add("/user/ana/", ANA, {"number": 2})
 
@@ -111,7 +111,7 @@ def test_the_same_target_replaces_the_data(routes: RouteFiles, folder: Path):
         pytest.param("/user/" + "%C3%A9" * 128 + "/", id="too long in bytes"),
     ],
 )
-def test_a_route_that_no_file_can_stand_for_is_refused(
+def test_route_that_cannot_be_a_file_path_is_refused(
     routes: RouteFiles, folder: Path, routespec: str
 ):
     routes.add("/user/ana/", ANA, {})
@@ -142,7 +142,7 @@ def test_a_route_that_no_file_can_stand_for_is_refused(
         pytest.param("", id="empty"),
     ],
 )
-def test_a_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: Path, target: str):
+def test_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: Path, target: str):
     routes.add("/user/ana/", ANA, {})
     with pytest.raises(InvalidRequest) as refused:
         routes.add("/user/ana/", target, {})
@@ -152,7 +152,7 @@ def test_a_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: 
     assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
-def test_a_path_that_the_file_system_refuses_is_a_sentence_and_leaves_nothing(folder: Path):
+def test_path_refused_by_the_file_system_is_an_error_and_leaves_no_files(folder: Path):
     routespec = f"/{'x' * 250}" * 17 + "/"
     with pytest.raises(InvalidRequest) as refused:
         RouteFiles(folder, 17).add(routespec, ANA, {})
@@ -201,13 +201,13 @@ def test_clearing_leaves_an_empty_folder(routes: RouteFiles, folder: Path):
     assert (folder.is_dir(), files(folder), routes.all()) == (True, [], {})
 
 
-def test_routes_are_there_for_the_next_hub(routes: RouteFiles, folder: Path):
+def test_routes_persist_for_the_next_hub(routes: RouteFiles, folder: Path):
     routes.add("/user/caf%C3%A9/", ANA, DATA)
 
     assert RouteFiles(folder, DEPTH).all() == routes.all()
 
 
-def test_of_two_files_that_a_killed_hub_left_the_one_that_caddy_takes_counts(
+def test_duplicate_route_files_resolve_to_the_file_that_caddy_uses(
     routes: RouteFiles, folder: Path
 ):
     for number in range(16):  # several, since the file system decides their order
@@ -230,7 +230,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_any_changes_leave_what_a_dictionary_would(changes: Sequence[tuple[str, str | None]]):
+def test_route_changes_match_a_dictionary_model(changes: Sequence[tuple[str, str | None]]):
     with tempfile.TemporaryDirectory() as name:
         routes = RouteFiles(Path(name), DEPTH)
         model: dict[str, object] = {}
@@ -248,7 +248,7 @@ def test_any_changes_leave_what_a_dictionary_would(changes: Sequence[tuple[str, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "7", '{"routespec": []}'])
-def test_a_damaged_route_is_missing_and_can_be_added_again(
+def test_damaged_route_file_is_ignored_and_can_be_replaced(
     routes: RouteFiles, folder: Path, text: str
 ):
     routes.add("/user/bo/", BO, DATA)

@@ -13,7 +13,7 @@ import pytest
 from runai.hub_service.processes.own_process import MODULE
 
 ROOT = Path(__file__).parents[2]
-IN_THE_WAY = "print('imported from the home', flush=True)\nraise SystemExit(7)\n"
+SHADOWING_MODULE = "print('imported from the home', flush=True)\nraise SystemExit(7)\n"
 NAMES = ("random", "jinja2", "asyncio", "runai", "tornado", "usercustomize")
 
 PROGRAMS = {
@@ -33,12 +33,12 @@ def home(tmp_path: Path) -> Path:
     for folder in (tmp_path, tmp_path / ".local" / "lib" / version / "site-packages"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in NAMES:
-            (folder / f"{name}.py").write_text(IN_THE_WAY)
+            (folder / f"{name}.py").write_text(SHADOWING_MODULE)
     return tmp_path
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_program_of_the_platform_starts_in_a_home_with_files_in_the_way(home, program):
+def test_platform_program_ignores_shadowing_modules_in_the_home(home, program):
     ran = subprocess.run(
         [*MODULE, *program],
         cwd=home,
@@ -66,7 +66,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("command", CONTAINERS.values(), ids=CONTAINERS)
-def test_container_starts_as_the_platforms_own_programs_do(command):
+def test_container_commands_use_the_safe_python_options(command):
     assert tuple(command[1 : len(MODULE)]) == MODULE[1:]
 
 

@@ -36,10 +36,14 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def pam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the real PAM ask a program of ours, which needs no accounts and no root."""
-    known = tmp_path / "passwords"
-    known.write_text("".join(f"{name}:{password}\n" for name, password in PASSWORDS.items()))
+    passwords_file = tmp_path / "passwords"
+    passwords_file.write_text(
+        "".join(f"{name}:{password}\n" for name, password in PASSWORDS.items())
+    )
     check = tmp_path / "check"
-    check.write_text(f'#!/bin/sh\ntr -d "\\0" | sed "s/^/$PAM_USER:/" | grep -qxFf - {known}\n')
+    check.write_text(
+        f'#!/bin/sh\ntr -d "\\0" | sed "s/^/$PAM_USER:/" | grep -qxFf - {passwords_file}\n'
+    )
     check.chmod(0o755)
     services = tmp_path / "services"
     services.mkdir()
@@ -55,7 +59,7 @@ def pam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pamela, "PAM_START", start)
 
 
-def only_accounts(monkeypatch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
+def patch_accounts(monkeypatch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
     """Make these the accounts of the machine."""
     entries = {
         name: pwd.struct_passwd((name, "x", uid, uid, "", f"/home/{name}", "/bin/sh"))
@@ -88,7 +92,7 @@ async def log_in(
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize("kind", [PAMAuthenticator, Own], ids=["pam", "subclass"])
 @pytest.mark.parametrize(
-    ("typed", "of", "entered", "settings"),
+    ("typed", "password_owner", "entered", "settings"),
     [
         pytest.param("dora", "dora", "dora", {}, id="plain"),
         pytest.param("Dora", "dora", "dora", {}, id="capitals"),
@@ -100,17 +104,17 @@ async def log_in(
         ),
     ],
 )
-async def test_login_takes_the_password_of_the_account_that_runs(
+async def test_login_checks_the_password_of_the_mapped_account(
     monkeypatch: pytest.MonkeyPatch,
     kind: type[PAMAuthenticator],
     typed: str,
-    of: str,
+    password_owner: str,
     entered: str,
     settings: Mapping[str, object],
 ):
-    only_accounts(monkeypatch, PASSWORDS)
+    patch_accounts(monkeypatch, PASSWORDS)
 
-    name = await log_in(typed, PASSWORDS[of], settings, kind)
+    name = await log_in(typed, PASSWORDS[password_owner], settings, kind)
 
     assert (name, type(name)) == (entered, str)
 
@@ -129,16 +133,16 @@ async def test_login_takes_the_password_of_the_account_that_runs(
 async def test_login_refuses_the_password_of_the_typed_name(
     monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
 ):
-    only_accounts(monkeypatch, PASSWORDS)
+    patch_accounts(monkeypatch, PASSWORDS)
 
     assert await log_in(typed, "of ana", settings) is None
 
 
 @pytest.mark.usefixtures("pam")
-async def test_log_names_the_account_that_the_map_names_and_the_machine_lacks(
+async def test_missing_mapped_account_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    only_accounts(monkeypatch, PASSWORDS)
+    patch_accounts(monkeypatch, PASSWORDS)
 
     await log_in("ana", "of ana", {"username_map": {"ana": "zoe"}})
 
@@ -147,10 +151,10 @@ async def test_log_names_the_account_that_the_map_names_and_the_machine_lacks(
 
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize("accounts", [["Dora", "dora"], ["Dora"], []], ids="/".join)
-async def test_refusal_of_a_name_with_capitals_says_that_they_do_not_count(
+async def test_refusal_of_a_capitalized_name_explains_case_folding(
     monkeypatch: pytest.MonkeyPatch, accounts: list[str]
 ):
-    only_accounts(monkeypatch, accounts)
+    patch_accounts(monkeypatch, accounts)
 
     with pytest.raises(web.HTTPError) as refused:
         await log_in("Dora", "of Dora", {})
@@ -169,10 +173,10 @@ async def test_refusal_of_a_name_with_capitals_says_that_they_do_not_count(
         pytest.param("dora", {"admin_groups": {"root"}}, id="admin groups"),
     ],
 )
-async def test_right_password_without_an_account_is_refused_with_a_sentence(
+async def test_right_password_without_a_unix_account_is_refused_with_a_message(
     monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
 ):
-    only_accounts(monkeypatch, ["ana"])
+    patch_accounts(monkeypatch, ["ana"])
 
     with pytest.raises(web.HTTPError) as refused:
         await log_in(typed, "of dora", settings)
@@ -198,7 +202,7 @@ async def test_right_password_without_an_account_is_refused_with_a_sentence(
         pytest.param(False, "", False, id="accounts of the platform"),
     ],
 )
-def test_hub_checks_accounts_where_logins_are_pams(
+def test_hub_checks_accounts_if_the_authenticator_is_pam(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_users: bool, file: str, checks: bool
 ):
     DataDirectory(tmp_path).prepare(system_users=False)
@@ -230,7 +234,7 @@ class Sshd(PAMAuthenticator):  # type: ignore[misc]
         pytest.param(Own, {"PAMAuthenticator.check_account": False}, "", id="none is asked"),
     ],
 )
-def test_expiry_is_asked_of_the_logins_service(
+def test_account_expiry_uses_the_pam_service_of_logins(
     kind: object, settings: Mapping[str, object], service: str
 ):
     config = Config({"JupyterHub": {"authenticator_class": kind}})

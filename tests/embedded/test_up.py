@@ -64,7 +64,7 @@ def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         pytest.param(["--system-users"], {"system_users": True}, id="system users"),
     ],
 )
-def test_options(arguments: list[str], expected: dict[str, object]):
+def test_options_are_parsed_into_settings(arguments: list[str], expected: dict[str, object]):
     settings = parse(arguments)
 
     assert {name: getattr(settings, name) for name in expected} == expected
@@ -87,7 +87,7 @@ def test_options(arguments: list[str], expected: dict[str, object]):
         (["--tls-cert", "/no.pem", "--tls-key", __file__], "There is no file /no.pem."),
     ],
 )
-def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence: str):
+def test_invalid_option_is_refused_with_a_hint(arguments: list[str], sentence: str):
     with pytest.raises(InvalidRequest) as refused:
         parse(arguments)
 
@@ -95,7 +95,7 @@ def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence
     assert refused.value.hint
 
 
-def test_how_long_the_service_may_be_silent_is_a_number(monkeypatch: pytest.MonkeyPatch):
+def test_response_timeout_variable_must_be_a_number(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RUNAI_ANSWERS_WITHIN", "soon")
     with pytest.raises(InvalidRequest, match="RUNAI_ANSWERS_WITHIN soon is not possible"):
         parse([])
@@ -129,7 +129,7 @@ def test_how_long_the_service_may_be_silent_is_a_number(monkeypatch: pytest.Monk
     ],
     ids=["defaults", "all", "no GPU"],
 )
-def test_the_hub_reads_what_up_was_asked_for(settings: Settings):
+def test_settings_survive_the_environment_round_trip(settings: Settings):
     assert Settings.from_environment(settings.environment()) == settings
 
 
@@ -141,12 +141,12 @@ def test_up_closes_the_data_directory_before_it_reports_a_taken_port(tmp_path: P
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        told = up("--port", str(port), "--data-dir", str(data_dir))
+        result = up("--port", str(port), "--data-dir", str(data_dir))
 
-    assert told.stdout == f"{data_dir} could be written by others; it is closed to them now.\n"
+    assert result.stdout == f"{data_dir} could be written by others; it is closed to them now.\n"
     assert not data_dir.stat().st_mode & 0o022
-    assert told.returncode == 1
-    assert told.stderr == (
+    assert result.returncode == 1
+    assert result.stderr == (
         f"runai up: Port {port} of 127.0.0.1 is taken by another program."
         f" Choose another one, for example --port {port + 1}.\n"
     )
@@ -185,21 +185,21 @@ def test_up_closes_the_data_directory_before_it_reports_a_taken_port(tmp_path: P
         ),
     ],
 )
-def test_mistaken_file_is_one_line_and_starts_nothing(
+def test_invalid_file_prints_one_line_and_starts_no_platform(
     tmp_path: Path, name: str, text: str, arguments: list[str], sentence: str
 ):
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     (tmp_path / name).write_text(text)
-    files = [str(tmp_path / one) if "." in one else one for one in arguments]
+    files = [str(tmp_path / argument) if "." in argument else argument for argument in arguments]
 
-    ended = up("--data-dir", str(data_dir), "--simulate", "1", *files)
+    result = up("--data-dir", str(data_dir), "--simulate", "1", *files)
 
-    assert sentence.format(folder=tmp_path) in ended.stderr
-    assert ended.stderr.startswith(f"runai up: {tmp_path}")
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
-    assert ended.returncode == 1
+    assert sentence.format(folder=tmp_path) in result.stderr
+    assert result.stderr.startswith(f"runai up: {tmp_path}")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert result.returncode == 1
     assert [path.name for path in data_dir.iterdir()] == name.split("/")[1:]
 
 
@@ -218,9 +218,7 @@ def test_mistaken_file_is_one_line_and_starts_nothing(
         ),
     ],
 )
-def test_failed_start_prints_the_services_sentence_alone(
-    tmp_path: Path, lines: list[str], text: str
-):
+def test_failed_start_prints_only_the_services_message(tmp_path: Path, lines: list[str], text: str):
     log = tmp_path / "hub.log"
     log.write_text("\n".join(["CANNOT of an earlier start", *lines]))
 
@@ -228,19 +226,19 @@ def test_failed_start_prints_the_services_sentence_alone(
     assert failure_text(log, begin) == text.format(log=log)
 
 
-def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp_path: Path):
+def test_second_start_on_a_directory_names_the_running_platform(tmp_path: Path):
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
-    held = directory.lock("http://127.0.0.1:8000/ (process 7)")
-    told = up("--data-dir", str(tmp_path))
-    os.close(held)
+    lock_fd = directory.lock("http://127.0.0.1:8000/ (process 7)")
+    result = up("--data-dir", str(tmp_path))
+    os.close(lock_fd)
 
-    assert told.returncode == 1
-    assert "already: http://127.0.0.1:8000/ (process 7)." in told.stderr
+    assert result.returncode == 1
+    assert "already: http://127.0.0.1:8000/ (process 7)." in result.stderr
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "systemd's journal"])
-def test_first_passwords_are_printed_on_a_terminal_alone(
+def test_first_passwords_are_printed_only_on_a_terminal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -252,25 +250,25 @@ def test_first_passwords_are_printed_on_a_terminal_alone(
     print_accounts(directory)
     printed = capsys.readouterr().out
 
-    known = dict(line.split() for line in directory.passwords.read_text().splitlines())
-    assert known.keys() == {"admin", "bob", "patty"}
-    assert all(name in printed for name in known)
-    assert [password in printed for password in known.values()] == [terminal] * 3
+    passwords = dict(line.split() for line in directory.passwords.read_text().splitlines())
+    assert passwords.keys() == {"admin", "bob", "patty"}
+    assert all(name in printed for name in passwords)
+    assert [password in printed for password in passwords.values()] == [terminal] * 3
     assert f"The passwords are kept in {directory.passwords}" in printed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_directory_of_another_owner_is_told_with_the_way_out(tmp_path: Path):
+def test_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Path):
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     os.chown(data_dir, 54_321, 54_321)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        told = up("--port", str(other.getsockname()[1]), "--data-dir", str(data_dir))
+        result = up("--port", str(other.getsockname()[1]), "--data-dir", str(data_dir))
 
-    assert told.returncode == 1
-    assert told.stderr == (
+    assert result.returncode == 1
+    assert result.stderr == (
         f"runai up: {data_dir} belongs to 54321, who could change what the platform runs."
         f" Name another directory with --data-dir, or look through it and take it over:"
         f" chown -R root {data_dir}.\n"
@@ -278,15 +276,15 @@ def test_a_directory_of_another_owner_is_told_with_the_way_out(tmp_path: Path):
     assert list(data_dir.iterdir()) == []
 
 
-def test_a_mistake_makes_nothing(tmp_path: Path):
-    told = up("--data-dir", str(tmp_path / "data"), "--simulate", "many")
+def test_invalid_option_creates_no_directory(tmp_path: Path):
+    result = up("--data-dir", str(tmp_path / "data"), "--simulate", "many")
 
-    assert told.returncode == 1
+    assert result.returncode == 1
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may")
 def test_system_users_need_root(tmp_path: Path):
-    told = up("--data-dir", str(tmp_path), "--system-users")
+    result = up("--data-dir", str(tmp_path), "--system-users")
 
-    assert "--system-users needs root" in told.stderr
+    assert "--system-users needs root" in result.stderr

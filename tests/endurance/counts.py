@@ -11,12 +11,12 @@ from collections import Counter
 from endurance.month import Month
 
 
-def kept() -> Counter[str]:
+def live_objects() -> Counter[str]:
     """Count the garbage collector's objects: our own by kind, the rest as one number."""
     gc.collect()
     found: Counter[str] = Counter()
-    for one in gc.get_objects():
-        kind = type(one)
+    for live_object in gc.get_objects():
+        kind = type(live_object)
         module = str(kind.__module__)
         found[f"{module}.{kind.__qualname__}" if module.startswith("runai.") else "others"] += 1
     return found

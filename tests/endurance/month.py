@@ -3,7 +3,7 @@
 Every user submits sweeps of short jobs, reads them in a panel and a list, waits for one, deletes
 one, opens a notebook every day; an agent reports, Prometheus scrapes. Processes and time are faked
 (`faults`); cluster, controller, both databases, ledger, bookkeeping, idle watch, notifier and API
-are the real ones. `play` calls `look` at intervals, with which a test inspects the month.
+are the real ones. `play` calls `inspect_month` at intervals, with which a test inspects the month.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Lab:
 
     jobs: int
     days: float
-    keeping: RetentionPolicy = field(default_factory=RetentionPolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     sweep: int = 200
     """Jobs in one submission."""
     users: int = 20
@@ -70,7 +70,7 @@ class Lab:
     report_every_s: float = 120.0
     notebooks: int = 5
     """Users with a notebook every day, for two hours."""
-    looks: int = 40
+    inspections: int = 40
     seed: int = 1
 
     @property
@@ -110,8 +110,8 @@ class Works(dict[str, Work]):
 class ShortMemory(Machine):
     """A machine that drops reported ends, so that its own memory does not grow."""
 
-    def heard(self, start: Start) -> None:
-        if start.ending is not None:
+    def drop_reported_end(self, start: Start) -> None:
+        if start.exit_status is not None:
             self.starts.pop(start.place, None)
             self.work.pop(start.worker, None)
 
@@ -145,7 +145,7 @@ class Month:
             devices,
             NODE,
             clock=self.clock,
-            retention=lab.keeping,
+            retention=lab.retention,
             process_control=reconciler.ProcessControl(
                 attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
                 watch=self.machine.watch,
@@ -191,10 +191,10 @@ class Month:
         )
         self.submitted = 0
 
-    def play(self, look: Callable[[Month], None]) -> None:
-        """Run the month; `look` is called at even intervals, and at the end."""
+    def play(self, inspect_month: Callable[[Month], None]) -> None:
+        """Run the month; `inspect_month` is called at even intervals, and at the end."""
         try:
-            self.loop.run_until_complete(self._live(look))
+            self.loop.run_until_complete(self._live(inspect_month))
         except BaseException:
             abandon(self.loop)
             raise
@@ -203,7 +203,7 @@ class Month:
             asyncio.set_event_loop(None)
             self.loop.close()
 
-    async def _live(self, look: Callable[[Month], None]) -> None:
+    async def _live(self, inspect_month: Callable[[Month], None]) -> None:
         self.machine.attach(self.loop)
         lab = self.lab
         for number in range(lab.projects):
@@ -232,10 +232,10 @@ class Month:
                 *(self._notebooks(user) for user in lab.people[: lab.notebooks]),
             )
         ]
-        story = asyncio.ensure_future(self._story(look))
-        await asyncio.wait([*background, story], return_when=asyncio.FIRST_COMPLETED)
+        sweeps = asyncio.ensure_future(self._submit_sweeps(inspect_month))
+        await asyncio.wait([*background, sweeps], return_when=asyncio.FIRST_COMPLETED)
         try:
-            for task in (*background, story):
+            for task in (*background, sweeps):
                 if task.done():
                     task.result()
         finally:
@@ -249,19 +249,19 @@ class Month:
 
     # -- users, agent and Prometheus -------------------------------------------------------------
 
-    async def _story(self, look: Callable[[Month], None]) -> None:
-        """Start sweep after sweep, each by the next user, and call `look` at even intervals."""
+    async def _submit_sweeps(self, inspect_month: Callable[[Month], None]) -> None:
+        """Start sweep after sweep, each by the next user; call `inspect_month` evenly."""
         lab = self.lab
         sweeps = -(-lab.jobs // lab.sweep)
         every_s = lab.days * DAY_S / sweeps
-        look_after = max(1, sweeps // lab.looks)
+        inspect_every = max(1, sweeps // lab.inspections)
         async with asyncio.TaskGroup() as people:
             for number in range(sweeps):
                 user = lab.people[number % lab.users]
                 people.create_task(self._sweep(user, number))
                 await asyncio.sleep(every_s)
-                if number % look_after == look_after - 1:
-                    look(self)
+                if number % inspect_every == inspect_every - 1:
+                    inspect_month(self)
 
     async def _sweep(self, user: str, number: int) -> None:
         async with AsyncClient(self.url, f"{user}-token") as client:
@@ -276,9 +276,9 @@ class Month:
                 await anext(panel)
             await panel.aclose()  # type: ignore[attr-defined]
             with suppress(NotFound):  # on a slow machine they are finished and forgotten by now
-                seen = await client.workload(last)
-                while seen.state not in {"succeeded", "failed"}:
-                    seen = await client.wait(last, seen.version, 30)
+                workload = await client.workload(last)
+                while workload.state not in {"succeeded", "failed"}:
+                    workload = await client.wait(last, workload.version, 30)
                 await client.workloads()
                 await client.delete(reply.ids()[0])
                 now = datetime.fromtimestamp(self.clock(), UTC)
@@ -297,9 +297,9 @@ class Month:
                     name=name, project=project, kind="session", owner=user, gpus=0.1
                 )
                 (view,) = (await hub.submit(request)).workloads
-                seen = await hub.workload(view.id)
-                while seen.state != "starting":
-                    seen = await hub.wait(view.id, seen.version, 30)
+                session = await hub.workload(view.id)
+                while session.state != "starting":
+                    session = await hub.wait(view.id, session.version, 30)
                 process = self.machine.begin_session(2 * HOUR_S)
                 await hub.attach(view.id, ProcessReport(pid=process.pid, created=process.created))
                 await asyncio.sleep(3 * HOUR_S)
@@ -308,12 +308,12 @@ class Month:
         async with AsyncClient(self.url, "agent-token") as client:
             while True:
                 await asyncio.sleep(self.lab.report_every_s)
-                await client.report(self._report(await self._held()))
+                await client.report(self._report(await self._allocations()))
 
-    async def _held(self) -> Sequence[Any]:
+    async def _allocations(self) -> Sequence[Any]:
         return device_allocations(await self.cluster.workloads(), await self.cluster.devices())
 
-    def _report(self, held: Sequence[Any]) -> AgentReport:
+    def _report(self, allocations: Sequence[Any]) -> AgentReport:
         return AgentReport(
             node=NODE,
             at=self.clock(),
@@ -323,7 +323,7 @@ class Month:
             ],
             samples=[
                 UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
-                for h in held
+                for h in allocations
             ],
         )
 

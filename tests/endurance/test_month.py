@@ -7,61 +7,61 @@ from pathlib import Path
 
 import pytest
 
-from endurance.counts import kept, sizes
+from endurance.counts import live_objects, sizes
 from endurance.month import Lab, Month
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 
-KEPT = 100
+MAX_RETAINED = 100
 LAB = Lab(
     jobs=800,
     days=0.24,
     sweep=50,
     users=8,
     notebooks=0,
-    keeping=RetentionPolicy(max_finished=KEPT),
-    looks=16,
+    retention=RetentionPolicy(max_finished=MAX_RETAINED),
+    inspections=16,
     report_every_s=300.0,
 )
-HALF = LAB.looks // 2
+HALF = LAB.inspections // 2
 """From then on every collection has its final size."""
 
 
 @pytest.mark.slow  # users wait for real sockets in virtual time: for days on a busy machine
 @pytest.mark.timeout(900)
-def test_nothing_that_is_kept_grows_with_the_jobs_that_have_finished(tmp_path: Path):
+def test_service_objects_do_not_grow_with_the_number_of_finished_jobs(tmp_path: Path):
     named: list[dict[str, int]] = []
     kinds: list[Counter[str]] = []
     month = Month(LAB, tmp_path)
 
-    def look(month: Month) -> None:
+    def record_sizes(month: Month) -> None:
         named.append(sizes(month))
-        kinds.append(kept())
+        kinds.append(live_objects())
 
-    month.play(look)
+    month.play(record_sizes)
 
     assert month.machine.violations == []
     assert month.submitted == LAB.jobs
-    assert len(named) == LAB.looks
+    assert len(named) == LAB.inspections
     assert (
-        max(one["rows"] for one in named) <= KEPT + 2 * LAB.sweep
+        max(one["rows"] for one in named) <= MAX_RETAINED + 2 * LAB.sweep
     )  # all jobs stay for ten minutes
-    grown = {
+    grown_sizes = {
         what: [one[what] for one in named]
         for what in named[0]
-        if _most(named[HALF:], what) > 1.1 * _most(named[:HALF], what) + 10
+        if _max_size(named[HALF:], what) > 1.1 * _max_size(named[:HALF], what) + 10
     }
-    assert grown == {}
+    assert grown_sizes == {}
     # A leak of one object per job would leave 400 in the second half. Libraries have 150,000
     # objects, and their caches fill slowly.
-    left = {
+    leaked = {
         kind: [one[kind] for one in kinds]
         for kind in kinds[-1]
         if kind != "others"
-        and _most(kinds[HALF:], kind) > 1.1 * _most(kinds[:HALF], kind) + LAB.sweep
+        and _max_size(kinds[HALF:], kind) > 1.1 * _max_size(kinds[:HALF], kind) + LAB.sweep
     }
-    assert left == {}
+    assert leaked == {}
     assert kinds[-1]["others"] - kinds[HALF]["others"] < 8 * HALF * LAB.sweep
 
 
-def _most(found: list[dict[str, int]] | list[Counter[str]], what: str) -> int:
-    return max(one[what] for one in found)
+def _max_size(samples: list[dict[str, int]] | list[Counter[str]], what: str) -> int:
+    return max(one[what] for one in samples)

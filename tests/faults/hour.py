@@ -1,6 +1,6 @@
 """One hour of a lab with four GPUs: the seed decides users' actions, faults and their times.
 
-`tell` plays it in virtual time until every job has ended, and returns a sentence for each violated
+`play` plays it in virtual time until every job has ended, and returns a sentence for each violated
 invariant; a correct service has none. Replay one seed alone: `pytest tests/faults --seed 17`.
 """
 
@@ -27,7 +27,7 @@ TRY_AGAIN_S = 2.0
 
 
 @dataclass
-class Told:
+class HourOutcome:
     """Outcome of one hour."""
 
     wrong: list[str]
@@ -57,7 +57,7 @@ class Hour:
     def __post_init__(self) -> None:
         self.machine = Machine(self.clock, dice_of(self.seed, "machine"))
         self.people = People(dice_of(self.seed, "people"), self.machine)
-        self.watching = invariants.Watching(self.machine)
+        self.checker = invariants.CycleChecker(self.machine)
         self.service: Service | None = None
         self._breakages()
 
@@ -76,8 +76,8 @@ class Hour:
             ),
             "disk full": lambda: self._disk("full", dice.choice([5.0, 60.0, 300.0])),
             "database read-only": lambda: self._disk("read-only", dice.choice([5.0, 60.0])),
-            "agent away": lambda: self._leaves("agent", dice.choice([20.0, 200.0])),
-            "cluster away": lambda: self._leaves("cluster", dice.choice([5.0, 60.0])),
+            "agent away": lambda: self._make_unavailable("agent", dice.choice([20.0, 200.0])),
+            "cluster away": lambda: self._make_unavailable("cluster", dice.choice([5.0, 60.0])),
             "worker dies": lambda: self._worker("dies"),
             "worker late": lambda: self._worker("late"),
             "worker answers twice": lambda: self._worker("twice"),
@@ -105,32 +105,32 @@ class Hour:
     def _disk(self, state: str, seconds: float) -> None:
         self.disk.state = state
 
-        def well() -> None:
+        def recover() -> None:
             self.disk.state = ""
-            self._is_well()
+            self._mark_recovered()
 
-        self.machine.later(seconds, well)
+        self.machine.later(seconds, recover)
 
-    def _leaves(self, who: str, seconds: float) -> None:
-        self.away.add(who)
+    def _make_unavailable(self, component: str, seconds: float) -> None:
+        self.away.add(component)
 
-        def comes_back() -> None:
-            self.away.discard(who)
-            self._is_well()
+        def restore() -> None:
+            self.away.discard(component)
+            self._mark_recovered()
 
-        self.machine.later(seconds, comes_back)
+        self.machine.later(seconds, restore)
 
     def _worker(self, fault: Fault) -> None:
         """Let the decision worker fail at its next request; one that is late is replaced."""
 
         def failed() -> None:
-            self.machine.later(DEADLINE_S + 1, self._is_well)
+            self.machine.later(DEADLINE_S + 1, self._mark_recovered)
 
         if self.service is not None:
             self.service.worker_fault, self.service.worker_failed = fault, failed
 
-    def _is_well(self) -> None:
-        self.watching.begin_anew()
+    def _mark_recovered(self) -> None:
+        self.checker.restart_timers()
         self.well_since = self.clock.true
 
     def _clock(self, seconds: float) -> None:
@@ -138,18 +138,18 @@ class Hour:
 
     # -- playing ---------------------------------------------------------------------------------
 
-    def tell(self) -> Told:
+    def play(self) -> HourOutcome:
         """Restart the service after each crash until the hour is played; return the outcome."""
         while True:
             try:
-                self._live()
+                self._run_service()
                 break
             except Crash:
                 self._after_a_crash()
             except BaseException:
                 self._forget()
                 raise
-        return Told(
+        return HourOutcome(
             self.machine.violations,
             self.crashes,
             self.faults,
@@ -157,8 +157,8 @@ class Hour:
             self.recovered_s,
         )
 
-    def _live(self) -> None:
-        self.watching.begin_anew()
+    def _run_service(self) -> None:
+        self.checker.restart_timers()
         self.service = Service(
             self.place,
             self.clock,
@@ -168,7 +168,7 @@ class Hour:
             self.away.__contains__,
         )
         loop = self.service.loop
-        loop.run_until_complete(self.service.run(self._everybody))
+        loop.run_until_complete(self.service.run(self._act_and_drain))
         self._count()
         self.machine.attach(None)
         asyncio.set_event_loop(None)
@@ -183,13 +183,13 @@ class Hour:
 
     def _forget(self) -> None:
         if self.service is not None:
-            self.service.gone()
+            self.service.clean_up()
             self._count()
             self.service = None
 
     def _count(self) -> None:
         assert self.service is not None
-        self.machine.violations += self.service.miscounted()
+        self.machine.violations += self.service.wrong_sums()
 
     def _on_cycle(self, _cycle: object) -> None:
         assert self.service is not None
@@ -197,21 +197,21 @@ class Hour:
         records = [row.record for row in cluster._index.values()]
         projects = [project.spec for project in cluster._projects.records()]
         if self.disk.state or self.machine.any_frozen():  # owed projects may have to wait
-            self.watching.begin_anew()
+            self.checker.restart_timers()
         if not self.disk.state and self.well_since is not None and not self.away:
             self.recovered_s.append(self.clock.true - self.well_since)
             self.well_since = None
-        self.watching.look(records, projects)
+        self.checker.check(records, projects)
 
-    async def _everybody(self) -> None:
+    async def _act_and_drain(self) -> None:
         assert self.service is not None
         service = self.service
         await asyncio.gather(*(self._act(service, act) for act in self.people.acts if not act.done))
-        await self._drained(service)
+        await self._drain(service)
         records = await service.cluster.workloads()
-        wrong = invariants.at_the_end(records, self.machine, self.people.acknowledged)
+        wrong = invariants.final_violations(records, self.machine, self.people.acknowledged)
         service.ledger._sums.advance(self.clock())
-        wrong += invariants.of_the_ledger(service.ledger, 4 * self.clock.true)
+        wrong += invariants.ledger_violations(service.ledger, 4 * self.clock.true)
         self.machine.violations += wrong
 
     async def _act(self, service: Service, act: Act) -> None:
@@ -228,15 +228,15 @@ class Hour:
                 self.machine.violations.append(f"refused: {refused}")
                 act.done = True
 
-    async def _drained(self, service: Service) -> None:
+    async def _drain(self, service: Service) -> None:
         for record in await service.cluster.workloads():
             if record.state == "suspended":
                 await service.cluster.resume(record.id, by="the end")
         async with asyncio.timeout(DRAINED_WITHIN_S):
             for record in await service.cluster.workloads():
-                await self._finished(service, record)
+                await self._wait_until_finished(service, record)
 
-    async def _finished(self, service: Service, record: WorkloadRecord) -> None:
+    async def _wait_until_finished(self, service: Service, record: WorkloadRecord) -> None:
         with suppress(NotFound):  # deleted
             while not record.state.finished:
                 record = await service.cluster.wait(record.id, record)

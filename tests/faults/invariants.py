@@ -16,8 +16,8 @@ OWED_FOR_S = 30.0
 """One cycle, the ten seconds within which it starts in any case, and the victims' grace."""
 
 
-class Watching:
-    """Checker of the records after every cycle; `found` has a sentence per violation."""
+class CycleChecker:
+    """Checker of the records after every cycle; `violations` has a sentence per violation."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -26,14 +26,14 @@ class Watching:
         """Workloads that waited at the last check: a cycle has decided about them since."""
         self._ran: dict[str, int] = {}
         """Milli-GPU that each project ran at the last check."""
-        self.found = machine.violations
+        self.violations = machine.violations
 
-    def begin_anew(self) -> None:
+    def restart_timers(self) -> None:
         """Restart the timers of owed GPUs: the service was away, or could not write."""
         self._owed_since = {}
         self._waited = set()
 
-    def look(self, records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> None:
+    def check(self, records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> None:
         """Check all invariants after a cycle."""
         now = self._machine.clock.true
         for sentence in (
@@ -41,35 +41,35 @@ class Watching:
             *over_limits(records, projects, self._ran),
             *unexplained(records, self._waited),
         ):
-            self._say(sentence)
+            self._report(sentence)
         self._waited = {r.id for r in records if r.state in WAITING}
         self._ran = {project.name: running(records, project.name) for project in projects}
         owed = set(owed_projects(records, projects))
         self._owed_since = {name: self._owed_since.get(name, now) for name in owed}
         for name, since in self._owed_since.items():
             if now - since > OWED_FOR_S:
-                self._say(f"{name} is owed GPUs for more than {OWED_FOR_S:.0f} s")
+                self._report(f"{name} is owed GPUs for more than {OWED_FOR_S:.0f} s")
 
-    def _say(self, sentence: str) -> None:
-        if not any(known.startswith(sentence) for known in self.found):
-            self.found.append(f"{sentence} (at {self._machine.clock.true:.1f} s)")
+    def _report(self, sentence: str) -> None:
+        if not any(known.startswith(sentence) for known in self.violations):
+            self.violations.append(f"{sentence} (at {self._machine.clock.true:.1f} s)")
 
 
-def held(records: Iterable[WorkloadRecord], *states: str) -> Counter[tuple[str, int]]:
+def allocated_milli(records: Iterable[WorkloadRecord], *states: str) -> Counter[tuple[str, int]]:
     """Return the milli-GPU that workers in these states hold of each device."""
-    found: Counter[tuple[str, int]] = Counter()
+    totals: Counter[tuple[str, int]] = Counter()
     for record in records:
         for worker in record.workers:
             for share in worker.devices if worker.state in states else ():
-                found[worker.node, share.device] += share.gpus
-    return found
+                totals[worker.node, share.device] += share.gpus
+    return totals
 
 
 def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
     """Return a sentence for each device with more than 1000 milli-GPU allocated."""
     return [
         f"device {device} of {node} carries {milli} milli-GPU"
-        for (node, device), milli in held(records, *ACTIVE).items()
+        for (node, device), milli in allocated_milli(records, *ACTIVE).items()
         if milli > 1000
     ]
 
@@ -77,7 +77,7 @@ def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
 def running(records: Sequence[WorkloadRecord], project: str) -> int:
     """Return the milli-GPU of a project's workers that start or run; stopping ones have grace."""
     mine = [r for r in records if r.spec.project == project]
-    return sum(held(mine, "starting", "running").values())
+    return sum(allocated_milli(mine, "starting", "running").values())
 
 
 def over_limits(
@@ -148,7 +148,7 @@ def unexplained(records: Sequence[WorkloadRecord], waited: Collection[str]) -> l
     ]
 
 
-def at_the_end(
+def final_violations(
     records: Sequence[WorkloadRecord], machine: Machine, acknowledged: set[str]
 ) -> list[str]:
     """Return violations at the end: lost or orphaned jobs, undone work, devices not freed."""
@@ -172,7 +172,7 @@ def at_the_end(
     return wrong
 
 
-def of_the_ledger(ledger: Ledger, most_gpu_s: float) -> list[str]:
+def ledger_violations(ledger: Ledger, max_gpu_s: float) -> list[str]:
     """Return sums of the ledger that disagree, or are more than could be held."""
     wrong = []
     for what in ("allocated_s", "used_s"):
@@ -181,8 +181,8 @@ def of_the_ledger(ledger: Ledger, most_gpu_s: float) -> list[str]:
             amount = _sum(ledger, kind, what)
             if abs(amount - total) > 0.5:
                 wrong.append(f"the ledger's {kind}s have {what} {amount:.1f}, all {total:.1f}")
-        if what == "allocated_s" and total > most_gpu_s + 1:
-            wrong.append(f"the ledger counts {total:.1f} GPU-s of {most_gpu_s:.1f} that were held")
+        if what == "allocated_s" and total > max_gpu_s + 1:
+            wrong.append(f"the ledger counts {total:.1f} GPU-s of {max_gpu_s:.1f} that were held")
     return wrong
 
 

@@ -48,16 +48,16 @@ class Start:
     holder: int | None = None
     begun: bool = False
     process: Process | None = None
-    left_behind: ExitStatus | None = None
+    program_exit_status: ExitStatus | None = None
     """Exit status of the program, set before its leftover processes are gone too."""
-    ending: ExitStatus | None = None
-    told: bool = False
+    exit_status: ExitStatus | None = None
+    stop_requested: bool = False
     grace_s: float = 30.0
     worker: str = ""
     devices: tuple[tuple[str, int], ...] = ()
     """UUID and milli-GPU of each device in its environment."""
     since: float = 0.0
-    put_off: list[Callable[[], object]] | None = None
+    deferred: list[Callable[[], object]] | None = None
     """Actions that a stopped supervisor runs when it goes on; None if it is not stopped."""
 
 
@@ -115,31 +115,33 @@ class Machine:
 
     # -- supervisors -----------------------------------------------------------------------------
 
-    def launch(self, place: Path, told: Instructions, environment: Mapping[str, str]) -> Any:
+    def launch(
+        self, place: Path, instructions: Instructions, environment: Mapping[str, str]
+    ) -> Any:
         """Start a supervisor; a second one in the same directory does nothing."""
         start = self.starts.setdefault(place, Start(place))
         pid = next(self._pids)
         status, status_write = os.pipe()
         self._launching.add(pid)
 
-        def takes_the_lock() -> None:
+        def take_lock() -> None:
             os.close(status_write)
             self._launching.discard(pid)
             if start.holder is not None or start.begun:
                 self._ended(pid)
                 return
             start.holder, start.begun = pid, True
-            start.grace_s = told.grace_seconds
+            start.grace_s = instructions.grace_seconds
             start.worker = environment["RUNAI_WORKER"]
             visible = [d for d in environment["CUDA_VISIBLE_DEVICES"].split(",") if d]
             milli = round(float(environment.get("RUNAI_GPU_FRACTION") or 1) * 1000)
             start.devices = tuple((device, milli) for device in visible)
-            self._runs(start)
+            self._begin_program(start)
 
-        self.later(self.dice.choice([0.01, 0.05, 0.5]), takes_the_lock)
+        self.later(self.dice.choice([0.01, 0.05, 0.5]), take_lock)
         return pid, status
 
-    def _runs(self, start: Start) -> None:
+    def _begin_program(self, start: Start) -> None:
         start.process = Process(next(self._pids), self.clock())
         start.since = self.clock.true
         self._check(start)
@@ -148,54 +150,54 @@ class Machine:
             self.violations.append(f"{start.worker} runs again though it had finished")
         if work.fails:
             work.fails -= 1
-            self.later(min(5.0, work.seconds / 2), lambda: self._ends(start, 1))
+            self.later(min(5.0, work.seconds / 2), lambda: self._end_program(start, 1))
         else:
-            self.later(work.seconds - work.done, lambda: self._ends(start, 0))
+            self.later(work.seconds - work.done, lambda: self._end_program(start, 0))
 
-    def _ends(self, start: Start, exit_code: int) -> None:
-        if start.left_behind is not None or start.holder is None:
+    def _end_program(self, start: Start, exit_code: int) -> None:
+        if start.program_exit_status is not None or start.holder is None:
             return
-        if start.put_off is not None:  # its supervisor is stopped
-            start.put_off.append(lambda: self._ends(start, exit_code))
+        if start.deferred is not None:  # its supervisor is stopped
+            start.deferred.append(lambda: self._end_program(start, exit_code))
             return
-        self._rest(start)
-        start.left_behind = ExitStatus(exit_code, stop_requested=start.told)
+        self._save_progress(start)
+        start.program_exit_status = ExitStatus(exit_code, stop_requested=start.stop_requested)
         self.work[start.worker].succeeded = exit_code == 0
         if self._doomed:
             self._doomed = False
-            self._lets_go(start)  # only its subreaper has seen it
+            self._release_lock(start)  # only its subreaper has seen it
             return
-        self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._is_over(start))
+        self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._report_end(start))
 
-    def _is_over(self, start: Start) -> None:
-        if start.put_off is not None:
-            start.put_off.append(lambda: self._is_over(start))
+    def _report_end(self, start: Start) -> None:
+        if start.deferred is not None:
+            start.deferred.append(lambda: self._report_end(start))
         elif start.holder is not None:
-            start.ending = start.left_behind
-            self._lets_go(start)
+            start.exit_status = start.program_exit_status
+            self._release_lock(start)
 
-    def _lets_go(self, start: Start) -> None:
-        start.put_off = None
+    def _release_lock(self, start: Start) -> None:
+        start.deferred = None
         pid, start.holder = start.holder, None
         assert pid is not None
         self._ended(pid)
 
-    def _rest(self, start: Start) -> None:
+    def _save_progress(self, start: Start) -> None:
         work = self.work[start.worker]
         work.done = min(work.seconds, work.done + self.clock.true - start.since)
 
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to a supervisor."""
         for start in self.starts.values():
-            if start.holder == pid and start.put_off is not None:
-                start.put_off.append(lambda: self.terminate(pid))
-            elif start.holder == pid and not start.told:
-                start.told = True
-                takes = self.dice.uniform(0, start.grace_s)
+            if start.holder == pid and start.deferred is not None:
+                start.deferred.append(lambda: self.terminate(pid))
+            elif start.holder == pid and not start.stop_requested:
+                start.stop_requested = True
+                delay_s = self.dice.uniform(0, start.grace_s)
                 if self.work[start.worker].obeys:
-                    self.later(takes, lambda start=start: self._ends(start, 143))  # type: ignore[misc]
+                    self.later(delay_s, lambda start=start: self._end_program(start, 143))  # type: ignore[misc]
                 else:
-                    self.later(start.grace_s, lambda start=start: self._ends(start, -9))  # type: ignore[misc]
+                    self.later(start.grace_s, lambda start=start: self._end_program(start, -9))  # type: ignore[misc]
 
     def kill_supervisor(self) -> str:
         """Kill a random live supervisor, as an administrator might; its worker dies with it."""
@@ -203,9 +205,9 @@ class Machine:
         if not living:
             return ""
         start = self.dice.choice(living)
-        if start.left_behind is None:
-            self._rest(start)
-        self._lets_go(start)
+        if start.program_exit_status is None:
+            self._save_progress(start)
+        self._release_lock(start)
         return start.worker
 
     def kill_supervisor_at_an_end(self) -> None:
@@ -214,27 +216,27 @@ class Machine:
 
     def freeze_supervisor(self, seconds: float) -> None:
         """Stop a random live supervisor, as SIGSTOP does; its worker runs on meanwhile."""
-        living = [start for start in self.running() if start.put_off is None]
+        living = [start for start in self.running() if start.deferred is None]
         if living:
             start = self.dice.choice(living)
-            start.put_off = []
-            self.later(seconds, lambda: self._goes_on(start))
+            start.deferred = []
+            self.later(seconds, lambda: self._resume(start))
 
-    def _goes_on(self, start: Start) -> None:
-        put_off, start.put_off = start.put_off or [], None
-        for do in put_off:
+    def _resume(self, start: Start) -> None:
+        deferred, start.deferred = start.deferred or [], None
+        for do in deferred:
             do()
 
     def end_what_runs(self, place: Path) -> None:
         """Kill a worker, and wake its supervisor to report the end."""
         start = self.starts.get(place, Start(place))
         if start.holder is not None:
-            self._goes_on(start)
-            self._ends(start, -9)
+            self._resume(start)
+            self._end_program(start, -9)
 
     def any_frozen(self) -> bool:
         """Return True if a supervisor is stopped now."""
-        return any(start.put_off is not None for start in self.running())
+        return any(start.deferred is not None for start in self.running())
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -278,13 +280,13 @@ class Machine:
         return [s for s in self.starts.values() if s.holder is not None and s.process is not None]
 
     def _check(self, new: Start) -> None:
-        given: dict[str, int] = {}
+        milli_by_device: dict[str, int] = {}
         for start in self.running():
             if start is not new and start.worker == new.worker:
                 self.violations.append(f"{new.worker} runs twice at {self.clock.true:.1f} s")
             for device, milli in start.devices:
-                given[device] = given.get(device, 0) + milli
-        over = {device: milli for device, milli in given.items() if milli > 1000}
+                milli_by_device[device] = milli_by_device.get(device, 0) + milli
+        over = {device: milli for device, milli in milli_by_device.items() if milli > 1000}
         if over:
             self.violations.append(f"devices are given twice at {self.clock.true:.1f} s: {over}")
 
@@ -323,8 +325,8 @@ class VirtualAttempt:
         self._machine = machine
         self._place = place
 
-    def launch(self, told: Instructions, environment: Mapping[str, str]) -> Any:
-        return self._machine.launch(self._place, told, environment)
+    def launch(self, instructions: Instructions, environment: Mapping[str, str]) -> Any:
+        return self._machine.launch(self._place, instructions, environment)
 
     def forget_environment(self) -> None:
         pass
@@ -342,10 +344,10 @@ class VirtualAttempt:
         return self._start.process
 
     def ending(self) -> ExitStatus | None:
-        return self._start.ending
+        return self._start.exit_status
 
     def left_behind(self) -> ExitStatus | None:
-        return self._start.left_behind
+        return self._start.program_exit_status
 
     def saved(self) -> bool | None:
         return None

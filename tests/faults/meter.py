@@ -39,28 +39,28 @@ class Meter:
     def __init__(self, ledger: Ledger, found: Mapping[Scope, float]) -> None:
         """Start before the ledger's first report; `found` are the database's sums at that time."""
         self._ledger = ledger
-        self._found = dict(found)
+        self._initial_sums = dict(found)
         self._forgotten: set[str] = set()
         self._stretches: list[_Stretch] = []
         self._milli: Mapping[Scope, int] = {}
         self._at: float | None = None
         sums, forget = ledger._sums, ledger.forget
-        advance, hold = sums.advance, sums.set_allocations
+        advance, set_allocations = sums.advance, sums.set_allocations
 
-        def advanced(at: float) -> None:
+        def watch_and_advance(at: float) -> None:
             self._watch(at)
             advance(at)
 
-        def set_allocations(at: float, allocations: Sequence[DeviceAllocation]) -> None:
-            hold(at, allocations)  # it advances first
+        def record_allocations(at: float, allocations: Sequence[DeviceAllocation]) -> None:
+            set_allocations(at, allocations)  # it advances first
             self._milli = _by_scope(allocations)
 
-        def forgotten(workload: str) -> None:
+        def forget_workload(workload: str) -> None:
             forget(workload)
             self._forget(workload)
 
-        sums.advance, sums.set_allocations = advanced, set_allocations  # type: ignore[method-assign]
-        ledger.forget = forgotten  # type: ignore[method-assign]
+        sums.advance, sums.set_allocations = watch_and_advance, record_allocations  # type: ignore[method-assign]
+        ledger.forget = forget_workload  # type: ignore[method-assign]
 
     def _watch(self, at: float) -> None:
         if self._at is not None and at - self._at <= GAP_S and at > self._at:
@@ -75,10 +75,12 @@ class Meter:
 
         self._stretches = [s._replace(milli=without(s.milli)) for s in self._stretches]
         self._milli = without(self._milli)
-        self._found = {s: found for s, found in self._found.items() if s.workload != workload}
+        self._initial_sums = {
+            s: amount for s, amount in self._initial_sums.items() if s.workload != workload
+        }
         self._forgotten.add(workload)
 
-    def counted(self, watched_s: float = math.inf) -> Counter[Scope]:
+    def milli_gpu_s(self, watched_s: float = math.inf) -> Counter[Scope]:
         """Return each scope's milli-GPU-seconds in the first `watched_s` of this life."""
         sums: Counter[Scope] = Counter()
         for stretch in self._stretches:
@@ -88,38 +90,38 @@ class Meter:
                 sums[scope] += milli * lasts  # type: ignore[assignment]
         return sums
 
-    def wrong(self) -> Iterator[str]:
+    def wrong_sums(self) -> Iterator[str]:
         """Yield a sentence for each sum of the ledger that differs from this count."""
-        counted = self.counted()
+        expected = self.milli_gpu_s()
         for scope, series in self._ledger._by_scope.items():
             if scope.kind in {"reclaimed", "watched"}:
                 continue
             have = self._ledger._settled(series).totals.allocated_s
-            must = self._before(scope) + counted[scope] / 1000
+            must = self._initial(scope) + expected[scope] / 1000
             if abs(have - must) > ABOUT_GPU_S:
                 yield f"the ledger has {have:.3f} GPU-s of {_name(scope)}, which held {must:.3f}"
-        for scope in counted.keys() - self._ledger._by_scope.keys():
+        for scope in expected.keys() - self._ledger._by_scope.keys():
             yield f"the ledger has nothing of {_name(scope)}"
 
-    def wrongly_stored(self, now: Mapping[Scope, float]) -> Iterator[str]:
+    def wrong_stored_sums(self, now: Mapping[Scope, float]) -> Iterator[str]:
         """Yield a sentence for each sum in the database that differs from this count."""
-        watched_s = now.get(WATCHED, 0.0) - self._before(WATCHED)
-        counted = self.counted(watched_s)
+        watched_s = now.get(WATCHED, 0.0) - self._initial(WATCHED)
+        expected = self.milli_gpu_s(watched_s)
         for scope, have in now.items():
             if scope.workload in self._forgotten or scope == WATCHED:
                 continue  # it may be written already or not
-            must = self._before(scope) + counted[scope] / 1000
+            must = self._initial(scope) + expected[scope] / 1000
             if abs(have - must) > ABOUT_GPU_S:
                 yield (
                     f"the database has {have:.3f} GPU-s of {_name(scope)}, "
                     f"which had held {must:.3f} in the {watched_s:.3f} s that it has"
                 )
 
-    def _before(self, scope: Scope) -> float:
-        return self._found.get(scope, 0.0)
+    def _initial(self, scope: Scope) -> float:
+        return self._initial_sums.get(scope, 0.0)
 
 
-def stored(database: Path) -> dict[Scope, float]:
+def stored_sums(database: Path) -> dict[Scope, float]:
     """Read the GPU-seconds of each open scope from a ledger's file."""
     if not database.exists():
         return {}
@@ -137,19 +139,24 @@ def stored(database: Path) -> dict[Scope, float]:
     }
 
 
-def _by_scope(held: Sequence[DeviceAllocation]) -> Mapping[Scope, int]:
+def _by_scope(allocations: Sequence[DeviceAllocation]) -> Mapping[Scope, int]:
     sums: Counter[Scope] = Counter()
-    for one in held:
+    for allocation in allocations:
         for scope in (
             Scope("all"),
-            Scope("project", project=one.project),
-            Scope("user", user=one.user),
-            Scope("member", project=one.project, user=one.user),
-            Scope("workload", project=one.project, user=one.user, workload=one.workload),
-            Scope("node", node=one.node),
-            Scope("device", device=one.device),
+            Scope("project", project=allocation.project),
+            Scope("user", user=allocation.user),
+            Scope("member", project=allocation.project, user=allocation.user),
+            Scope(
+                "workload",
+                project=allocation.project,
+                user=allocation.user,
+                workload=allocation.workload,
+            ),
+            Scope("node", node=allocation.node),
+            Scope("device", device=allocation.device),
         ):
-            sums[scope] += one.milli
+            sums[scope] += allocation.milli
     return sums
 
 

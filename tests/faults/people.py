@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 HOUR_S = 3600.0
 PROJECTS = {"vision": 2000, "nlp": 1000, "audio": 1000}
-MOST_GPUS = 4000
+MAX_GPUS = 4000
 
 
 @dataclass
@@ -47,11 +47,11 @@ class People:
         lowered = ProjectSpec("audio", quota=MilliGpu(1000), limit=MilliGpu(2000))
         self._change(dice.uniform(1, HOUR_S), lowered)
 
-    def _wants(self, at: float, do: Callable[[Service], Awaitable[object]]) -> None:
+    def _schedule(self, at: float, do: Callable[[Service], Awaitable[object]]) -> None:
         self.acts.append(Act(at, do))
 
     def _change(self, at: float, project: ProjectSpec) -> None:
-        self._wants(at, lambda service: service.cluster.put_project(project))
+        self._schedule(at, lambda service: service.cluster.put_project(project))
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class People:
         for number in range(self._dice.randint(12, 24)):
             spec = self._job(number)
             names.append(spec.id)
-            self._wants(self._dice.uniform(1, 0.7 * HOUR_S), partial(self._submit, [spec]))
+            self._schedule(self._dice.uniform(1, 0.7 * HOUR_S), partial(self._submit, [spec]))
         return names
 
     def _job(self, number: int) -> WorkloadSpec:
@@ -76,7 +76,7 @@ class People:
             gpus=MilliGpu(1000),
             # An elastic job grows onto idle devices and shrinks by a restart.
             elastic=elastic,
-            gpus_max=MilliGpu(MOST_GPUS if elastic else 0),
+            gpus_max=MilliGpu(MAX_GPUS if elastic else 0),
             workers=1 if elastic else dice.choice([1, 1, 1, 2]),
             priority=dice.choice([25, 50, 50, 75]),
             grace_seconds=dice.choice([1, 5, 10]),
@@ -95,14 +95,14 @@ class People:
 
     def _arrays(self) -> None:
         for number in range(self._dice.randint(0, 1)):
-            project, many = self._dice.choice(list(PROJECTS)), self._dice.choice([3, 10, 40])
+            project, size = self._dice.choice(list(PROJECTS)), self._dice.choice([3, 10, 40])
             spec = WorkloadSpec(
                 project, f"array-{number}", "ana", "job", ("train",), workdir="/",
-                gpus=MilliGpu(250), grace_seconds=1, backoff_limit=2, array=many,
+                gpus=MilliGpu(250), grace_seconds=1, backoff_limit=2, array=size,
             )  # fmt: skip
-            for index in range(many):
+            for index in range(size):
                 self._machine.work[f"{spec.id}-{index}-0"] = Work(self._dice.choice([1.0, 5.0]))
-            self._wants(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit_array, spec))
+            self._schedule(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit_array, spec))
 
     async def _submit(self, specs: list[WorkloadSpec], service: Service) -> None:
         await service.cluster.submit(specs)
@@ -110,23 +110,25 @@ class People:
 
     async def _submit_array(self, spec: WorkloadSpec, service: Service) -> None:
         names = await service.cluster.names()
-        asked = {element_id(spec.id, index) for index in range(spec.array or 0)}
-        there = {workload for workload in asked if workload in names}
-        if there and there != asked:
-            self._machine.violations.append(f"of {len(asked)} in an array {len(there)} are there")
+        element_ids = {element_id(spec.id, index) for index in range(spec.array or 0)}
+        existing = {workload for workload in element_ids if workload in names}
+        if existing and existing != element_ids:
+            self._machine.violations.append(
+                f"of {len(element_ids)} in an array {len(existing)} are there"
+            )
         await service.cluster.submit([spec])
-        self.acknowledged |= asked
+        self.acknowledged |= element_ids
 
     # -- sessions --------------------------------------------------------------------------------
 
     def _sessions(self) -> None:
         for number in range(self._dice.randint(1, 4)):
             at = self._dice.uniform(1, 0.6 * HOUR_S)
-            self._wants(at, partial(self._session, number))
+            self._schedule(at, partial(self._session, number))
             if self._dice.random() < 0.5:
-                self._wants(at + self._dice.uniform(5, 600), partial(self._release, number))
+                self._schedule(at + self._dice.uniform(5, 600), partial(self._release, number))
                 later = at + self._dice.uniform(600, 1200)
-                self._wants(later, partial(self._regain, number))
+                self._schedule(later, partial(self._regain, number))
 
     async def _session(self, number: int, service: Service) -> None:
         name = f"vision/lab-{number}"
@@ -155,11 +157,11 @@ class People:
         dice = self._dice
         for _ in range(dice.randint(0, 4)):
             name, at = dice.choice(names), dice.uniform(100, HOUR_S)
-            self._wants(at, lambda s, n=name: s.cluster.suspend(n, by="ana"))  # type: ignore[misc]
+            self._schedule(at, lambda s, n=name: s.cluster.suspend(n, by="ana"))  # type: ignore[misc]
             later = at + dice.choice([1.0, 60.0, 600.0])
-            self._wants(later, lambda s, n=name: s.cluster.resume(n, by="ana"))  # type: ignore[misc]
+            self._schedule(later, lambda s, n=name: s.cluster.resume(n, by="ana"))  # type: ignore[misc]
         for _ in range(dice.randint(0, 2)):
-            self._wants(dice.uniform(100, HOUR_S), partial(self._delete, dice.choice(names)))
+            self._schedule(dice.uniform(100, HOUR_S), partial(self._delete, dice.choice(names)))
 
     async def _delete(self, name: str, service: Service) -> None:
         # The job may be there or not until the deletion is answered.

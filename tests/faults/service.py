@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from faults.machine import Machine, VirtualAttempt
-from faults.meter import Meter, stored
+from faults.meter import Meter, stored_sums
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import Fault, FaultyPipe
 from runai.hub_service.clusters.local.driver import LocalCluster
@@ -51,9 +51,9 @@ class Disk:
         def begin(connection: Any) -> None:
             cursor = connection.connection.cursor()
             pages = cursor.execute("PRAGMA page_count").fetchone()[0]
-            most = pages if self.state == "full" else 1_000_000
+            max_pages = pages if self.state == "full" else 1_000_000
             cursor.execute("PRAGMA synchronous=OFF")  # it is slow, and the machine does not go down
-            cursor.execute(f"PRAGMA max_page_count={most}")
+            cursor.execute(f"PRAGMA max_page_count={max_pages}")
             cursor.execute(f"PRAGMA query_only={int(self.state == 'read-only')}")
             cursor.close()
 
@@ -71,7 +71,7 @@ class Disk:
         sa.event.listen(engine, "commit", statement)
 
 
-class Away:
+class UnreliableCluster:
     """Cluster that fails while `is_away` returns True, like an unreachable API server."""
 
     def __init__(self, cluster: LocalCluster, is_away: Callable[[], bool]) -> None:
@@ -82,14 +82,14 @@ class Away:
         await self._cluster.changed()
 
     async def observe(self) -> Snapshot:
-        self._answer()
+        self._raise_if_away()
         return await self._cluster.observe()
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
-        self._answer()
+        self._raise_if_away()
         return await self._cluster.apply(plan)
 
-    def _answer(self) -> None:
+    def _raise_if_away(self) -> None:
         if self._is_away():
             raise Unavailable("The API server is away.")
 
@@ -122,16 +122,16 @@ class Service:
         self._away = away
         self.loop = VirtualLoop(clock)
         asyncio.set_event_loop(self.loop)
-        self.loop.set_exception_handler(self._astonished)
+        self.loop.set_exception_handler(self._record_unhandled)
         self.store = Store(place / "cluster.sqlite")
         self.store.loop = self.loop
         self._file = place / "ledger.sqlite"
-        found = stored(self._file)
+        initial_sums = stored_sums(self._file)
         self.ledger = Ledger(self._file, clock=clock)
-        self._meter = Meter(self.ledger, found)
+        self._meter = Meter(self.ledger, initial_sums)
         disk.under(self.store._engine, self.loop)
         disk.under(self.ledger._store._engine, self.loop)
-        here = reconciler.ProcessControl(
+        process_control = reconciler.ProcessControl(
             attempt=lambda path: VirtualAttempt(machine, path),  # type: ignore[arg-type, return-value]
             watch=machine.watch,
             lasting=lambda process: process,
@@ -140,10 +140,16 @@ class Service:
             end_session=machine.left_of_session,
         )
         self.cluster = LocalCluster(
-            place, self.store, DEVICES, NODE, clock=clock, process_control=here, api_url="http://x/"
+            place,
+            self.store,
+            DEVICES,
+            NODE,
+            clock=clock,
+            process_control=process_control,
+            api_url="http://x/",
         )
         self.controller = Controller(
-            Away(self.cluster, lambda: away("cluster")),
+            UnreliableCluster(self.cluster, lambda: away("cluster")),
             DecisionWorker(self._worker),
             on_cycle=on_cycle,
             clock=lambda: clock.true,
@@ -181,18 +187,18 @@ class Service:
         ]
         people: asyncio.Future[Any] = asyncio.gather(*(user() for user in users))
         await asyncio.wait([*work, people], return_when=asyncio.FIRST_COMPLETED)
-        for one in (*work, people):
-            if one.done() and (failed := one.exception()) is not None:
+        for task in (*work, people):
+            if task.done() and (failed := task.exception()) is not None:
                 raise failed
-        for one in work:
-            one.cancel()
+        for task in work:
+            task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         self.ledger.close()
         self.store.close()
 
-    def _astonished(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        said = about.get("exception") or about["message"]
-        self._machine.violations.append(f"nobody caught: {said!r}")
+    def _record_unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") or context["message"]
+        self._machine.violations.append(f"nobody caught: {error!r}")
 
     async def _agent(self) -> None:
         """Report every 15 s that allocated devices are half busy, unless the agent is away."""
@@ -200,7 +206,9 @@ class Service:
             await asyncio.sleep(AGENT_EVERY_S)
             if self._away("agent"):
                 continue
-            held = device_allocations(await self.cluster.workloads(), await self.cluster.devices())
+            allocations = device_allocations(
+                await self.cluster.workloads(), await self.cluster.devices()
+            )
             now = self._machine.clock()
             report = AgentReport(
                 node=NODE,
@@ -211,26 +219,26 @@ class Service:
                 ],
                 samples=[
                     UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
-                    for h in held
+                    for h in allocations
                 ],
             )
-            self.ledger.record(now, AGENT_EVERY_S, held, report)
+            self.ledger.record(now, AGENT_EVERY_S, allocations, report)
 
-    def gone(self) -> None:
+    def clean_up(self) -> None:
         """Clean up after a crash: close file descriptors and open transactions."""
         self._machine.attach(None)
-        for keeper in self.cluster._reconciler._handles.values():
-            if keeper.status >= 0:
-                os.close(keeper.status)
+        for handle in self.cluster._reconciler._handles.values():
+            if handle.status >= 0:
+                os.close(handle.status)
         abandon(self.loop)
         if not self.store._connection.closed:  # closed if the crash came at the end of `run`
             self.store._connection.invalidate()  # uncommitted writes are lost
             self.store.close()
         self.ledger._store.close()
 
-    def miscounted(self) -> list[str]:
+    def wrong_sums(self) -> list[str]:
         """Return wrong sums of the ledger at this life's end, in memory and in the database."""
-        return [*self._meter.wrong(), *self._meter.wrongly_stored(stored(self._file))]
+        return [*self._meter.wrong_sums(), *self._meter.wrong_stored_sums(stored_sums(self._file))]
 
 
 def dice_of(seed: int, what: str) -> random.Random:

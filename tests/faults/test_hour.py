@@ -25,8 +25,8 @@ def marks_of(seed: int) -> list[pytest.MarkDecorator]:
     return [pytest.mark.tier("all")] if seed > FEW else []
 
 
-def test_an_hour_of_faults_loses_doubles_orphans_and_overgrants_nothing(seed, tmp_path):
-    told = Hour(seed, tmp_path).tell()
+def test_faults_for_an_hour_lose_double_orphan_and_overgrant_nothing(seed, tmp_path):
+    outcome = Hour(seed, tmp_path).play()
 
-    assert told.wrong == [], f"replay: pytest tests/faults --seed {seed}"
-    assert told.acknowledged
+    assert outcome.wrong == [], f"replay: pytest tests/faults --seed {seed}"
+    assert outcome.acknowledged

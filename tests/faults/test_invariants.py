@@ -15,7 +15,7 @@ JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
 
 
 @pytest.mark.parametrize(
-    ("state", "waited", "is_told"),
+    ("state", "waited", "is_reported"),
     [
         pytest.param("queued", False, False, id="it has just come"),
         pytest.param("queued", True, True, id="it waits longer than a cycle"),
@@ -24,11 +24,11 @@ JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
         pytest.param("running", True, False, id="it runs"),
     ],
 )
-def test_a_state_without_a_reason_is_found(state, waited, is_told):
+def test_checker_reports_states_without_a_reason(state, waited, is_reported):
     record = replace(JOB, state=WorkloadState(state))
     known = {record.id} if waited else set()
 
-    assert bool(unexplained([record], known)) == is_told
+    assert bool(unexplained([record], known)) == is_reported
     assert not unexplained([replace(record, reason=StateReason("a", "since it is so"))], known)
     assert unexplained([replace(record, reason=StateReason("a", ""))], known) == unexplained(
         [record], known

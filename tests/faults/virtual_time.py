@@ -35,7 +35,7 @@ class WallClock:
         return EPOCH + self.true + self.off_s
 
 
-class _Skipping(selectors.DefaultSelector):
+class _SkippingSelector(selectors.DefaultSelector):
     """Selector that advances the virtual time instead of waiting."""
 
     def __init__(self, clock: WallClock) -> None:
@@ -61,7 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._wall = clock
         self._steps_left: int | None = None
         self.dead = False
-        super().__init__(_Skipping(clock))
+        super().__init__(_SkippingSelector(clock))
 
     def time(self) -> float:
         return self._wall.true
@@ -79,7 +79,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        return super().call_soon(self._counted, callback, *args, context=context)
+        return super().call_soon(self._run_step, callback, *args, context=context)
 
     def run_in_executor(  # type: ignore[override]
         self, _executor: Any, work: Callable[..., Any], *args: Any
@@ -97,7 +97,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.call_soon(do)
         return done
 
-    def _counted(self, callback: Callable[..., object], *args: object) -> None:
+    def _run_step(self, callback: Callable[..., object], *args: object) -> None:
         if self.dead:  # a task group delayed the crash to let its tasks end
             raise Crash
         if self._steps_left is not None:

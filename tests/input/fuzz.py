@@ -22,7 +22,7 @@ def main() -> None:
     name, seconds = sys.argv[1], int(sys.argv[2])
     parser = PARSERS[name]
 
-    def one(content: bytes) -> None:
+    def test_input(content: bytes) -> None:
         try:
             parser.read(content)
         except parser.refusals:
@@ -32,8 +32,10 @@ def main() -> None:
     for number, seed in enumerate(parser.seeds):
         (corpus / str(number)).write_bytes(seed)
     limits = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=20", "-rss_limit_mb=2048"]
-    kept = f"-artifact_prefix={corpus}/"
-    atheris.Setup([sys.argv[0], *limits, kept, "-print_final_stats=1", str(corpus)], one)
+    artifact_prefix = f"-artifact_prefix={corpus}/"
+    atheris.Setup(
+        [sys.argv[0], *limits, artifact_prefix, "-print_final_stats=1", str(corpus)], test_input
+    )
     atheris.Fuzz()
 
 

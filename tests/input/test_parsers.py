@@ -27,15 +27,15 @@ def reads_or_refuses(parser: Parser, content: bytes) -> None:
         parser.read(content)
     except parser.refusals as refused:
         # The error is a sentence of bounded length that exposes no internals.
-        told = str(refused)
-        assert "Traceback" not in told
-        assert len(told) < 2 * len(content) + 2000
+        message = str(refused)
+        assert "Traceback" not in message
+        assert len(message) < 2 * len(content) + 2000
 
 
 each_parser = pytest.mark.parametrize("parser", PARSERS.values(), ids=list(PARSERS))
 
 
-FOUND = [
+FUZZ_REGRESSIONS = [
     ("form", b"gpus=.8/\x1f88"),
     ("form", b"project=vision\ngpus=999999999999 GiB"),
     ("options of a server", b'{"project": "a", "gpus": "999999999999g"}'),
@@ -85,13 +85,13 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize(("name", "content"), TOO_LARGE.values(), ids=TOO_LARGE)
-def test_what_is_too_large_takes_no_memory_and_no_time(name, content):
+def test_oversized_input_is_read_or_refused_in_bounded_memory_and_time(name, content):
     """Regression cases: each used up the memory or the time, or ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
 
 
-@pytest.mark.parametrize(("name", "content"), FOUND)
-def test_what_was_not_refused_once_is_refused(name, content):
+@pytest.mark.parametrize(("name", "content"), FUZZ_REGRESSIONS)
+def test_invalid_inputs_from_fuzzing_are_refused(name, content):
     with pytest.raises(PARSERS[name].refusals):
         PARSERS[name].read(content)
 
@@ -99,13 +99,13 @@ def test_what_was_not_refused_once_is_refused(name, content):
 @pytest.mark.parametrize(
     ("name", "content"), [("magic", b"x --workdir=--"), ("magic that names", b"list -p--")]
 )
-def test_two_dashes_as_a_value_are_read_or_refused(name, content):
+def test_magic_option_with_two_dashes_as_value_is_read_or_refused(name, content):
     """Argparse refuses them before Python 3.13. Regression: both ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
 
 
 @each_parser
-def test_it_reads_what_is_meant_and_refuses_what_is_deep_long_or_odd(parser):
+def test_parser_reads_valid_input_and_refuses_deep_long_or_odd_values(parser):
     for seed in parser.seeds:
         parser.read(seed)
     for content in (*DEEP, LONG_NUMBER, *ODD):
@@ -129,34 +129,34 @@ JSON = st.recursive(
 )
 
 
-OF_JSON = {
+JSON_PARSERS = {
     name: parser
     for name, parser in PARSERS.items()
     if any(b"{" in seed or b"[" in seed for seed in parser.seeds)
 }
 
 
-@pytest.mark.parametrize("parser", OF_JSON.values(), ids=list(OF_JSON))
+@pytest.mark.parametrize("parser", JSON_PARSERS.values(), ids=list(JSON_PARSERS))
 @SETTINGS
 @given(data=st.data())
-def test_any_json_in_any_place_of_what_is_meant(parser, data):
+def test_parser_reads_or_refuses_json_with_a_replaced_part(parser, data):
     seed = data.draw(st.sampled_from(parser.seeds))
     head, bar, body = seed.rpartition(b"|")
     try:
-        meant = json.loads(body)
+        value = json.loads(body)
     except ValueError:
-        meant = None
-    wrong = json.dumps(_changed(data.draw, meant)).encode()
+        value = None
+    wrong = json.dumps(_replace_part(data.draw, value)).encode()
     reads_or_refuses(parser, head + bar + wrong)
 
 
-def _changed(draw: Any, meant: Any) -> Any:
+def _replace_part(draw: Any, value: Any) -> Any:
     """Replace one part of a JSON value."""
-    if isinstance(meant, dict) and meant and draw(st.booleans()):
-        key = draw(st.sampled_from(sorted(meant)))
-        return {**meant, key: _changed(draw, meant[key])}
-    if isinstance(meant, list) and meant and draw(st.booleans()):
-        return [_changed(draw, meant[0]), *meant[1:]]
+    if isinstance(value, dict) and value and draw(st.booleans()):
+        key = draw(st.sampled_from(sorted(value)))
+        return {**value, key: _replace_part(draw, value[key])}
+    if isinstance(value, list) and value and draw(st.booleans()):
+        return [_replace_part(draw, value[0]), *value[1:]]
     return draw(JSON)
 
 
@@ -167,7 +167,7 @@ TEXT = st.text(max_size=30).map(lambda text: text.encode(errors="surrogatepass")
 @each_parser
 @settings(SETTINGS, max_examples=50)
 @given(data=st.data(), content=BYTES | TEXT)
-def test_anything_in_any_place_of_what_is_meant(parser, data, content):
+def test_parser_reads_or_refuses_input_with_a_replaced_slice(parser, data, content):
     """Replace any slice of a valid input, up to all of it."""
     seed = data.draw(st.sampled_from(parser.seeds) | st.just(b""))
     start = data.draw(st.integers(0, len(seed)))
@@ -193,6 +193,6 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
     ids=["nested", "twice", "itself", "itself in a list", "as projects", "as members"],
 )
-def test_a_file_that_would_grow_when_it_is_read_is_refused(name, text):
+def test_yaml_file_with_expanding_aliases_is_read_or_refused(name, text):
     """A few hundred bytes of YAML aliases can expand to gigabytes."""
     reads_or_refuses(PARSERS[name], text.encode())

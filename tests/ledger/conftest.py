@@ -92,14 +92,14 @@ def database(new_database: NewDatabase) -> str | Path:
 
 @pytest.fixture
 def rows(database: str | Path) -> Callable[[str], list[tuple[object, ...]]]:
-    def ask(sql: str) -> list[tuple[object, ...]]:
+    def query(sql: str) -> list[tuple[object, ...]]:
         engine = sa.create_engine(ledger_url(database))
         with engine.connect() as connection:
-            found = [tuple(row) for row in connection.execute(sa.text(sql))]
+            result = [tuple(row) for row in connection.execute(sa.text(sql))]
         engine.dispose()
-        return found
+        return result
 
-    return ask
+    return query
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ HOLDS = [
     DeviceAllocation("nlp", "bo", "nlp/d", "GPU-3", 1000, "n2"),
     DeviceAllocation("ops", "eve", "ops/e", "GPU-4", 1000, "n2"),
 ]
-WORKLOADS = {held.workload for held in HOLDS}
+WORKLOADS = {allocation.workload for allocation in HOLDS}
 FILTERS = {
     "all": UsageFilter(),
     "project vision": UsageFilter(project="vision"),
@@ -48,7 +48,7 @@ Delivery = Literal["once", "twice", "late", "failed", "lost"]
 @dataclass(frozen=True)
 class Step:
     ticks: int
-    held: tuple[int, ...]
+    allocated: tuple[int, ...]
     busy: tuple[float, ...]
     delivery: Delivery
     then: Literal["go on", "stop", "crash"]
@@ -59,7 +59,7 @@ traces = st.lists(
     st.builds(
         Step,
         ticks=st.integers(1, 24),
-        held=st.sets(st.integers(0, len(HOLDS) - 1)).map(lambda some: tuple(sorted(some))),
+        allocated=st.sets(st.integers(0, len(HOLDS) - 1)).map(lambda some: tuple(sorted(some))),
         busy=st.tuples(*[st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])] * len(HOLDS)),
         delivery=st.sampled_from(["once"] * 6 + ["twice", "late", "failed", "lost"]),
         then=st.sampled_from(["go on"] * 8 + ["stop", "crash"]),
@@ -76,7 +76,7 @@ class Piece:
 
     start: float
     end: float
-    held: tuple[int, ...]
+    allocated: tuple[int, ...]
     busy: tuple[float, ...]
     measured: bool
 
@@ -86,31 +86,36 @@ class Sums:
     """Exact integrals over some pieces."""
 
     watched: float = 0.0
-    held: float = 0.0
-    measured_held: float = 0.0
+    allocation_s: float = 0.0
+    measured_allocation_s: float = 0.0
     measured: float = 0.0
     allocated: float = 0.0
     used: float = 0.0
     idle: float = 0.0
 
 
-def answers(who: UsageFilter, held: DeviceAllocation) -> bool:
-    wanted = {"workload": who.workload, "project": who.project, "user": who.user, "node": who.node}
-    return all(value in {None, getattr(held, name)} for name, value in wanted.items())
+def matches(usage_filter: UsageFilter, allocation: DeviceAllocation) -> bool:
+    criteria = {
+        "workload": usage_filter.workload,
+        "project": usage_filter.project,
+        "user": usage_filter.user,
+        "node": usage_filter.node,
+    }
+    return all(value in {None, getattr(allocation, name)} for name, value in criteria.items())
 
 
-def integrate(pieces: list[Piece], who: UsageFilter) -> Sums:
+def integrate(pieces: list[Piece], usage_filter: UsageFilter) -> Sums:
     sums = Sums()
     for piece in pieces:
         length = max(0.0, piece.end - piece.start)
-        mine = [n for n in piece.held if answers(who, HOLDS[n])]
+        mine = [n for n in piece.allocated if matches(usage_filter, HOLDS[n])]
         sums.watched += length
-        sums.held += length * bool(mine)
+        sums.allocation_s += length * bool(mine)
         sums.allocated += length * sum(HOLDS[n].milli for n in mine) / 1000
         if piece.measured or not mine:
             sums.measured += length
         if piece.measured:
-            sums.measured_held += length * bool(mine)
+            sums.measured_allocation_s += length * bool(mine)
             sums.used += length * sum(piece.busy[n] for n in mine)
             sums.idle += length * sum(HOLDS[n].milli / 1000 for n in mine if piece.busy[n] < 0.01)
     return sums
@@ -129,7 +134,7 @@ class Replay:
 
     def __init__(self, database: str | Path, make_report) -> None:
         self.clock = Clock()
-        self.kept: list[Piece] = []
+        self.pieces: list[Piece] = []
         self._database = database
         self._make_report = make_report
         self._open()
@@ -137,29 +142,31 @@ class Replay:
     def _open(self) -> None:
         self.ledger = Ledger(self._database, clock=self.clock)
         self._run: list[Piece] = []
-        self._late: AgentReport | None = None
+        self._late_report: AgentReport | None = None
 
     async def play(self, step: Step) -> None:
-        held = [HOLDS[n] for n in step.held]
+        allocations = [HOLDS[n] for n in step.allocated]
         start = self.clock.now
-        self.ledger.record(start, 0, held)
+        self.ledger.record(start, 0, allocations)
         self.clock.now += step.ticks * TICK_S
         length = self.clock.now - start
-        busy = {(HOLDS[n].workload, HOLDS[n].device): step.busy[n] for n in step.held}
-        told = {} if step.delivery == "failed" else busy
-        report = self._make_report(self.clock.now, length, told)
-        if self._late is not None and step.then != "crash":
-            self.ledger.record(self.clock.now, self._late.interval, held, self._late)
-            self._late = None
+        busy = {(HOLDS[n].workload, HOLDS[n].device): step.busy[n] for n in step.allocated}
+        utilization = {} if step.delivery == "failed" else busy
+        report = self._make_report(self.clock.now, length, utilization)
+        if self._late_report is not None and step.then != "crash":
+            self.ledger.record(
+                self.clock.now, self._late_report.interval, allocations, self._late_report
+            )
+            self._late_report = None
         if step.delivery == "late" and step.then != "crash":
-            self._late = report
+            self._late_report = report
         elif step.delivery != "lost":
             for _ in range(2 if step.delivery == "twice" else 1):
-                self.ledger.record(self.clock.now, length, held, report)
+                self.ledger.record(self.clock.now, length, allocations, report)
         else:
-            self.ledger.record(self.clock.now, length, held)
+            self.ledger.record(self.clock.now, length, allocations)
         measured = step.delivery not in {"failed", "lost"}
-        self._run.append(Piece(start, self.clock.now, step.held, step.busy, measured))
+        self._run.append(Piece(start, self.clock.now, step.allocated, step.busy, measured))
         if step.then != "crash":
             await self.ledger.flush()
         if step.then != "go on":
@@ -171,34 +178,38 @@ class Replay:
         else:
             self._run.pop()  # since the last flush
             self.ledger._store.close()
-        if self._late is not None and self._run:
+        if self._late_report is not None and self._run:
             # It never arrived: the agent went with the service.
             self._run[-1] = replace(self._run[-1], measured=False)
-        self.kept += self._run
+        self.pieces += self._run
         self.clock.now += step.away_ticks * TICK_S
         self._open()
 
     async def finish(self) -> list[Piece]:
         """End on a whole window, so that the answer covers exactly the queried range."""
-        if self._late is not None:
-            self.ledger.record(self.clock.now, self._late.interval, [], self._late)
+        if self._late_report is not None:
+            self.ledger.record(self.clock.now, self._late_report.interval, [], self._late_report)
         end = -(-self.clock.now // 10) * 10 + 10
         self.ledger.record(self.clock.now, 0, [])
         self._run.append(Piece(self.clock.now, end, (), (), measured=False))
         self.clock.now = end
         self.ledger.record(end, 0, [])
-        return self.kept + self._run
+        return self.pieces + self._run
 
 
 def ratio(amount: float, seconds: float) -> float | None:
     return amount / seconds if seconds > 1e-6 else None
 
 
-def expected(who: UsageFilter, sums: Sums) -> Mapping[str, float | None]:
-    held = who.workload is not None
+def expected(usage_filter: UsageFilter, sums: Sums) -> Mapping[str, float | None]:
+    is_workload = usage_filter.workload is not None
     return {
-        "allocated_average": ratio(sums.allocated, sums.held if held else sums.watched),
-        "utilized_average": ratio(sums.used, sums.measured_held if held else sums.measured),
+        "allocated_average": ratio(
+            sums.allocated, sums.allocation_s if is_workload else sums.watched
+        ),
+        "utilized_average": ratio(
+            sums.used, sums.measured_allocation_s if is_workload else sums.measured
+        ),
         "allocated_gpu_hours": sums.allocated / 3600,
         "used_gpu_hours": sums.used / 3600,
         "idle_gpu_hours": sums.idle / 3600,
@@ -211,7 +222,7 @@ def expected(who: UsageFilter, sums: Sums) -> Mapping[str, float | None]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(trace=traces)
-def test_averages_are_the_exact_integrals_whatever_happens(trace, new_database, report):
+def test_averages_equal_the_exact_integrals_for_random_traces(trace, new_database, report):
     asyncio.run(play_and_compare(trace, new_database(), report))
 
 
@@ -227,12 +238,12 @@ async def play_and_compare(trace, database, report):
             added = map(sub, grown[workload], earlier)
             assert min(added) >= -1e-9, workload
     pieces = await played.finish()
-    for name, who in FILTERS.items():
-        series = await played.ledger.usage(who, START, played.clock.now)
-        answer = expected(who, integrate(pieces, who))
-        found = {field: getattr(series, field) for field in answer}
+    for name, usage_filter in FILTERS.items():
+        series = await played.ledger.usage(usage_filter, START, played.clock.now)
+        answer = expected(usage_filter, integrate(pieces, usage_filter))
+        averages = {field: getattr(series, field) for field in answer}
 
         # 0.1 points of a GPU is 0.001; sums of seconds are as exact as floats.
-        assert found == pytest.approx(dict(answer), abs=1e-6), name
+        assert averages == pytest.approx(dict(answer), abs=1e-6), name
         assert (series.since, series.until) == (START, played.clock.now)
     played.ledger.close()

@@ -24,7 +24,7 @@ HOLDS = [
     DeviceAllocation("nlp", "bo", "nlp/d", "GPU-3", 250, "n1"),
     DeviceAllocation("nlp", "ana", "nlp/e", "GPU-3", 750, ""),
 ]
-DEVICES = [*{held.device: None for held in HOLDS}, "GPU-4"]
+DEVICES = [*{allocation.device: None for allocation in HOLDS}, "GPU-4"]
 
 holdings = st.lists(st.sampled_from(HOLDS), max_size=8)
 busy = st.none() | st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])
@@ -35,7 +35,7 @@ Figures = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Story:
+class ReportCase:
     """The allocations over time, and a report about some of that time."""
 
     holdings: Sequence[tuple[float, Sequence[DeviceAllocation]]]
@@ -65,8 +65,8 @@ class Story:
         )
 
 
-stories = st.builds(
-    Story,
+report_cases = st.builds(
+    ReportCase,
     holdings=st.lists(st.tuples(st.floats(0, 4), holdings), min_size=1, max_size=4).map(
         lambda some: sorted(some, key=lambda one: one[0])
     ),
@@ -77,30 +77,30 @@ stories = st.builds(
 )
 
 
-@given(story=stories)
-def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_window(story):
-    together = counted(story, story.report(story.samples, story.devices))
-    one_by_one = [story.report(samples=[sample]) for sample in story.samples]
-    one_by_one += [story.report(devices=[device]) for device in story.devices]
+@given(case=report_cases)
+def test_report_integrates_like_its_samples_one_by_one(case):
+    together = contributions(case, case.report(case.samples, case.devices))
+    one_by_one = [case.report(samples=[sample]) for sample in case.samples]
+    one_by_one += [case.report(devices=[device_sample]) for device_sample in case.devices]
     added: dict[tuple[Scope, int], Figures] = {}
-    for report in [story.report(), *one_by_one]:
-        for where, figures in counted(story, report).items():
+    for report in [case.report(), *one_by_one]:
+        for where, figures in contributions(case, report).items():
             before = added.get(where, (0.0, 0.0, 0.0))
             added[where] = tuple(map(sum, zip(before, figures, strict=True)))
 
     assert together.keys() == added.keys()
     # A short assertion: pytest's diff of the whole would be slow for each failing example.
-    apart = [at for at in added if together[at] != pytest.approx(added[at], abs=1e-9)]
-    assert apart == []
+    different = [at for at in added if together[at] != pytest.approx(added[at], abs=1e-9)]
+    assert different == []
 
 
-def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figures]:
+def contributions(case: ReportCase, report: AgentReport) -> dict[tuple[Scope, int], Figures]:
     """Return a report's contribution to each series in each window."""
     series: dict[Scope, Series] = {}
     integration = Integration(lambda scope: series.setdefault(scope, Series(scope, START)))
-    for at, held in story.holdings:
-        integration.set_allocations(START + at, held)
-    integration.advance(START + story.now)
+    for at, allocations in case.holdings:
+        integration.set_allocations(START + at, allocations)
+    integration.advance(START + case.now)
     integration.measure(report)
     return {
         (series.scope, window): (totals.measured_s, totals.used_s, totals.idle_s)
@@ -109,7 +109,7 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
     }
 
 
-def test_of_amounts_that_could_not_be_written_the_newest_windows_wait():
+def test_failed_write_requeues_only_the_newest_windows():
     series: dict[Scope, Series] = {}
     sums = Integration(lambda scope: series.setdefault(scope, Series(scope, 0.0)))
     sums.set_allocations(0.0, HOLDS[:1])

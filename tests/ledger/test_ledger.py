@@ -14,17 +14,17 @@ from runai.hub_service.ledger.opening import ledger_url
 A = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)
 B = DeviceAllocation("nlp", "bo", "nlp/b", "GPU-0", 500)
 BUSY_A = {("vision/a", "GPU-0"): 0.4}
-EVERYTHING = UsageFilter()
-OF_A = UsageFilter(workload="vision/a")
+ALL_FILTER = UsageFilter()
+A_FILTER = UsageFilter(workload="vision/a")
 
 
-def go(ledger, clock, report, seconds, held, utilization=None, *, step=1.0):
-    """Hold `held` for `seconds`, with a report each step (None: no agent)."""
-    ledger.record(clock.now, 0.0, held)
+def record_usage(ledger, clock, report, seconds, allocations, utilization=None, *, step=1.0):
+    """Hold `allocations` for `seconds`, with a report each step (None: no agent)."""
+    ledger.record(clock.now, 0.0, allocations)
     for _ in range(int(seconds / step)):
         clock.now += step
-        told = None if utilization is None else report(clock.now, step, utilization)
-        ledger.record(clock.now, step, held, told)
+        agent_report = None if utilization is None else report(clock.now, step, utilization)
+        ledger.record(clock.now, step, allocations, agent_report)
 
 
 def rounded(series):
@@ -36,7 +36,7 @@ def rounded(series):
 
 
 @pytest.mark.parametrize(
-    ("who", "allocated", "utilized"),
+    ("usage_filter", "allocated", "utilized"),
     [
         (UsageFilter(project="nlp", user="bo"), 0.5, 0.2),
         (UsageFilter(project="nlp", user="ana"), 0.0, 0.0),
@@ -45,11 +45,13 @@ def rounded(series):
         (UsageFilter(workload="vision/none"), None, None),
     ],
 )
-async def test_each_filter_has_its_own_sums(ledger, clock, report, who, allocated, utilized):
+async def test_usage_filter_sums_only_its_own_allocations(
+    ledger, clock, report, usage_filter, allocated, utilized
+):
     book = ledger()
     busy = BUSY_A | {("nlp/b", "GPU-0"): 0.2}
-    go(book, clock, report, 20, [A, B], busy)
-    series = await book.usage(who, clock.now - 20, clock.now)
+    record_usage(book, clock, report, 20, [A, B], busy)
+    series = await book.usage(usage_filter, clock.now - 20, clock.now)
 
     assert series.allocated_average == pytest.approx(allocated)
     assert series.utilized_average == pytest.approx(utilized)
@@ -57,9 +59,9 @@ async def test_each_filter_has_its_own_sums(ledger, clock, report, who, allocate
 
 async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 7, [A], step=7)
-    go(book, clock, report, 3, [A, B], step=3)
-    series = await book.usage(EVERYTHING, clock.now - 10, clock.now, 10)
+    record_usage(book, clock, report, 7, [A], step=7)
+    record_usage(book, clock, report, 3, [A, B], step=3)
+    series = await book.usage(ALL_FILTER, clock.now - 10, clock.now, 10)
 
     assert rounded(series) == [(0.65, None)]
     assert series.utilized_average is None
@@ -69,18 +71,18 @@ async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
 async def test_no_allocation_is_zero_and_time_before_recording_is_a_gap(ledger, clock, report):
     clock.now += 40
     book = ledger()
-    go(book, clock, report, 20, [])
-    series = await book.usage(EVERYTHING, clock.now - 60, clock.now, 20)
+    record_usage(book, clock, report, 20, [])
+    series = await book.usage(ALL_FILTER, clock.now - 60, clock.now, 20)
 
     assert rounded(series) == [(None, None), (None, None), (0.0, 0.0)]
 
 
-async def test_a_failed_poll_is_a_gap_and_an_idle_holder_a_zero(ledger, clock, report):
+async def test_failed_poll_is_a_gap_and_idle_allocation_is_zero(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 10, [A], BUSY_A)
-    go(book, clock, report, 10, [A], {})
-    go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): 0.0})
-    series = await book.usage(OF_A, clock.now - 30, clock.now, 10)
+    record_usage(book, clock, report, 10, [A], BUSY_A)
+    record_usage(book, clock, report, 10, [A], {})
+    record_usage(book, clock, report, 10, [A], {("vision/a", "GPU-0"): 0.0})
+    series = await book.usage(A_FILTER, clock.now - 30, clock.now, 10)
 
     assert rounded(series) == [(0.5, 0.4), (0.5, None), (0.5, 0.0)]
     assert series.utilized_average == pytest.approx(0.2)
@@ -89,13 +91,13 @@ async def test_a_failed_poll_is_a_gap_and_an_idle_holder_a_zero(ledger, clock, r
 
 async def test_missing_utilization_of_the_driver_is_a_gap(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 10, [A], BUSY_A)
-    go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
+    record_usage(book, clock, report, 10, [A], BUSY_A)
+    record_usage(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
 
     assert book.average("vision/a") == pytest.approx(0.4)
 
 
-async def test_a_report_longer_than_a_hold_counts_all_it_used_over_what_it_held(
+async def test_report_longer_than_its_allocation_counts_use_over_allocated_time(
     ledger, clock, report
 ):
     book = ledger()
@@ -111,8 +113,10 @@ async def test_a_report_longer_than_a_hold_counts_all_it_used_over_what_it_held(
 
 async def test_samples_without_an_allocation_are_ignored(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 10, [A], BUSY_A | {("", "GPU-0"): 0.5, ("nlp/b", "GPU-0"): 0.1})
-    series = await book.usage(EVERYTHING, clock.now - 10, clock.now)
+    record_usage(
+        book, clock, report, 10, [A], BUSY_A | {("", "GPU-0"): 0.5, ("nlp/b", "GPU-0"): 0.1}
+    )
+    series = await book.usage(ALL_FILTER, clock.now - 10, clock.now)
 
     assert series.utilized_average == pytest.approx(0.4)
     assert book.average("nlp/b") is None
@@ -120,28 +124,28 @@ async def test_samples_without_an_allocation_are_ignored(ledger, clock, report):
 
 async def test_several_workers_on_one_device_add_up(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 10, [A, A], BUSY_A)
-    series = await book.usage(OF_A, clock.now - 10, clock.now)
+    record_usage(book, clock, report, 10, [A, A], BUSY_A)
+    series = await book.usage(A_FILTER, clock.now - 10, clock.now)
 
     assert series.allocated_average == pytest.approx(1.0)
     assert series.utilized_average == pytest.approx(0.4)
 
 
-async def test_a_part_that_is_not_measured_does_not_make_the_rest_look_idle(ledger, clock, report):
+async def test_unmeasured_device_does_not_lower_the_average_utilization(ledger, clock, report):
     book = ledger()
     both = [A, DeviceAllocation("vision", "ana", "vision/c", "GPU-1", 500)]
-    go(book, clock, report, 10, both, BUSY_A)
+    record_usage(book, clock, report, 10, both, BUSY_A)
     series = await book.usage(UsageFilter(project="vision"), clock.now - 10, clock.now)
 
     # Half of the allocation was measured: 0.4 of it extrapolates to 0.8 of the whole.
     assert series.utilized_average == pytest.approx(0.8)
 
 
-async def test_a_clock_that_is_set_back_stands_still_until_it_has_caught_up(ledger, clock, report):
+async def test_clock_set_back_adds_no_time_until_it_has_caught_up(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 20, [A])
+    record_usage(book, clock, report, 20, [A])
     clock.now -= 10
-    go(book, clock, report, 20, [A])
+    record_usage(book, clock, report, 20, [A])
 
     assert book.totals("vision/a").held_s == pytest.approx(30)
 
@@ -149,28 +153,28 @@ async def test_a_clock_that_is_set_back_stands_still_until_it_has_caught_up(ledg
 # -- now -----------------------------------------------------------------------------------------
 
 
-async def test_current_is_what_was_measured_last(ledger, clock, report):
+async def test_current_usage_is_the_latest_measurement(ledger, clock, report):
     book = ledger()
-    held = [A, A._replace(device="GPU-1")]
-    book.record(clock.now, 0, held)
+    allocations = [A, A._replace(device="GPU-1")]
+    book.record(clock.now, 0, allocations)
     clock.now += 1
     busy = BUSY_A | {("vision/a", "GPU-1"): 0.5}
-    book.record(clock.now, 1, held, report(clock.now, 1, busy, memory=70))
+    book.record(clock.now, 1, allocations, report(clock.now, 1, busy, memory=70))
 
     assert book.current("vision/a") == (pytest.approx(0.9), 140)
     assert book.device("GPU-0") == (pytest.approx(0.4), 70)
 
 
 @pytest.mark.parametrize("reason", ["never", "long ago", "released", "not told"])
-async def test_current_is_nothing_when_nothing_is_known(ledger, clock, report, reason):
+async def test_current_usage_is_none_without_a_recent_measurement(ledger, clock, report, reason):
     book = ledger()
     if reason != "never":
         busy = None if reason == "not told" else 0.4
-        go(book, clock, report, 5, [A], {("vision/a", "GPU-0"): busy})
+        record_usage(book, clock, report, 5, [A], {("vision/a", "GPU-0"): busy})
     if reason == "long ago":
-        go(book, clock, report, 20, [A])
+        record_usage(book, clock, report, 20, [A])
     if reason == "released":
-        go(book, clock, report, 1, [])
+        record_usage(book, clock, report, 1, [])
 
     assert book.current("vision/a") is None
 
@@ -183,12 +187,12 @@ async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
     ledger, clock, report
 ):
     book = ledger()
-    go(book, clock, report, 25, [A], BUSY_A)
+    record_usage(book, clock, report, 25, [A], BUSY_A)
     book.close()
     clock.now += 35
     book = ledger()
-    go(book, clock, report, 30, [A], BUSY_A)
-    series = await book.usage(OF_A, clock.now - 90, clock.now, 10)
+    record_usage(book, clock, report, 30, [A], BUSY_A)
+    series = await book.usage(A_FILTER, clock.now - 90, clock.now, 10)
 
     assert book.totals("vision/a").held_s == pytest.approx(55)
     assert book.average("vision/a") == pytest.approx(0.4)
@@ -199,27 +203,25 @@ async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
 @on_each_database
 async def test_failed_write_is_repeated_at_the_next_flush(ledger, clock, report, database):
     book = ledger()
-    go(book, clock, report, 25, [A], BUSY_A)
+    record_usage(book, clock, report, 25, [A], BUSY_A)
     change(database, "ALTER TABLE samples RENAME TO hidden")
     await book.flush()
     change(database, "ALTER TABLE hidden RENAME TO samples")
-    go(book, clock, report, 10, [A], BUSY_A)
+    record_usage(book, clock, report, 10, [A], BUSY_A)
     await book.flush()
 
     assert ledger().totals("vision/a").held_s == pytest.approx(35)
 
 
-async def test_of_what_cannot_be_written_for_long_the_last_hour_is_kept(
-    ledger, clock, report, database
-):
+async def test_long_write_failure_retains_only_the_last_hour(ledger, clock, report, database):
     book = ledger()
     change(database, "ALTER TABLE samples RENAME TO hidden")
     for _ in range(3):
-        go(book, clock, report, 3600, [A], step=10)
+        record_usage(book, clock, report, 3600, [A], step=10)
         await book.flush()
     change(database, "ALTER TABLE hidden RENAME TO samples")
     await book.flush()
-    series = await book.usage(EVERYTHING, clock.now - 3 * 3600, clock.now, 3600)
+    series = await book.usage(ALL_FILTER, clock.now - 3 * 3600, clock.now, 3600)
 
     assert rounded(series)[-1] == (0.5, None)
     assert rounded(series)[0] == (None, None)
@@ -229,16 +231,16 @@ async def test_of_what_cannot_be_written_for_long_the_last_hour_is_kept(
 async def test_usage_query_during_a_flush_counts_samples_once(ledger, clock, report):
     book = ledger()
     for _ in range(20):
-        go(book, clock, report, 10, [A], BUSY_A)
+        record_usage(book, clock, report, 10, [A], BUSY_A)
         flushed = asyncio.ensure_future(book.flush())
-        series = await book.usage(OF_A, clock.now - 10, clock.now)
+        series = await book.usage(A_FILTER, clock.now - 10, clock.now)
         assert series.allocated_gpu_hours == pytest.approx(5 / 3600)
         await flushed
 
 
-async def test_a_write_that_is_cancelled_counts_once(ledger, clock, report):
+async def test_cancelled_flush_counts_its_usage_once(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 30, [A], BUSY_A)
+    record_usage(book, clock, report, 30, [A], BUSY_A)
     flushed = asyncio.ensure_future(book.flush())
     await asyncio.sleep(0)
     flushed.cancel()
@@ -256,45 +258,47 @@ def change(database, sql):
     engine.dispose()
 
 
-async def test_an_idle_ledger_writes_that_it_watched_and_nothing_else(ledger, clock, report, rows):
+async def test_idle_ledger_writes_only_its_watched_time(ledger, clock, report, rows):
     book = ledger()
-    go(book, clock, report, 60, [A], BUSY_A)
+    record_usage(book, clock, report, 60, [A], BUSY_A)
     await book.flush()
-    of_others = "SELECT count(*) FROM samples JOIN series ON id = series_id WHERE kind <> 'watched'"
-    stored = rows(of_others)
-    go(book, clock, report, 3600, [], step=10)
+    sample_count_query = (
+        "SELECT count(*) FROM samples JOIN series ON id = series_id WHERE kind <> 'watched'"
+    )
+    stored = rows(sample_count_query)
+    record_usage(book, clock, report, 3600, [], step=10)
     await book.flush()
 
-    assert rows(of_others) == stored
+    assert rows(sample_count_query) == stored
 
 
 # -- reused names --------------------------------------------------------------------------------
 
 
-async def test_a_deleted_workloads_name_starts_from_zero(ledger, clock, report):
+async def test_reused_name_of_a_deleted_workload_starts_from_zero(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 1.0})
+    record_usage(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 1.0})
     book.forget("vision/a")
     assert book.average("vision/a") is None
-    go(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 0.2})
+    record_usage(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 0.2})
 
     assert book.average("vision/a") == pytest.approx(0.2)
-    series = await book.usage(OF_A, clock.now - 40, clock.now)
+    series = await book.usage(A_FILTER, clock.now - 40, clock.now)
     assert series.utilized_average == pytest.approx(0.6)
 
 
 @on_each_database
-async def test_a_deleted_workload_stays_deleted_and_its_history_stays(ledger, clock, report):
+async def test_deleted_workload_stays_deleted_and_its_history_is_retained(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 20, [A], BUSY_A)
-    go(book, clock, report, 5, [])
+    record_usage(book, clock, report, 20, [A], BUSY_A)
+    record_usage(book, clock, report, 5, [])
     book.forget("vision/a")
     book.close()
     clock.now += 100
     book = ledger()
 
     assert book.average("vision/a") is None
-    series = await book.usage(OF_A, clock.now - 200, clock.now)
+    series = await book.usage(A_FILTER, clock.now - 200, clock.now)
     assert series.utilized_average == pytest.approx(0.4)
 
 
@@ -302,7 +306,7 @@ async def test_a_deleted_workload_stays_deleted_and_its_history_stays(ledger, cl
 
 
 @on_each_database
-async def test_events_are_kept_in_order_and_survive_deletion_and_restart(ledger, clock, report):
+async def test_events_stay_in_order_and_survive_deletion_and_restart(ledger, clock, report):
     book = ledger()
     book.event("vision/a", "queued", "", project="vision", user="ana")
     clock.now += 1
@@ -322,12 +326,12 @@ async def test_events_are_kept_in_order_and_survive_deletion_and_restart(ledger,
     assert [e.kind for e in await book.events("vision/a", since=clock.now)] == ["paused", "deleted"]
 
 
-async def test_a_week_asleep_is_a_gap(ledger, clock, report):
+async def test_week_of_machine_sleep_is_a_gap_in_usage(ledger, clock, report):
     book = ledger()
-    go(book, clock, report, 60, [A], BUSY_A)
+    record_usage(book, clock, report, 60, [A], BUSY_A)
     await book.flush()
     clock.now += 7 * 86400
-    go(book, clock, report, 60, [A], BUSY_A)
+    record_usage(book, clock, report, 60, [A], BUSY_A)
     await book.flush()
     book.close()
     week = await ledger().usage(UsageFilter(workload="vision/a"), clock.now - 8 * 86400, clock.now)

@@ -66,14 +66,16 @@ def test_newer_or_broken_database_is_rejected_at_once(tmp_path, wrong):
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("wrong", ["nobody@/postgres", "ledger@/nothing"], ids=["user", "database"])
-def test_a_server_that_refuses_the_connection_is_a_wrong_setting(postgres, wrong):
+def test_refused_postgresql_connection_is_reported_as_a_wrong_setting(postgres, wrong):
     with pytest.raises(Unavailable) as refused:
         Ledger(postgres.format("postgres").replace("ledger@/postgres", wrong))
 
     assert refused.value.code == "history_refused"
-    said = f"{refused.value} {refused.value.hint}"
-    assert "The database of the history (RUNAI_LEDGER) answers and refuses the connection." in said
-    assert postgres.partition("host=")[2] not in said
+    message = f"{refused.value} {refused.value.hint}"
+    assert (
+        "The database of the history (RUNAI_LEDGER) answers and refuses the connection." in message
+    )
+    assert postgres.partition("host=")[2] not in message
 
 
 def test_invalid_address_is_rejected_without_revealing_the_password():

@@ -11,21 +11,21 @@ A = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)
 B = DeviceAllocation("nlp", "bo", "nlp/b", "GPU-1", 1000)
 
 
-def pass_time(book, clock, seconds, held):
-    book.record(clock.now, 0.0, held)
+def pass_time(book, clock, seconds, allocations):
+    book.record(clock.now, 0.0, allocations)
     for _ in range(seconds):
         clock.now += 1.0
-        book.record(clock.now, 1.0, held)
+        book.record(clock.now, 1.0, allocations)
 
 
-def told(past):
+def summaries(past):
     return [
         (p.workload, p.project, p.user, p.submitted, pytest.approx(p.held_s), p.is_session)
         for p in past
     ]
 
 
-async def test_current_allocation_is_in_the_past_before_a_flush(ledger, clock):
+async def test_past_includes_the_current_allocation_before_a_flush(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "", project="vision", user="ana")
     clock.now += 40
@@ -33,12 +33,12 @@ async def test_current_allocation_is_in_the_past_before_a_flush(ledger, clock):
 
     past = await book.past(start - 1)
 
-    assert told(past) == [("vision/a", "vision", "ana", start, 20, False)]
+    assert summaries(past) == [("vision/a", "vision", "ana", start, 20, False)]
     assert past[0].allocated_s == pytest.approx(10)
 
 
 @on_each_database
-async def test_a_deleted_one_and_its_successor_of_the_same_name_are_two(ledger, clock):
+async def test_deleted_workload_and_its_successor_are_listed_separately(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "")
     pass_time(book, clock, 30, [A])
@@ -77,7 +77,7 @@ async def test_workload_without_an_allocation_since_then_is_left_out(ledger, clo
 # ---- requests
 
 
-def asked(past):
+def requests(past):
     return [(p.submitted, p.asked, p.starts) for p in past]
 
 
@@ -87,19 +87,19 @@ async def test_last_request_is_returned_before_and_after_a_flush(ledger, clock):
     book.record_request("vision/a", PastRequest(start, "half", 0))
     pass_time(book, clock, 20, [A])
 
-    assert asked(await book.past(start - 1)) == [(start, "half", 0)]
+    assert requests(await book.past(start - 1)) == [(start, "half", 0)]
     await book.flush()
-    assert asked(await book.past(start - 1)) == [(start, "half", 0)]
+    assert requests(await book.past(start - 1)) == [(start, "half", 0)]
     book.record_request("vision/a", PastRequest(start, "half, urgent", 2))
 
-    assert asked(await book.past(start - 1)) == [(start, "half, urgent", 2)]
+    assert requests(await book.past(start - 1)) == [(start, "half, urgent", 2)]
     await book.flush()
     book.close()
-    assert asked(await ledger().past(start - 1)) == [(start, "half, urgent", 2)]
+    assert requests(await ledger().past(start - 1)) == [(start, "half, urgent", 2)]
 
 
 @on_each_database
-async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
+async def test_workloads_that_reuse_a_name_have_separate_requests(ledger, clock):
     book, first = ledger(), int(clock.now)
     book.record_request("vision/a", PastRequest(first, "half", 1))
     pass_time(book, clock, 30, [A])
@@ -112,21 +112,21 @@ async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
     pass_time(book, clock, 40, [A])
 
     expected = [(first, "half", 1), (second, "whole", 1)]
-    assert asked(await book.past(first - 1)) == expected
+    assert requests(await book.past(first - 1)) == expected
     await book.flush()
     book.close()
-    assert asked(await ledger().past(first - 1)) == expected
+    assert requests(await ledger().past(first - 1)) == expected
 
 
 async def test_workload_without_a_recorded_request_has_an_empty_one(ledger, clock):
     book, start = ledger(), clock.now
     pass_time(book, clock, 20, [A])
 
-    assert asked(await book.past(start - 1)) == [(start, "", 1)]
+    assert requests(await book.past(start - 1)) == [(start, "", 1)]
 
 
 @on_each_database
-async def test_a_request_is_forgotten_with_the_events_of_its_time(ledger, clock, rows):
+async def test_request_is_dropped_with_the_events_of_its_time(ledger, clock, rows):
     book = ledger()
     book.record_request("vision/a", PastRequest(int(clock.now), "half", 1))
     await book.flush()

@@ -25,14 +25,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         pytest.param(95 * DAY, 90 * MINUTE, 2 * HOUR, id="whole hours"),
     ],
 )
-def test_the_finest_grid_that_reaches_back_answers(age, step_s, expected_step):
+def test_step_is_on_the_finest_grid_that_covers_the_range(age, step_s, expected_step):
     found = choose_range(NOW - age, NOW, step_s, now=NOW)
 
     assert found.step_s == expected_step
     assert len(found.ends) <= 1501
 
 
-def test_a_range_is_widened_to_the_grid():
+def test_range_is_widened_to_the_grid():
     found = choose_range(NOW - 3605.5, NOW - 1802.5, 60, now=NOW)
 
     assert (NOW - found.since, NOW - found.until) == (3610, 1800)
@@ -40,7 +40,7 @@ def test_a_range_is_widened_to_the_grid():
     assert found.ends[-1] == found.until
 
 
-def test_steps_lie_on_the_clock_whatever_the_range():
+def test_steps_are_aligned_to_the_clock():
     found = choose_range(NOW - 3650, NOW, 600, now=NOW)
 
     assert all(end % 600 == 0 for end in found.ends)
@@ -53,14 +53,14 @@ def test_future_range_is_empty(since):
     assert (found.since, found.until, found.ends) == (NOW, NOW, ())
 
 
-def test_a_range_ends_now_at_the_latest():
+def test_range_ends_now_at_the_latest():
     found = choose_range(NOW - 90.0, NOW + 3.5, None, now=NOW + 3.5)
 
     assert (found.since, found.until) == (NOW - 90, NOW + 4)
     assert found.pieces() == [(10, NOW - 90, NOW + 10)]
 
 
-def test_few_windows_are_added_up():
+def test_long_range_is_read_from_few_windows():
     found = choose_range(NOW - 7 * HOUR - 10, NOW - 20, 2 * HOUR, now=NOW)
 
     assert found.pieces() == [

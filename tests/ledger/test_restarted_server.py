@@ -12,22 +12,22 @@ from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.wire.errors import Unavailable
 
 START = 1_700_000_000.0
-EXP, NEW, GONE = (
+EXP, NEW, REMOVED = (
     DeviceAllocation("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
     for place, name in enumerate(("exp", "new", "gone"))
 )
-MINE = UsageFilter(project="vision")
+VISION_FILTER = UsageFilter(project="vision")
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def server() -> Iterator[RestartedServer]:
-    with restarted_server() as found:
-        yield found
+    with restarted_server() as restarted:
+        yield restarted
 
 
-async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
+async def test_server_restart_loses_nothing_and_queries_return_retry_after(
     server: RestartedServer,
 ):
     now = [START]
@@ -37,7 +37,7 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     )
     now[0] += 60
     await ledger.flush()
-    before = await ledger.usage(MINE, START, now[0])
+    before = await ledger.usage(VISION_FILTER, START, now[0])
 
     server.stop()
     ledger.event("vision/exp", "paused", "while the server was away")
@@ -55,7 +55,7 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     assert [event.kind for event in await ledger.events("vision/exp")] == ["paused"]
     ledger.close()
     again = Ledger(server.address, clock=lambda: now[0])
-    after = await again.usage(MINE, START, now[0])
+    after = await again.usage(VISION_FILTER, START, now[0])
     assert before.points
     assert sum(p.allocated or 0 for p in after.points) >= sum(
         p.allocated or 0 for p in before.points
@@ -70,12 +70,12 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     ledger.close()
 
 
-async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_there(
+async def test_ledger_started_without_its_server_continues_from_stored_totals(
     server: RestartedServer,
 ):
     now = [START]
     first = Ledger(server.address, clock=lambda: now[0])
-    first.record(now[0], 0.0, [EXP, GONE])
+    first.record(now[0], 0.0, [EXP, REMOVED])
     now[0] += 60
     first.close()
     before = first.totals("vision/exp").allocated_s
@@ -89,7 +89,7 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     await ledger.flush()
     assert ledger.unhealthy_reason() == "OperationalError"
     with pytest.raises(Unavailable) as refused:
-        await ledger.usage(MINE, START, now[0])
+        await ledger.usage(VISION_FILTER, START, now[0])
     assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
 
     server.start()
@@ -104,6 +104,6 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     assert again.totals("vision/new").allocated_s == pytest.approx(110)
     assert again.workloads() == ["vision/exp", "vision/new"]
     assert [event.kind for event in await again.events("vision/new")] == ["running"]
-    found = await again.usage(MINE, START, now[0], 10)
+    found = await again.usage(VISION_FILTER, START, now[0], 10)
     assert [p.allocated for p in found.points] == pytest.approx([2.0] * 17)  # exp with gone or new
     again.close()

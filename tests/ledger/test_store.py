@@ -17,7 +17,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 @on_each_database
-def test_migrations_make_what_the_program_knows(database, rows):
+def test_migrations_create_the_current_schema(database, rows):
     LedgerStore(database).close()  # the first opening has migrated it
     engine = sa.create_engine(ledger_url(database))
     with engine.connect() as connection:
@@ -28,30 +28,30 @@ def test_migrations_make_what_the_program_knows(database, rows):
     assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
 
 
-async def hours_of(book, clock, report, hours, busy_minutes):
+async def record_hours(book, clock, report, hours, busy_minutes):
     """Hold for `busy_minutes` at the start of each hour; write about every ten seconds."""
     for _ in range(hours):
         for minute in range(60):
-            held = [A] if minute < busy_minutes else []
-            book.record(clock.now, 0, held)
+            allocations = [A] if minute < busy_minutes else []
+            book.record(clock.now, 0, allocations)
             clock.now += MINUTE
-            busy = {("vision/a", "GPU-0"): 0.4} if held else {}
-            book.record(clock.now, MINUTE, held, report(clock.now, MINUTE, busy))
+            busy = {("vision/a", "GPU-0"): 0.4} if allocations else {}
+            book.record(clock.now, MINUTE, allocations, report(clock.now, MINUTE, busy))
         await book.flush()
 
 
 @on_each_database
-async def test_each_level_has_a_window_wherever_something_was_held(ledger, clock, report, rows):
+async def test_levels_have_windows_only_while_devices_were_allocated(ledger, clock, report, rows):
     clock.now = 1_699_999_200.0  # a whole hour
     start = int(clock.now)
     book = ledger()
-    await hours_of(book, clock, report, 3, busy_minutes=1)
+    await record_hours(book, clock, report, 3, busy_minutes=1)
     found = rows(
         "SELECT level, at, samples.held_s FROM samples JOIN series ON id = series_id"
         f" WHERE kind = 'workload' AND at < {start + HOUR + 10} ORDER BY level, at",
     )
 
-    assert [(level, at - start, round(held)) for level, at, held in found] == [
+    assert [(level, at - start, round(seconds)) for level, at, seconds in found] == [
         *((10, second, 10) for second in range(10, 70, 10)),
         (60, 60, 60),
         (3600, 3600, 60),
@@ -59,16 +59,16 @@ async def test_each_level_has_a_window_wherever_something_was_held(ledger, clock
 
 
 @on_each_database
-async def test_a_window_that_was_written_in_part_goes_on_after_a_restart(ledger, clock, rows):
+async def test_partly_written_window_continues_after_a_restart(ledger, clock, rows):
     for _ in range(2):
         book = ledger()
         book.record(clock.now, 0, [A])
         clock.now += 4
         book.close()
 
-    of_a = "JOIN series ON id = series_id WHERE kind = 'workload'"
+    join_clause = "JOIN series ON id = series_id WHERE kind = 'workload'"
     assert (
-        rows(f"SELECT samples.held_s, samples.allocated_s FROM samples {of_a}")
+        rows(f"SELECT samples.held_s, samples.allocated_s FROM samples {join_clause}")
         == [pytest.approx((8, 4))] * 3
     )
     assert ledger().totals("vision/a").allocated_s == pytest.approx(4)
@@ -78,17 +78,22 @@ async def test_a_window_that_was_written_in_part_goes_on_after_a_restart(ledger,
 async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, rows):
     book = ledger()
     start = clock.now
-    await hours_of(book, clock, report, 5, busy_minutes=7)
-    before = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
+    await record_hours(book, clock, report, 5, busy_minutes=7)
+    before = [
+        await book.usage(usage_filter, start, start + 5 * HOUR, HOUR) for usage_filter in FILTERS
+    ]
     stored = rows("SELECT count(*) FROM samples")
     book.close()
-    for age, kept_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
+    for age, min_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
         clock.now = start + age
         book = ledger()
         book._store.drop_old(clock.now)
-        after = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
+        after = [
+            await book.usage(usage_filter, start, start + 5 * HOUR, HOUR)
+            for usage_filter in FILTERS
+        ]
 
-        assert rows(f"SELECT count(*) FROM samples WHERE level < {kept_level}") == [(0,)]
+        assert rows(f"SELECT count(*) FROM samples WHERE level < {min_level}") == [(0,)]
         for was, is_ in zip(before, after, strict=True):
             assert is_.used_gpu_hours == pytest.approx(was.used_gpu_hours)
             assert is_.utilized_average == pytest.approx(was.utilized_average, rel=0.02)
@@ -99,7 +104,7 @@ FILTERS = [UsageFilter(), UsageFilter(workload="vision/a"), UsageFilter(project=
 
 
 @on_each_database
-async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
+async def test_totals_of_a_deleted_workload_survive_retention(ledger, clock, report):
     book = ledger()
     book.record(clock.now, 0, [A])
     clock.now += 25
@@ -127,11 +132,11 @@ async def test_old_events_are_dropped(ledger, clock, report):
 
 
 @on_each_database
-async def test_a_new_name_among_many_is_found_by_its_own_series(ledger, clock, report):
+async def test_workload_average_is_read_from_its_own_series_among_many(ledger, clock, report):
     book = ledger()
     for number in range(20):
-        held = [A._replace(workload=f"vision/{number}")]
-        book.record(clock.now, 0, held)
+        allocations = [A._replace(workload=f"vision/{number}")]
+        book.record(clock.now, 0, allocations)
         clock.now += 5
         busy = {(f"vision/{number}", "GPU-0"): number / 20}
         book.record(clock.now, 5, [], report(clock.now, 5, busy))

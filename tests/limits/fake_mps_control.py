@@ -31,9 +31,9 @@ def serve(listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            said = connection.recv(4096).decode().split()
+            words = connection.recv(4096).decode().split()
             if MODE != "mute":
-                connection.sendall(answer(said).encode() or b"\n")
+                connection.sendall(answer(words).encode() or b"\n")
 
 
 def daemon() -> int:
@@ -61,9 +61,9 @@ def client() -> int:
         connection.sendall(sys.stdin.readline().encode())
         if MODE == "mute":
             threading.Event().wait()
-        said = connection.recv(4096).decode().strip()
-    print(said.removeprefix("! "))
-    return 1 if said.startswith("! ") else 0
+        reply = connection.recv(4096).decode().strip()
+    print(reply.removeprefix("! "))
+    return 1 if reply.startswith("! ") else 0
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def stub_methods() -> set[str]:
 # -- PyTorch -------------------------------------------------------------------------------------
 
 
-def test_importing_torch_asks_the_devices_nothing():
+def test_cap_torch_queues_one_call_and_queries_no_device():
     cuda = StubCuda()
 
     cap_torch(SimpleNamespace(cuda=cuda), TWO)
@@ -68,7 +68,7 @@ def test_importing_torch_asks_the_devices_nothing():
     assert (cuda.calls, len(cuda.queue)) == ([], 1)
 
 
-def test_when_cuda_is_initialised_each_device_gets_its_own_fraction():
+def test_cuda_initialisation_sets_the_fraction_of_each_device():
     cuda = StubCuda()
     cap_torch(SimpleNamespace(cuda=cuda), TWO)
 
@@ -87,7 +87,7 @@ def test_when_cuda_is_initialised_each_device_gets_its_own_fraction():
     ]
 
 
-def test_a_tighter_choice_of_the_program_stays():
+def test_tighter_memory_fraction_of_the_program_stays():
     cuda = StubCuda(devices=1)
     cuda.CHOSEN = 0.1
     cap_torch(SimpleNamespace(cuda=cuda), TWO)
@@ -97,7 +97,7 @@ def test_a_tighter_choice_of_the_program_stays():
     assert "set_per_process_memory_fraction" not in {call[0] for call in cuda.calls}
 
 
-def test_a_whole_device_is_left_alone():
+def test_whole_device_gets_no_memory_fraction():
     cuda = StubCuda(devices=1)
     cap_torch(SimpleNamespace(cuda=cuda), Share((None,), (16384,), 500))
 
@@ -111,7 +111,7 @@ def test_a_whole_device_is_left_alone():
     }
 
 
-def test_a_device_that_fails_does_not_fail_the_program(capsys, monkeypatch):
+def test_failing_device_query_does_not_fail_the_program(capsys, monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
     cuda = StubCuda()
     monkeypatch.setattr(cuda, "device_count", lambda: 1 / 0)
@@ -123,7 +123,7 @@ def test_a_device_that_fails_does_not_fail_the_program(capsys, monkeypatch):
 
 
 @pytest.mark.torch
-def test_the_real_torch_is_left_word_and_makes_no_context(run_python, workload_env):
+def test_real_torch_queues_our_call_and_creates_no_cuda_context(run_python, workload_env):
     program = f"""
 import json, torch
 from runai_limits.notebook import is_out_of_memory
@@ -136,11 +136,11 @@ print(json.dumps([
 ]))
 """
 
-    initialised, left_word, missing, answer, is_known = run_python(
+    initialised, queued_modules, missing, answer, is_known = run_python(
         program, workload_env("8192", devices="16384", context=500)
     )
 
-    assert (initialised, left_word, answer) == (False, ["runai_limits.frameworks"], 0.0)
+    assert (initialised, queued_modules, answer) == (False, ["runai_limits.frameworks"], 0.0)
     assert is_known
     # The real module has the stub's functions; older ones lack the query of the fraction.
     assert set(missing) <= {"get_per_process_memory_fraction"}
@@ -169,7 +169,7 @@ choices = {
     "wider": lambda context, gpus: context.set_logical_device_configuration(gpus[0], limit(16000)),
     "growth": lambda context, gpus: [context.set_memory_growth(gpu, True) for gpu in gpus],
 }
-told = {}
+limits = {}
 for name, choose in choices.items():
     context = c.Context()
     context._initialize_physical_devices()
@@ -188,20 +188,20 @@ for name, choose in choices.items():
         [list(v.memory_limit_mb) for v in options.experimental.virtual_devices] for options in seen
     )
     assert first == again
-    told[name] = first
-print(json.dumps([hooked, is_out_of_memory(error), answer, initialises, told]))
+    limits[name] = first
+print(json.dumps([hooked, is_out_of_memory(error), answer, initialises, limits]))
 """
 
 
 @pytest.mark.tensorflow
-def test_the_real_tensorflow_runs_and_is_told_when_it_makes_its_devices(run_python, workload_env):
+def test_real_tensorflow_gets_our_limits_when_it_creates_its_devices(run_python, workload_env):
     env = workload_env("8192,4096", devices="16384,16384", context=500, **OF_TENSORFLOW)
 
-    hooked, known, answer, initialises, told = run_python(TENSORFLOW, env)
+    hooked, known, answer, initialises, limits = run_python(TENSORFLOW, env)
 
     assert (hooked, known) == ("runai_limits.frameworks", True)
     assert (answer, initialises) == (9.0, "tensorflow.python.eager.context")
-    assert told == {
+    assert limits == {
         "nothing": [[7692.0], [3596.0]],
         "tighter": [[100.0], [3596.0]],
         "wider": [[7692.0], [3596.0]],
@@ -209,12 +209,12 @@ def test_the_real_tensorflow_runs_and_is_told_when_it_makes_its_devices(run_pyth
     }
 
 
-def test_a_context_that_is_not_as_we_know_it_still_initialises(monkeypatch):
+def test_unknown_tensorflow_context_still_initialises(monkeypatch):
     class Context:
-        made = 0
+        initialisations = 0
 
         def ensure_initialized(self) -> None:
-            self.made += 1
+            self.initialisations += 1
 
     module = SimpleNamespace(Context=Context)
     cap_tensorflow(module, TWO)
@@ -223,4 +223,4 @@ def test_a_context_that_is_not_as_we_know_it_still_initialises(monkeypatch):
     context.ensure_initialized()
     context.ensure_initialized()
 
-    assert context.made == 2
+    assert context.initialisations == 2

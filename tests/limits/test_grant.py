@@ -66,9 +66,9 @@ def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
     ],
 )
 def test_renew_does_not_query_the_service_for_jobs_or_cpu_programs(change, monkeypatch):
-    asked = []
-    monkeypatch.setattr(grant, "query_service", lambda *_: asked.append(1))
+    queries = []
+    monkeypatch.setattr(grant, "query_service", lambda *_: queries.append(1))
     environ = {**HAD, **change}
     grant.renew(environ)
 
-    assert (environ, asked) == ({**HAD, **change}, [])
+    assert (environ, queries) == ({**HAD, **change}, [])

@@ -46,18 +46,18 @@ def imported(module: Path) -> set[str]:
     }
 
 
-def test_it_is_python_3_8():
+def test_hook_parses_as_python_3_8():
     for module in MODULES:
         ast.parse(module.read_text(), str(module), feature_version=(3, 8))
 
 
-def test_it_needs_the_standard_library_only():
+def test_hook_imports_only_the_standard_library():
     names = set().union(*map(imported, MODULES))
 
     assert names - sys.stdlib_module_names <= {"runai_limits"}
 
 
-def test_without_a_framework_it_loads_nothing_but_itself(run_python, env):
+def test_hook_without_a_framework_loads_only_its_modules(run_python, env):
     with_hook = set(run_python(IMPORTED, env))
     without = set(run_python(IMPORTED, {**env, "PYTHONPATH": ""}))
 
@@ -70,14 +70,14 @@ def test_without_a_framework_it_loads_nothing_but_itself(run_python, env):
     }
 
 
-def test_without_a_device_it_does_nothing(run_python, env):
+def test_hook_without_a_device_limit_installs_no_import_watch(run_python, env):
     program = "import json, sys; print(json.dumps([type(f).__name__ for f in sys.meta_path]))"
 
     assert "ImportWatch" in run_python(program, env)
     assert "ImportWatch" not in run_python(program, {**env, "RUNAI_GPU_MEMORY_LIMITS_MIB": ""})
 
 
-def test_the_sitecustomize_that_was_there_still_runs(run_python, env, tmp_path):
+def test_existing_sitecustomize_still_runs(run_python, env, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
@@ -87,7 +87,7 @@ def test_the_sitecustomize_that_was_there_still_runs(run_python, env, tmp_path):
     assert ["mine", str(mine / "sitecustomize.py")] == run_python(program, env)
 
 
-def test_the_hook_of_another_installation_is_passed_over(run_python, env, tmp_path):
+def test_hook_of_a_second_installation_is_skipped(run_python, env, tmp_path):
     """A job that is submitted from a session has the session's path after ours."""
     other, mine = tmp_path / "other", tmp_path / "mine"
     shutil.copytree(HOOK, other)
@@ -96,11 +96,11 @@ def test_the_hook_of_another_installation_is_passed_over(run_python, env, tmp_pa
     env["PYTHONPATH"] += f":{other}:{mine}"
     program = "import json, runai_limits as r, sitecustomize as s"
 
-    found = run_python(f"{program}; print(json.dumps([s.HERE, r.__path__]))", env)
-    assert found == ["mine", [str(Path(HOOK, "runai_limits"))]]
+    result = run_python(f"{program}; print(json.dumps([s.HERE, r.__path__]))", env)
+    assert result == ["mine", [str(Path(HOOK, "runai_limits"))]]
 
 
-def test_a_sitecustomize_that_fails_fails_as_it_would_without_us(run_python, env, tmp_path):
+def test_failing_sitecustomize_is_reported_as_without_the_hook(run_python, env, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
@@ -109,7 +109,7 @@ def test_a_sitecustomize_that_fails_fails_as_it_would_without_us(run_python, env
     assert run_python("print(1)", env, stderr="Error in sitecustomize") == 1
 
 
-def test_a_child_of_a_script_has_it_too(run_python, env):
+def test_child_process_of_a_script_loads_the_hook(run_python, env):
     program = f"""
 import subprocess, sys
 print(subprocess.check_output([sys.executable, "-c", {IMPORTED!r}], text=True))
@@ -118,7 +118,7 @@ print(subprocess.check_output([sys.executable, "-c", {IMPORTED!r}], text=True))
     assert "runai_limits.start" in run_python(program, env)
 
 
-def test_a_framework_is_found_imported_and_looks_as_without_us(run_python, env, tmp_path):
+def test_framework_import_has_its_usual_spec_and_loader(run_python, env, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     program = """
 import importlib.util, json
@@ -133,7 +133,7 @@ print(json.dumps([
     assert run_python(program, env) == [True, 1, "SourceFileLoader", "SourceFileLoader"]
 
 
-def test_a_framework_that_is_not_there_is_not_there(run_python, env):
+def test_import_of_a_missing_framework_fails_as_usual(run_python, env):
     program = """
 import json
 try:
@@ -145,7 +145,7 @@ except ModuleNotFoundError as error:
     assert run_python(program, env) == "No module named 'cupy'"
 
 
-def test_a_framework_that_is_not_as_we_know_it_is_left_alone(run_python, env, tmp_path):
+def test_framework_of_an_unknown_version_is_left_unchanged(run_python, env, tmp_path):
     (tmp_path / "torch.py").write_text("cuda = None\n")
     program = "import torch; print(1)"
 
@@ -160,15 +160,15 @@ def test_invalid_memory_limit_is_reported_and_the_program_runs(run_python, env, 
     assert run_python("import torch; print(1)", env, stderr="runai: torch: ValueError") == 1
 
 
-def test_an_isolated_interpreter_goes_without(run_python, env):
+def test_isolated_interpreter_does_not_load_the_hook(run_python, env):
     assert "runai_limits" not in run_python(IMPORTED, env, options=("-I",))
 
 
-def test_an_environment_of_its_own_has_it_too(tmp_path, env):
+def test_virtual_environment_loads_the_hook(tmp_path, env):
     home = tmp_path / "other"
     venv.create(home, with_pip=False)
 
-    told = subprocess.check_output([home / "bin" / "python", "-c", IMPORTED], env=env, text=True)
+    output = subprocess.check_output([home / "bin" / "python", "-c", IMPORTED], env=env, text=True)
 
-    assert "runai_limits.start" in json.loads(told)
-    assert "numpy" not in json.loads(told)
+    assert "runai_limits.start" in json.loads(output)
+    assert "numpy" not in json.loads(output)

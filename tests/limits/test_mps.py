@@ -27,7 +27,7 @@ def daemon(tmp_path, program):
         yield started
 
 
-def test_a_daemon_serves_its_own_device_alone(daemon):
+def test_mps_daemon_serves_only_its_device(daemon):
     assert daemon.command("get_server_list") == DEVICE
 
 
@@ -37,10 +37,10 @@ def test_limit_clients_sets_the_default_memory_limit_of_the_daemon(daemon):
     assert daemon.command("get_default_device_pinned_mem_limit 0") == "10240M"
 
 
-def test_a_client_gets_its_limits_by_its_environment(daemon, tmp_path):
-    given = daemon.client_environment(memory_mib=20_480, thread_percentage=50)
+def test_client_environment_has_device_limits_and_folders(daemon, tmp_path):
+    environment = daemon.client_environment(memory_mib=20_480, thread_percentage=50)
 
-    assert given == {
+    assert environment == {
         "CUDA_VISIBLE_DEVICES": DEVICE,
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps" / "pipe"),
         "CUDA_MPS_LOG_DIRECTORY": str(tmp_path / "mps" / "log"),
@@ -49,7 +49,7 @@ def test_a_client_gets_its_limits_by_its_environment(daemon, tmp_path):
     }
 
 
-def test_a_refused_command_says_what_the_daemon_said(daemon):
+def test_refused_command_raises_the_message_of_the_daemon(daemon):
     with pytest.raises(MpsUnavailable, match="refused dance: unknown command dance"):
         daemon.command("dance")
 
@@ -79,7 +79,7 @@ def test_daemon_starts_in_the_folder_of_a_killed_daemon(tmp_path, program):
         pytest.param("deaf", "did not start: no answer within", id="is never ready"),
     ],
 )
-def test_a_daemon_that_does_not_start_is_said_with_its_last_words(
+def test_daemon_that_fails_to_start_is_reported_with_its_output(
     tmp_path, program, monkeypatch, mode, sentence
 ):
     monkeypatch.setenv("FAKE_MPS", mode)
@@ -91,7 +91,7 @@ def test_a_daemon_that_does_not_start_is_said_with_its_last_words(
     assert not daemon.is_running
 
 
-def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatch):
+def test_daemon_that_does_not_answer_is_unhealthy(tmp_path, program, monkeypatch):
     monkeypatch.setenv("FAKE_MPS", "mute")
     folder = tmp_path / "mps"
     hasty = MpsDaemon(DEVICE, folder, program=program, patience_s=0.5)
@@ -100,14 +100,14 @@ def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatc
         assert hasty.unhealthy_reason() == f"{program} does not answer to get_server_list"
 
 
-def test_without_the_program_the_tier_is_not_to_be_had(tmp_path):
+def test_daemon_without_the_control_program_is_unavailable(tmp_path):
     daemon = MpsDaemon(DEVICE, tmp_path, program="no-such-program")
 
     with pytest.raises(MpsUnavailable, match="no-such-program is not installed"):
         daemon.start()
 
 
-def test_a_directory_too_deep_for_sockets_is_refused_before_anything_starts(tmp_path):
+def test_daemon_folder_too_deep_for_sockets_is_refused(tmp_path):
     with pytest.raises(MpsUnavailable, match="too long a path"):
         MpsDaemon(DEVICE, tmp_path / ("deep" * 30))
 
@@ -124,7 +124,7 @@ def test_a_directory_too_deep_for_sockets_is_refused_before_anything_starts(tmp_
         ),
     ],
 )
-def test_the_canary_tells_whether_a_limit_is_kept(fake_cuda, environment, expected):
+def test_canary_reports_whether_a_memory_limit_is_enforced(fake_cuda, environment, expected):
     client = {"LD_LIBRARY_PATH": str(fake_cuda), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"}
 
     assert try_limit(1024, client | environment) == expected

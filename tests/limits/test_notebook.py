@@ -40,15 +40,15 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "is_it"), ERRORS)
-def test_which_errors_are_of_device_memory(error, is_it):
-    assert notebook.is_out_of_memory(error) is is_it
-    assert bool(notebook.line_after(error, HALF_H200)) is is_it
+@pytest.mark.parametrize(("error", "expected"), ERRORS)
+def test_is_out_of_memory_recognises_errors_of_device_memory(error, expected):
+    assert notebook.is_out_of_memory(error) is expected
+    assert bool(notebook.line_after(error, HALF_H200)) is expected
 
 
-def said(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -> str:
-    told = {"processes": [{"name": name, "memory_mib": mib} for name, mib in processes]}
-    monkeypatch.setattr(notebook, "query_service", lambda _environ: told)
+def memory_hint(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -> str:
+    answer = {"processes": [{"name": name, "memory_mib": mib} for name, mib in processes]}
+    monkeypatch.setattr(notebook, "query_service", lambda _environ: answer)
     return notebook.line_after(OutOfMemoryError(), {**HALF_H200, **environ})
 
 
@@ -73,16 +73,16 @@ def said(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -
     ],
 )
 def test_message_shows_the_gpu_share_and_memory_of_each_kernel(monkeypatch, processes, line):
-    assert said(processes, monkeypatch) == line
+    assert memory_hint(processes, monkeypatch) == line
 
 
-def test_of_a_whole_device_it_says_so(monkeypatch):
-    line = said([], monkeypatch, RUNAI_GPU_MEMORY_LIMITS_MIB="143771")
+def test_hint_for_a_whole_device_names_its_full_memory(monkeypatch):
+    line = memory_hint([], monkeypatch, RUNAI_GPU_MEMORY_LIMITS_MIB="143771")
 
     assert line == "Your session has a whole GPU of 140.4 GiB."
 
 
-def test_outside_a_workload_it_is_silent():
+def test_hint_outside_a_workload_is_empty():
     assert notebook.line_after(OutOfMemoryError(), {}) == ""
 
 
@@ -96,7 +96,7 @@ def test_outside_a_workload_it_is_silent():
         pytest.param("is within its share again", "", id="by the user, later"),
     ],
 )
-def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notice, line):
+def test_hint_for_an_interrupted_cell_explains_a_platform_interrupt(monkeypatch, notice, line):
     monkeypatch.setattr(notebook, "query_service", lambda _environ: {"notice": notice})
 
     assert notebook.line_after(KeyboardInterrupt(), HALF_H200) == line

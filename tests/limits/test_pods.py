@@ -22,28 +22,28 @@ FAKE_TORCH = """
 from types import SimpleNamespace
 
 class cuda:
-    queue, asked = [], []
+    queue, fractions = [], []
     _lazy_call = queue.append
     current_device = lambda: 0
     device_count = lambda: 1
     set_device = lambda index: None
     get_device_properties = lambda index: SimpleNamespace(total_memory=16000 << 20)
     get_per_process_memory_fraction = lambda index: 1.0
-    set_per_process_memory_fraction = lambda part, index: cuda.asked.append([part, index])
+    set_per_process_memory_fraction = lambda part, index: cuda.fractions.append([part, index])
 """
 PROGRAM = """
 import json
 from torch import cuda
 for call in cuda.queue:
     call()
-print(json.dumps(cuda.asked))
+print(json.dumps(cuda.fractions))
 """
 
 
 def environment(spec: WorkloadSpec, notes: dict[str, str]) -> dict[str, str]:
     """Return the environment of a container in our image, as its kubelet fills it in."""
-    made = manifest(spec, PodTemplateSource("example/train"))
-    variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
+    job_manifest = manifest(spec, PodTemplateSource("example/train"))
+    variables = job_manifest["spec"]["template"]["spec"]["containers"][0]["env"]
     own = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     return {**own, "PYTHONPATH": HOOK, **{e["name"]: filled(e, notes) for e in variables}}
 
@@ -89,5 +89,5 @@ def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_pat
         "a whole device, which is no limit",
     ],
 )
-def test_the_binding_says_how_much_of_each_device(part, milli, device_mib, limits):
+def test_memory_annotations_have_the_limit_of_each_device(part, milli, device_mib, limits):
     assert memory_annotations(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits

@@ -14,15 +14,15 @@ HALF_H200 = {
 
 
 def share(limits: str, devices: str, context: int = 500) -> Share:
-    found = Share.of(
+    parsed = Share.of(
         {
             "RUNAI_GPU_MEMORY_LIMITS_MIB": limits,
             "RUNAI_GPU_DEVICES_MIB": devices,
             "RUNAI_GPU_CONTEXT_MIB": str(context),
         }
     )
-    assert found is not None
-    return found
+    assert parsed is not None
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_share_returns_the_usable_memory_of_each_device(limits, devices, usable)
     assert usable == [share(limits, devices).usable_mib(i) for i in range(len(usable))]
 
 
-def test_a_device_beyond_the_list_has_no_limit():
+def test_device_beyond_the_list_has_no_limit():
     assert share("8192", "16384").usable_mib(1) is None
 
 
-def test_the_fraction_is_of_the_bytes_that_the_device_reports():
+def test_fraction_is_relative_to_the_memory_that_the_device_reports():
     half = share("71885", "143771")
 
     assert half.fraction(0, 143771 * MIB) == 71385 / 143771
@@ -53,6 +53,6 @@ def test_the_fraction_is_of_the_bytes_that_the_device_reports():
     assert half.fraction(0, 71885 * MIB // 2) is None
 
 
-def test_outside_a_workload_there_is_no_share():
+def test_share_outside_a_workload_is_none():
     assert Share.of({}) is None
     assert Share.of(HALF_H200 | {"RUNAI_GPU_MEMORY_LIMITS_MIB": ""}) is None

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(mps_control: Path, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mps_programs(mps_control: Path, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install a fake MPS and driver; return the folder of programs."""
     programs = mps_control.parent
     shutil.copy(fake_cuda / "libcuda.so.1", programs)
@@ -39,23 +39,23 @@ def machine(mps_control: Path, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def sharing(folder: Path, machine: Path, eventually) -> Iterator[MpsSharing]:
-    made = MpsSharing(folder, [DEVICE])
-    yield made
-    made.end()
+def sharing(folder: Path, mps_programs: Path, eventually) -> Iterator[MpsSharing]:
+    mps_sharing = MpsSharing(folder, [DEVICE])
+    yield mps_sharing
+    mps_sharing.end()
     eventually(
-        lambda: SupervisorState.read(folder / END) is None or made.unavailable_reason(DEVICE)
+        lambda: SupervisorState.read(folder / END) is None or mps_sharing.unavailable_reason(DEVICE)
     )
 
 
-def keeper(folder: Path) -> psutil.Process:
+def supervisor_process(folder: Path) -> psutil.Process:
     state = SupervisorState.read(folder / END)
     assert state is not None
     return psutil.Process(state.pid)
 
 
 @pytest.mark.cc
-def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
+def test_worker_becomes_an_mps_client_once_its_limit_is_verified(
     sharing, folder, monkeypatch, eventually
 ):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
@@ -69,54 +69,52 @@ def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
     assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / END / "pipe")
     assert sharing.unavailable_reason(DEVICE) == ""
     assert sharing.variables("GPU-another", 4096) == {}
-    assert "secret" not in keeper(folder).environ().values()  # the service's secret
+    assert "secret" not in supervisor_process(folder).environ().values()  # the service's secret
 
 
 @pytest.mark.cc
-def test_the_next_service_finds_the_daemon_that_runs(sharing, folder, eventually):
+def test_restarted_service_adopts_the_running_daemon(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
-    before = keeper(folder).pid
-    following = MpsSharing(folder, [DEVICE])
+    before = supervisor_process(folder).pid
+    restarted = MpsSharing(folder, [DEVICE])
 
-    following.begin()
+    restarted.begin()
 
-    assert keeper(folder).pid == before
-    assert following.variables(DEVICE, 1024)[MPS_LIMIT] == "0=1024M"
+    assert supervisor_process(folder).pid == before
+    assert restarted.variables(DEVICE, 1024)[MPS_LIMIT] == "0=1024M"
 
 
 @pytest.mark.cc
-def test_ending_takes_the_daemon_along(sharing, folder, eventually):
+def test_end_of_sharing_stops_supervisor_and_daemon(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
-    family = [keeper(folder), *keeper(folder).children(recursive=True)]
-    assert len(family) > 1
+    processes = [supervisor_process(folder), *supervisor_process(folder).children(recursive=True)]
+    assert len(processes) > 1
 
     sharing.end()
 
-    eventually(lambda: not any(_lives(process) for process in family))
+    eventually(lambda: not any(_is_alive(process) for process in processes))
     assert sharing.variables(DEVICE, 4096) == {}
     assert not (folder / END / "state.json").exists()
 
 
 @pytest.mark.cc
-def test_a_keeper_that_was_killed_takes_the_daemon_along_and_is_started_again(
-    sharing, folder, eventually
-):
+def test_killed_supervisor_ends_its_daemon_and_is_restarted(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
-    killed = keeper(folder)
+    killed = supervisor_process(folder)
     daemons = killed.children(recursive=True)
     killed.send_signal(signal.SIGKILL)
 
     eventually(lambda: sharing.variables(DEVICE, 4096) == {})
     assert sharing.unavailable_reason(DEVICE) == "its daemon does not run"
-    eventually(lambda: not any(_lives(process) for process in daemons))
+    eventually(lambda: not any(_is_alive(process) for process in daemons))
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -124,13 +122,13 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @pytest.mark.cc
-def test_doctor_asks_the_daemon_itself(sharing, folder, eventually):
+def test_doctor_reports_a_daemon_that_does_not_answer(sharing, folder, eventually):
     assert [*check_mps_daemons(folder)] == []
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
 
     (answers,) = check_mps_daemons(folder)
-    (daemon,) = keeper(folder).children()
+    (daemon,) = supervisor_process(folder).children()
     daemon.suspend()  # it exists, and its supervisor believes it ready
     try:
         (silent,) = check_mps_daemons(folder)
@@ -140,13 +138,13 @@ def test_doctor_asks_the_daemon_itself(sharing, folder, eventually):
     assert answers[:3] == ("ok", "MPS", f"the control daemon of {END} answers")
     assert silent.verdict == "failure"
     assert silent.text.endswith("nvidia-cuda-mps-control does not answer to get_server_list")
-    assert silent.mend.startswith(f"kill {keeper(folder).pid} ends it")
+    assert silent.mend.startswith(f"kill {supervisor_process(folder).pid} ends it")
 
 
 @pytest.mark.cc
-def test_a_device_is_told_as_tried_until_its_limit_was_seen_to_hold(sharing, machine, eventually):
-    hold = machine / "hold"
-    control = machine / "nvidia-cuda-mps-control"
+def test_device_reports_mps_on_trial_until_its_limit_is_verified(sharing, mps_programs, eventually):
+    hold = mps_programs / "hold"
+    control = mps_programs / "nvidia-cuda-mps-control"
     control.write_text(
         control.read_text().replace("exec ", f"while [ -e {hold} ]; do sleep 0.02; done\nexec ")
     )
@@ -161,8 +159,8 @@ def test_a_device_is_told_as_tried_until_its_limit_was_seen_to_hold(sharing, mac
 
 
 @pytest.mark.cc
-def test_a_daemon_that_does_not_start_is_said(folder, machine, eventually):
-    (machine / "nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no; exit 1\n")
+def test_daemon_that_fails_to_start_is_the_unavailable_reason(folder, mps_programs, eventually):
+    (mps_programs / "nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no; exit 1\n")
     sharing = MpsSharing(folder, [DEVICE])
     sharing.begin()
 
@@ -173,10 +171,17 @@ def test_a_daemon_that_does_not_start_is_said(folder, machine, eventually):
 
 
 @pytest.mark.cc
-def test_a_limit_that_is_not_kept_is_not_advertised(folder, machine, eventually):
+def test_limit_that_is_not_enforced_makes_mps_unavailable(folder, mps_programs, eventually):
     forgets = (HERE / "fake_cuda.c").read_text().replace('!getenv("FAKE_CUDA_FORGETS")', "0")
-    (machine / "forgets.c").write_text(forgets)
-    build = ["cc", "-shared", "-fPIC", "-o", machine / "libcuda.so.1", machine / "forgets.c"]
+    (mps_programs / "forgets.c").write_text(forgets)
+    build = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-o",
+        mps_programs / "libcuda.so.1",
+        mps_programs / "forgets.c",
+    ]
     subprocess.run(build, check=True)
     sharing = MpsSharing(folder, [DEVICE])
     sharing.begin()
@@ -187,7 +192,7 @@ def test_a_limit_that_is_not_kept_is_not_advertised(folder, machine, eventually)
     assert sharing.variables(DEVICE, 4096) == {}
 
 
-def test_where_it_was_refused_nothing_is_started(folder):
+def test_refused_sharing_starts_no_daemon(folder):
     sharing = MpsSharing(folder, [DEVICE], refused="users have accounts of their own")
     sharing.begin()
 
@@ -197,7 +202,7 @@ def test_where_it_was_refused_nothing_is_started(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_time_slicing_needs_nothing():
+def test_time_slicing_is_available_without_variables():
     assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().unavailable_reason(DEVICE)) == (
         {},
         "",

@@ -28,7 +28,9 @@ def holding(
     return Holding(workload, device, limit, members)
 
 
-def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, Rung, int | None]]:
+def run_watchdog(
+    *samples: Sequence[Holding], every: float = 1.0
+) -> list[tuple[float, Rung, int | None]]:
     """Run the watchdog once a second; return the time, rung and pid of each step."""
     watchdog = Watchdog()
     return [
@@ -43,7 +45,7 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
 
 @pytest.mark.parametrize("every", [1.0, 0.99, 1.02], ids=["on time", "early", "late"])
 def test_workload_over_its_limit_has_ten_seconds_between_interrupt_and_end(every):
-    steps = play(*[[holding(OVER)]] * 19, every=every)
+    steps = run_watchdog(*[[holding(OVER)]] * 19, every=every)
 
     assert [(round(at / every), rung) for at, rung, _ in steps] == [
         (2, Rung.NOTICE),
@@ -63,24 +65,24 @@ def test_workload_over_its_limit_has_ten_seconds_between_interrupt_and_end(every
     ],
 )
 def test_watchdog_acts_only_beyond_limit_plus_slack(used, is_over):
-    assert bool(play(*[[holding(*used)]] * 3)) is is_over
+    assert bool(run_watchdog(*[[holding(*used)]] * 3)) is is_over
 
 
-def test_of_a_large_share_two_percent_are_slack():
-    assert not play(*[[holding(102_000, limit=100_000)]] * 3)
-    assert play(*[[holding(102_001, limit=100_000)]] * 3)
+def test_slack_of_a_large_share_is_two_percent():
+    assert not run_watchdog(*[[holding(102_000, limit=100_000)]] * 3)
+    assert run_watchdog(*[[holding(102_001, limit=100_000)]] * 3)
 
 
-def test_a_peak_of_two_samples_is_nobodys_trouble():
+def test_peak_of_two_samples_is_ignored():
     over, within = [holding(OVER)], [holding(LIMIT)]
 
-    assert play(over, over, within, over, over, within) == []
+    assert run_watchdog(over, over, within, over, over, within) == []
 
 
-def test_it_lets_go_as_soon_as_the_workload_is_within_again():
+def test_escalation_restarts_after_the_workload_is_within_its_limit():
     over, within = [holding(OVER)], [holding(LIMIT)]
 
-    steps = play(*[over] * 7, within, *[over] * 3)
+    steps = run_watchdog(*[over] * 7, within, *[over] * 3)
 
     assert [(at, rung) for at, rung, _ in steps] == [
         (2, Rung.NOTICE),
@@ -90,26 +92,26 @@ def test_it_lets_go_as_soon_as_the_workload_is_within_again():
     ]
 
 
-def test_of_what_is_gone_its_end_is_the_last_word():
-    gone = Holding("vision/a", GPU, LIMIT, ())
+def test_workload_without_processes_gets_no_further_step():
+    exited = Holding("vision/a", GPU, LIMIT, ())
 
-    steps = play(*[[holding(OVER)]] * 6, [gone])
+    steps = run_watchdog(*[[holding(OVER)]] * 6, [exited])
 
     assert [(at, rung) for at, rung, _ in steps] == [(2, Rung.NOTICE), (5, Rung.INTERRUPT)]
 
 
-def test_the_largest_process_is_the_one():
-    steps = play(*[[holding(1000, 7000, 1900)]] * 18)
+def test_largest_process_of_a_workload_is_signalled():
+    steps = run_watchdog(*[[holding(1000, 7000, 1900)]] * 18)
 
     assert {pid for _, rung, pid in steps if rung.signal} == {101}
 
 
-def test_a_notebook_server_is_spared_while_there_is_a_kernel():
+def test_notebook_server_is_spared_while_it_has_a_kernel():
     server, kernel = WatchedProcess(1, 1.0, 9000, spared=True), WatchedProcess(2, 2.0, 10)
     both = Holding("vision/lab", GPU, LIMIT, (server, kernel))
     alone = Holding("vision/lab", GPU, LIMIT, (server,))
 
-    steps = play(*[[both]] * 18, *[[alone]] * 2)
+    steps = run_watchdog(*[[both]] * 18, *[[alone]] * 2)
 
     assert [(rung, pid) for _, rung, pid in steps if pid] == [
         (Rung.INTERRUPT, 2),
@@ -119,11 +121,11 @@ def test_a_notebook_server_is_spared_while_there_is_a_kernel():
     ]
 
 
-def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung():
+def test_process_with_a_reused_pid_begins_with_an_interrupt():
     first = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 1.0, OVER),))
     second = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 99.0, OVER),))
 
-    steps = play(*[[first]] * 16, *[[second]] * 11)
+    steps = run_watchdog(*[[first]] * 16, *[[second]] * 11)
 
     assert [(at, rung) for at, rung, _ in steps] == [
         (2, Rung.NOTICE),
@@ -134,7 +136,7 @@ def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung
     ]
 
 
-def test_a_device_that_could_not_be_measured_is_neither_judged_nor_forgotten():
+def test_unmeasured_device_pauses_escalation_without_a_reset():
     watchdog = Watchdog()
     for second in range(3):
         watchdog.check(second, [holding(OVER)])
@@ -153,20 +155,20 @@ def test_watchdog_forgets_a_workload_that_released_its_device():
     assert watchdog.check(9, [holding(OVER)]) == []
 
 
-def test_its_sentences_name_the_amounts_and_the_process():
-    target = WatchedProcess(4711, 1.0, 6246, "python3")
-    told = EscalationStep(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
-    interrupted = EscalationStep(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
+def test_step_sentences_name_the_amounts_and_the_process():
+    process = WatchedProcess(4711, 1.0, 6246, "python3")
+    notice = EscalationStep(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
+    interrupted = EscalationStep(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, process)
     share = "uses 9.0 GiB of device memory, and its share is 8.0 GiB"
     back = EscalationStep(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
 
-    assert [s.sentence() for s in (told, interrupted, back)] == [
+    assert [s.sentence() for s in (notice, interrupted, back)] == [
         f"{share}: in 3 s its largest process is interrupted",
         f"{share}: python3 (4711) with 6.1 GiB is interrupted",
         "is within its share of device memory again (4.0 GiB)",
     ]
     assert interrupted.outlook() == ", and ends in 10 s unless it frees memory"
-    assert told.outlook() == back.outlook() == ""
+    assert notice.outlook() == back.outlook() == ""
 
 
 # -- always --------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ members = st.builds(
 
 
 @st.composite
-def a_sample(draw) -> list[Holding]:
+def device_sample(draw) -> list[Holding]:
     """Draw the workloads on a device and their processes; each process has one workload."""
     processes = draw(st.lists(members, unique_by=lambda m: m.pid, max_size=6))
     owner = {m.pid: draw(st.sampled_from(WORKLOADS)) for m in processes}
@@ -196,49 +198,51 @@ def a_sample(draw) -> list[Holding]:
 intervals = st.sampled_from([0.9, 1.0, 1.1, 4.0])
 # Mostly repeated samples: escalation needs a persistent excess.
 histories = st.lists(
-    st.tuples(a_sample(), st.integers(1, 12), intervals, st.booleans()), min_size=1, max_size=6
+    st.tuples(device_sample(), st.integers(1, 12), intervals, st.booleans()), min_size=1, max_size=6
 )
 
 
-class Witness:
+class StepChecker:
     """A checker of each of a watchdog's steps against the samples so far."""
 
     def __init__(self) -> None:
         self.watchdog = Watchdog()
         self.now = 0.0
         self.over: dict[str, int] = {}
-        self.told: dict[str, float] = {}
+        self.notified_at: dict[str, float] = {}
         self.signalled: dict[tuple[str, int, float], tuple[Rung, float]] = {}
 
-    def look(self, holdings: list[Holding], interval: float, *, gap: bool) -> None:
+    def check_sample(self, holdings: list[Holding], interval: float, *, gap: bool) -> None:
         self.now += interval
         steps = self.watchdog.check(self.now, holdings, {GPU} if gap else set())
         if gap:
             assert steps == []
             return
-        here = {h.workload: h for h in holdings}
-        self.over = {w: self.over.get(w, 0) + 1 for w, h in here.items() if h.is_over}
-        self.told = {w: at for w, at in self.told.items() if w in self.over}
+        holdings_by_workload = {h.workload: h for h in holdings}
+        self.over = {
+            w: self.over.get(w, 0) + 1 for w, h in holdings_by_workload.items() if h.is_over
+        }
+        self.notified_at = {w: at for w, at in self.notified_at.items() if w in self.over}
         assert len({step.workload for step in steps}) == len(steps)
         for step in steps:
             assert step.rung is Rung.BACK or self.over[step.workload] >= 3
             if step.target_process is None:
-                self.check_words(step)
+                self.check_notice(step)
             else:
-                self.check_signal(step, step.target_process, here[step.workload])
+                self.check_signal(step, step.target_process, holdings_by_workload[step.workload])
 
-    def check_words(self, step: EscalationStep) -> None:
+    def check_notice(self, step: EscalationStep) -> None:
         if step.rung is Rung.NOTICE:
-            assert step.workload not in self.told
-            self.told[step.workload] = self.now
+            assert step.workload not in self.notified_at
+            self.notified_at[step.workload] = self.now
         else:
             assert (step.rung, step.workload in self.over) == (Rung.BACK, False)
 
-    def check_signal(self, step: EscalationStep, target: WatchedProcess, holding: Holding) -> None:
-        assert target in holding.members
-        assert not target.spared or all(m.spared for m in holding.members)
-        assert self.now - self.told[step.workload] >= 2.75
-        key = (step.workload, target.pid, target.created)
+    def check_signal(self, step: EscalationStep, process: WatchedProcess, holding: Holding) -> None:
+        assert process in holding.members
+        assert not process.spared or all(m.spared for m in holding.members)
+        assert self.now - self.notified_at[step.workload] >= 2.75
+        key = (step.workload, process.pid, process.created)
         if step.rung is not Rung.INTERRUPT:
             before, at = self.signalled[key]
             assert (before, step.rung) in FOLLOWS
@@ -255,7 +259,7 @@ FOLLOWS = {
 
 @given(histories)
 def test_watchdog_signals_only_workloads_over_their_limit_after_a_notice(history):
-    witness = Witness()
+    checker = StepChecker()
     for holdings, times, interval, gap in history:
         for _ in range(times):
-            witness.look(holdings, interval, gap=gap)
+            checker.check_sample(holdings, interval, gap=gap)

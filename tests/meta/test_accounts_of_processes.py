@@ -52,16 +52,16 @@ def without_environment(source: str) -> Iterator[int]:
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             if not starts_a_process(call):
                 continue
-            given = {keyword.arg for keyword in call.keywords if keyword.arg}
+            arguments = {keyword.arg for keyword in call.keywords if keyword.arg}
             for keyword in call.keywords:
                 if keyword.arg is None:
-                    given |= named_in(function, keyword.value)
-            if given & ACCOUNT and "env" not in given:
+                    arguments |= named_in(function, keyword.value)
+            if arguments & ACCOUNT and "env" not in arguments:
                 lines.add(call.lineno)
     yield from sorted(lines)
 
 
-def test_nothing_starts_as_another_account_with_our_environment():
+def test_processes_of_other_accounts_get_an_explicit_environment():
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for folder in FOLDERS

@@ -17,22 +17,22 @@ def reasons() -> list[str]:
     found = []
     for path in sorted((TESTS / "contract").glob("test_*.py")):
         module = import_module(f"contract.{path.stem}")
-        of_all = getattr(module, "pytestmark", [])
-        of_all = of_all if isinstance(of_all, list) else [of_all]
+        module_marks = getattr(module, "pytestmark", [])
+        module_marks = module_marks if isinstance(module_marks, list) else [module_marks]
         for name, test in vars(module).items():
             if name.startswith("test_") and "lab" in inspect.signature(test).parameters:
-                marks = [*of_all, *getattr(test, "pytestmark", [])]
-                said = [mark.args[0] for mark in marks if mark.name == "not_on_kubernetes"]
-                found.append("; ".join(said))
+                marks = [*module_marks, *getattr(test, "pytestmark", [])]
+                skip_reasons = [mark.args[0] for mark in marks if mark.name == "not_on_kubernetes"]
+                found.append("; ".join(skip_reasons))
     return found
 
 
-def test_the_page_counts_them():
+def test_kubernetes_page_states_how_many_contract_tests_are_skipped_and_why():
     page = PAGE.read_text(encoding="utf-8")
-    there = reasons()
-    run = there.count("")
+    all_reasons = reasons()
+    run = all_reasons.count("")
 
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, flags=re.MULTILINE)
 
-    assert f"{run} of its {len(there)} tests" in page
-    assert Counter({why: int(number) for number, why in rows}) == Counter(filter(None, there))
+    assert f"{run} of its {len(all_reasons)} tests" in page
+    assert Counter({why: int(number) for number, why in rows}) == Counter(filter(None, all_reasons))

@@ -60,7 +60,7 @@ def _deadlines(call: ast.Call) -> Iterator[float]:
         ("try:\n  run(timeout=1)\nexcept TimeoutExpired:\n  pass", False),
     ],
 )
-def test_short_deadline_is_found_unless_it_is_to_pass(code, is_short):
+def test_check_finds_short_deadlines_except_those_that_must_expire(code, is_short):
     assert bool([*short_deadlines(ast.parse(code))]) == is_short
 
 

@@ -54,7 +54,7 @@ def test_every_route_is_documented_and_says_what_it_does(code, reference):
         pytest.param("write_permissions", "permissions", id="who may do what, by the tests' table"),
     ],
 )
-def test_a_page_with_figures_says_what_they_are_made_from(checkout, script, page):
+def test_generated_permissions_page_is_up_to_date(checkout, script, page):
     written = subprocess.run(
         [sys.executable, "-c", f"import {script}; print({script}.page(), end='')"],
         cwd=checkout / "docs",
@@ -67,7 +67,7 @@ def test_a_page_with_figures_says_what_they_are_made_from(checkout, script, page
     assert (checkout / f"docs/{page}.md").read_text(encoding="utf-8") == written, "run: make docs"
 
 
-def test_the_story_that_is_played_is_what_the_scheduler_decides(checkout):
+def test_recorded_play_equals_what_the_scheduler_decides(checkout):
     play = script(checkout / "docs/write_play.py")
 
     assert play.WRITTEN.read_text(encoding="utf-8") == play.text(), "run: make docs"
@@ -84,14 +84,14 @@ def test_every_environment_variable_is_documented(folders, reference):
     assert sorted(name for name in used if f"`{name}`" not in reference) == []
 
 
-def test_every_decision_is_listed(checkout):
+def test_every_decision_record_is_in_the_index(checkout):
     folder = checkout / "docs/adr"
     listed = re.findall(r"\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
 
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
 
 
-def test_every_decision_has_a_status_and_the_same_parts(checkout):
+def test_every_decision_record_has_a_status_and_the_same_sections(checkout):
     parts = ["Context", "Decision", "Consequences", "Considered"]
     superseded = re.compile(r"superseded by \[(\d{4})\]\(\1-")
     for path in sorted((checkout / "docs/adr").glob("[0-9]*.md")):
@@ -137,7 +137,7 @@ def projects_page(checkout):
     return (checkout / "docs/projects.md").read_text(encoding="utf-8")
 
 
-def test_the_file_on_the_page_is_a_projects_file(checkout, tmp_path):
+def test_example_on_the_projects_page_is_a_valid_projects_file(checkout, tmp_path):
     (block,) = re.findall(r"```yaml\n(.*?)```", projects_page(checkout), re.DOTALL)
     file = tmp_path / "projects.yaml"
     file.write_text(block)

@@ -61,7 +61,7 @@ CODE = "\n".join(
 VALUES = yaml.safe_load(SOURCES["helm/values.yaml"])
 APP = create_app(cast("Platform", SimpleNamespace(prefix="/services/runai/", version="docs")))
 
-YOURS = {
+READER_FILES = {
     *("SNAPSHOT.json", "policy.yaml", "prepare.py", "saves.py", "sweep.py", "train.py"),
     *(
         "hub.yaml",
@@ -77,7 +77,7 @@ YOURS = {
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
 """Names of files that readers write and programs make, of a route, and of a kind of file."""
-OTHERS = {
+FOREIGN_OPTIONS = {
     "--api-versions",
     "--build-arg",
     "--lr",
@@ -122,7 +122,7 @@ class Kind(NamedTuple):
 
 def is_file(name: str) -> bool:
     name = re.sub(r"^(\.\./)+", "", name).rstrip("/")
-    return name in YOURS or any(file == name or file.endswith(f"/{name}") for file in FILES)
+    return name in READER_FILES or any(file == name or file.endswith(f"/{name}") for file in FILES)
 
 
 def is_value(name: str) -> bool:
@@ -153,7 +153,7 @@ def is_trait(name: str) -> bool:
 
 def is_option(name: str) -> bool:
     named = any(name in option.opts for command in COMMANDS.values() for option in command.params)
-    return named or f'"{name}"' in CODE or name in OTHERS
+    return named or f'"{name}"' in CODE or name in FOREIGN_OPTIONS
 
 
 def is_in_code(name: str) -> bool:
@@ -257,7 +257,7 @@ def test_documented_command_lines_are_parsed(line: str, monkeypatch: pytest.Monk
         command.make_context(context.info_name, words, parent=context.parent)
 
 
-def test_commands_and_options_are_played():
+def test_every_command_and_option_is_used_by_a_test():
     tests = "\n".join(text for name, text in SOURCES.items() if re.match("tests/(?!meta/)", name))
     for path, command in COMMANDS.items():
         words = r"[\"', ]+".join(map(re.escape, path))
@@ -282,17 +282,17 @@ def rows(page: str) -> dict[str, list[str]]:
     return found
 
 
-def shown(value: object) -> str:
+def formatted(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return ", ".join(map(shown, value))
+        return ", ".join(map(formatted, value))
     return "none" if value is None else f"`{value}`" if isinstance(value, str) else str(value)
 
 
-def test_the_table_of_the_policy_states_the_codes_fields_and_values():
+def test_policy_table_states_the_default_and_shipped_values_of_each_field():
     plain = {
-        field.name: (shown(field.default), shown(getattr(SHIPPED, field.name)))
+        field.name: (formatted(field.default), formatted(getattr(SHIPPED, field.name)))
         for field in fields(Policy)
     }
     documented = {

@@ -34,20 +34,20 @@ USED_BY = {
 
 def test_every_example_is_run(checkout: Path):
     folder = checkout / "examples"
-    there = {
+    example_files = {
         str(file.relative_to(folder))
         for file in folder.rglob("*")
         if file.suffix in {".py", ".ipynb", ".yaml"}
     }
 
-    assert there == RUN_BY.keys() | USED_BY.keys()
+    assert example_files == RUN_BY.keys() | USED_BY.keys()
 
 
 @pytest.mark.parametrize(("example", "test"), RUN_BY.items(), ids=RUN_BY)
-def test_its_test_names_it(checkout: Path, example, test):
+def test_example_is_named_in_the_test_that_runs_it(checkout: Path, example, test):
     assert Path(example).stem in (checkout / test).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("example", "other"), USED_BY.items(), ids=USED_BY)
-def test_the_example_that_runs_it_names_it(checkout: Path, example, other):
+def test_example_is_named_in_the_example_that_uses_it(checkout: Path, example, other):
     assert Path(example).stem in (checkout / "examples" / other).read_text(encoding="utf-8")

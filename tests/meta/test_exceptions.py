@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
 EXCEPTION = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)(?P<reason>.*)")
-OF_SECURITY = re.compile(r"\bS\d")
+SECURITY_RULE = re.compile(r"\bS\d")
 
 
 def exceptions() -> list[tuple[str, str]]:
@@ -18,9 +18,9 @@ def exceptions() -> list[tuple[str, str]]:
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (found := EXCEPTION.search(line)) and OF_SECURITY.search(found["rules"])
+        if (found := EXCEPTION.search(line)) and SECURITY_RULE.search(found["rules"])
     ]
 
 
-def test_each_exception_from_a_rule_of_security_has_its_reason():
+def test_security_rule_exceptions_state_a_reason():
     assert [place for place, reason in exceptions() if not reason] == []

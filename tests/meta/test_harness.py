@@ -57,26 +57,26 @@ def run_suite(tmp_path):
     return run
 
 
-def test_a_missing_capability_skips_with_its_reason(run_suite):
+def test_missing_capability_skips_with_its_reason(run_suite):
     output = run_suite("")
 
     assert "1 passed, 2 skipped" in output
     assert "browser: no Chromium found" in output
 
 
-def test_a_skip_of_a_required_capability_is_a_failure(run_suite):
+def test_skip_of_a_required_capability_is_a_failure(run_suite):
     output = run_suite("browser")
 
     assert "1 passed, 2 errors" in output
     assert "RUNAI_REQUIRE=browser forbids this skip: Skipped: browser: no Chromium found" in output
 
 
-def test_a_misspelt_requirement_is_refused(run_suite):
+def test_misspelt_requirement_is_refused(run_suite):
     assert "RUNAI_REQUIRE names brwoser; there is: browser" in run_suite("brwoser")
 
 
 @pytest.mark.tier("all")  # where frameworks are installed; `make test` collects without them anyway
-def test_the_suite_is_collected_without_a_framework(tmp_path):
+def test_suite_is_collected_without_a_framework(tmp_path):
     blocking = "import sys\nsys.modules |= dict.fromkeys(('jax', 'keras', 'tensorflow', 'torch'))\n"
     (tmp_path / "without_frameworks.py").write_text(blocking, encoding="utf-8")
 
@@ -104,16 +104,16 @@ def test_plain(): ...
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("chosen", "summary"),
     [
         ("check,test", "1 passed, 1 skipped, 1 deselected"),
         ("all,long", "2 deselected"),
     ],
 )
-def test_a_tier_is_the_tests_of_it_alone(run_suite, chosen, said):
+def test_tiers_option_runs_only_the_tests_of_these_tiers(run_suite, chosen, summary):
     output = run_suite("", "--tiers", chosen, case=TIERED)
 
-    assert said in output
+    assert summary in output
 
 
 def test_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
@@ -124,13 +124,13 @@ def test_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
     assert ": make test-long" in output
 
 
-def test_each_place_of_a_tier_is_there():
+def test_every_place_of_a_tier_exists():
     places = [TESTS / place for places in tiers.PLACES.values() for place in places]
 
     assert [str(place) for place in places if not place.exists()] == []
 
 
-def test_a_misspelt_tier_is_refused(run_suite):
+def test_misspelt_tier_is_refused(run_suite):
     assert "--tiers names chekc; there is: check, test, all, long" in run_suite("", "--tiers=chekc")
 
 

@@ -17,7 +17,7 @@ RECIPES = sorted((ROOT / "images").glob("*.Dockerfile"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_installs_what_the_package_offers(recipe: Path, metadata):
+def test_image_recipe_installs_only_declared_extras(recipe: Path, metadata):
     extras = re.findall(r"\[([a-z,]+)\]", recipe.read_text())
 
     named = {name for group in extras for name in group.split(",")}
@@ -25,7 +25,7 @@ def test_a_recipe_installs_what_the_package_offers(recipe: Path, metadata):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_is_careful(recipe: Path):
+def test_image_recipe_pins_bases_skips_caches_and_drops_root(recipe: Path):
     """The checks of hadolint: pinned versions, no caches, a final user other than root."""
     lines = recipe.read_text().splitlines()
     begins = [line.split()[1] for line in lines if line.startswith("FROM ")]
@@ -37,7 +37,7 @@ def test_a_recipe_is_careful(recipe: Path):
     assert not any(line.startswith(("ADD ", "MAINTAINER")) for line in lines)
 
 
-def test_the_service_starts_as_in_the_chart():
+def test_service_image_and_chart_start_the_same_command():
     recipe = (ROOT / "images/service.Dockerfile").read_text()
     (started,) = re.findall(r"^CMD (.*)$", recipe, re.MULTILINE)
     template = (ROOT / "helm/templates/service/deployment.yaml").read_text()
@@ -48,7 +48,7 @@ def test_the_service_starts_as_in_the_chart():
     assert "runAsUser: 1000" in template
 
 
-def test_notebooks_have_the_hook_that_keeps_memory_limits():
+def test_notebook_image_contains_the_memory_limit_hook():
     recipe = (ROOT / "images/notebook.Dockerfile").read_text()
     (copied,) = re.findall(
         r"^COPY --from=wheel /src/(\S+) /opt/runai-limits$", recipe, re.MULTILINE

@@ -75,7 +75,7 @@ HUB_ONLY = (
 )
 
 # Import the module, print the named packages that were loaded with it.
-PULLED = """
+LOADED_PROGRAM = """
 import importlib, sys
 importlib.import_module(sys.argv[1])
 print(*sorted(set(sys.argv[2:]) & {name.partition(".")[0] for name in sys.modules}))
@@ -107,7 +107,7 @@ def _imported(folder):
     }
 
 
-def test_the_scheduler_imports_only_what_computes(folders):
+def test_scheduler_imports_only_pure_standard_library_modules(folders):
     impure = {
         path: sorted(roots - PURE)
         for path, names in _imported(folders["runai.hub_service"] / "scheduler").items()
@@ -119,7 +119,7 @@ def test_the_scheduler_imports_only_what_computes(folders):
 
 
 @pytest.mark.parametrize("leaf", ["elastic", "spawner", "widgets"])
-def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
+def test_leaf_package_imports_only_the_service_client(folders, leaf):
     own = tuple(  # a folder may have packages of other names: elastic/compat/ga is runai.ga
         name
         for name, folder in folders.items()
@@ -153,9 +153,9 @@ def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
         ),
     ],
 )
-def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):
+def test_module_import_loads_no_unneeded_libraries(module, unwanted):
     done = subprocess.run(
-        [sys.executable, "-c", PULLED, module, *unwanted],
+        [sys.executable, "-c", LOADED_PROGRAM, module, *unwanted],
         capture_output=True,
         text=True,
         check=True,
@@ -169,7 +169,7 @@ def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):
     [(["--help"], 0), (["doctor", "--data-dir", "."], 1)],  # fails: no platform is known
     ids=["help", "doctor"],
 )
-def test_the_command_works_without_the_hub_extra(tmp_path, words, status):
+def test_cli_runs_without_the_hub_extra(tmp_path, words, status):
     program = WITHOUT + "from runai.hub_service.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", *words],

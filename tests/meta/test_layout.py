@@ -24,7 +24,17 @@ SHIPPED = [path for path in MODULES if path.relative_to(CHECKOUT).parts[0] in PA
 LONGEST_FILE = 600
 LONGEST_MODULE_DOCSTRING = 8
 # Names that say nothing about the contents.
-CUPBOARDS = {"common", "data", "handler", "helper", "helpers", "info", "manager", "util", "utils"}
+CATCH_ALL_WORDS = {
+    "common",
+    "data",
+    "handler",
+    "helper",
+    "helpers",
+    "info",
+    "manager",
+    "util",
+    "utils",
+}
 
 
 def _name(path: Path) -> str:
@@ -41,35 +51,35 @@ def trees() -> Trees:
     return {path: _parsed(path) for path in SHIPPED}
 
 
-def test_a_file_fits_in_the_head():
+def test_source_files_are_not_longer_than_the_limit():
     lines = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
 
     assert {name: n for name, n in lines.items() if n > LONGEST_FILE} == {}
 
 
-def test_a_file_is_named_after_what_it_knows():
+def test_file_names_have_no_catch_all_words():
     ours = [path for path in SOURCES if "compat" not in path.parts]  # the original's names stay
 
-    assert [_name(path) for path in ours if not _words(path).isdisjoint(CUPBOARDS)] == []
+    assert [_name(path) for path in ours if not _words(path).isdisjoint(CATCH_ALL_WORDS)] == []
 
 
-def test_a_module_says_what_it_is_for(trees: Trees):
-    mute = [
+def test_every_module_has_a_docstring(trees: Trees):
+    undocumented = [
         _name(path)
         for path in MODULES
         if not ast.get_docstring(trees[path] if path in trees else _parsed(path))
     ]
 
-    assert mute == []
+    assert undocumented == []
 
 
-def test_a_module_says_it_shortly(trees: Trees):
+def test_module_docstrings_are_not_longer_than_the_limit(trees: Trees):
     prose = {_name(path): _prose_lines(tree) for path, tree in trees.items()}
 
     assert {name: n for name, n in prose.items() if n > LONGEST_MODULE_DOCSTRING} == {}
 
 
-def test_packages_alone_list_their_names(trees: Trees):
+def test_dunder_all_occurs_only_in_packages(trees: Trees):
     """A list in each file would repeat what underscores already say."""
     lists = [path for path, tree in trees.items() if _exported(tree) and path.stem != "__init__"]
 

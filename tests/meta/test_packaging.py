@@ -15,7 +15,7 @@ import zipfile
 import pytest
 import yaml
 
-of_the_wheel = pytest.mark.tier("test")  # the wheel is built and installed: not before each commit
+needs_wheel = pytest.mark.tier("test")  # the wheel is built and installed: not before each commit
 
 IMPORT_ALL = """
 import importlib, pkgutil, pathlib, sys
@@ -43,7 +43,7 @@ def _files(folder):
 def test_every_folder_with_programs_is_linked_and_declared(checkout, shipped, monkeypatch):
     declared = {}
     monkeypatch.chdir(checkout)
-    monkeypatch.setattr("setuptools.setup", lambda **told: declared.update(told))
+    monkeypatch.setattr("setuptools.setup", lambda **fields: declared.update(fields))
     runpy.run_path("setup.py")
     programs = {
         ".".join([package, *path.parent.relative_to(folder).parts]): path.parent
@@ -73,8 +73,8 @@ def test_runai_itself_is_a_namespace():
     assert runai.__file__ is None
 
 
-@of_the_wheel
-def test_the_wheel_holds_every_file_and_no_other(wheel, shipped):
+@needs_wheel
+def test_wheel_contains_exactly_the_files_of_the_packages(wheel, shipped):
     expected = {
         f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}"
         for package, folder in shipped.items()
@@ -102,8 +102,8 @@ def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folde
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@of_the_wheel
-def test_the_command_of_the_wheel_answers(installed, tmp_path):
+@needs_wheel
+def test_installed_wheel_command_prints_its_help(installed, tmp_path):
     done = subprocess.run(
         [installed.parent / "runai", "--help"],
         cwd=tmp_path,
@@ -116,8 +116,8 @@ def test_the_command_of_the_wheel_answers(installed, tmp_path):
     assert "Usage: runai" in done.stdout
 
 
-@of_the_wheel
-def test_the_wheel_decides(installed, tmp_path):
+@needs_wheel
+def test_installed_wheel_command_schedules_a_snapshot(installed, tmp_path):
     snapshot = {
         "now": 0,
         "nodes": [{"name": "laptop", "devices": 1, "device_memory_mib": 16384}],
@@ -142,7 +142,7 @@ def test_the_wheel_decides(installed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_suite_passes_on_the_wheel(installed, checkout):
+def test_suite_passes_against_the_installed_wheel(installed, checkout):
     done = subprocess.run(
         [
             *(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/meta"),
@@ -190,7 +190,7 @@ def test_workflow_of_github_calls_the_unattended_run(checkout):
     assert any(".ci/run" in step.get("run", "") for step in workflow["jobs"]["run"]["steps"])
 
 
-def test_one_distribution_provides_runai():
+def test_runai_namespace_has_a_single_distribution():
     """The original library of that name would shadow the modules that both have."""
     providers = {
         distribution.metadata["Name"]

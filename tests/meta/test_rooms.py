@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-MOST_FILES = 14
+MAX_FILES = 14
 FLAT = {"hub_service": 3, "hub_service/api": 1, "hub_service/clusters": 1}
 """Folders with all files in rooms, and the number of allowed exceptions."""
 
@@ -28,25 +28,25 @@ def modules(shipped: dict[str, Path]) -> dict[str, Path]:
     }
 
 
-def test_a_folder_has_few_files(modules, checkout):
+def test_folders_have_no_more_files_than_allowed(modules, checkout):
     files = Counter(
         str(path.parent.relative_to(checkout))
         for path in set(modules.values())
         if path.name != "__init__.py"
     )
-    crowded = {where: n for where, n in files.items() if n > FLAT.get(where, MOST_FILES)}
+    crowded = {where: n for where, n in files.items() if n > FLAT.get(where, MAX_FILES)}
 
     assert crowded == {}
 
 
-def test_every_room_says_what_it_is_for(modules):
+def test_every_folder_with_modules_has_an_init_file(modules):
     faces = {path.parent for path in modules.values() if path.name == "__init__.py"}
     homeless = {path.parent for path in modules.values()} - faces
 
     assert {str(place) for place in homeless if place.name != "examples"} == set()
 
 
-def test_no_circle_of_imports(modules):
+def test_modules_have_no_import_cycles(modules):
     graph = {name: _imported(path, modules) - {name} for name, path in modules.items()}
     try:
         TopologicalSorter(graph).prepare()

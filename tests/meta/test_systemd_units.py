@@ -38,7 +38,7 @@ def command(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("file", [*UNITS, DROP_IN], ids=lambda file: file.name)
-def test_a_start_command_is_parsed_with_each_option(file: Path):
+def test_start_command_of_each_unit_parses_with_its_options(file: Path):
     program, name, *arguments = command(file)
 
     options = up.make_context("runai up", arguments).params
@@ -48,13 +48,15 @@ def test_a_start_command_is_parsed_with_each_option(file: Path):
 
 
 def test_units_differ_in_their_start_commands_only():
-    first, *others = [[line for line in settings(unit) if line[1] != "ExecStart"] for unit in UNITS]
+    first, *other_settings = [
+        [line for line in settings(unit) if line[1] != "ExecStart"] for unit in UNITS
+    ]
 
-    assert len(others) == 2
-    assert others == [first, first]
+    assert len(other_settings) == 2
+    assert other_settings == [first, first]
 
 
-def test_jobs_that_go_on_end_neither_by_a_stop_nor_keep_the_unit_from_its_next_start():
+def test_running_jobs_survive_a_stop_and_do_not_block_the_next_start():
     found = {name: value for _, name, value in settings(UNITS[0])}
 
     assert found["KillMode"] == "process"
@@ -64,7 +66,7 @@ def test_jobs_that_go_on_end_neither_by_a_stop_nor_keep_the_unit_from_its_next_s
 
 
 @pytest.mark.parametrize("file", [*UNITS, DROP_IN, NGINX], ids=lambda file: file.name)
-def test_a_file_is_shown_by_the_page_that_explains_its_paths(file: Path, checkout: Path):
+def test_example_file_is_included_in_the_page_that_explains_its_paths(file: Path, checkout: Path):
     page = (checkout / "docs/operations.md").read_text(encoding="utf-8")
     tutorial = (checkout / "docs/tutorials/admin.md").read_text(encoding="utf-8")
     lines = "\n".join(re.sub("#.*", "", line) for line in file.read_text().splitlines())
@@ -87,7 +89,7 @@ def test_systemd_knows_every_setting(unit: Path, drop_in: bool, tmp_path: Path):
             text = file.read_text().replace(PROGRAM, "/bin/true").replace("=runai", "=root")
             copy.write_text(text)
 
-    told = subprocess.run(
+    completed = subprocess.run(
         ["systemd-analyze", "verify", tmp_path / "runai.service"],
         capture_output=True,
         text=True,
@@ -95,8 +97,8 @@ def test_systemd_knows_every_setting(unit: Path, drop_in: bool, tmp_path: Path):
     )
 
     # systemd ignores a setting that it does not know: this one came with 254.
-    lines = [line for line in told.stderr.splitlines() if "'DelegateSubgroup'" not in line]
-    assert (told.returncode, lines) == (0, [])
+    lines = [line for line in completed.stderr.splitlines() if "'DelegateSubgroup'" not in line]
+    assert (completed.returncode, lines) == (0, [])
 
 
 @pytest.mark.skipif(not shutil.which("nginx"), reason="no nginx here")
@@ -106,11 +108,11 @@ def test_nginx_knows_every_setting(tmp_path: Path):
     main = tmp_path / "nginx.conf"
     main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {text} }}")
 
-    told = subprocess.run(
+    completed = subprocess.run(
         ["nginx", "-t", "-q", "-c", main, "-e", "stderr"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")

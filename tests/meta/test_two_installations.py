@@ -52,43 +52,43 @@ class Job:
     def written(self) -> list[str]:
         return [line.text for line in self.service.client.logs(self.id)]
 
-    def told(self, *, attempts: int = 1) -> dict[str, str]:
+    def printed_facts(self, *, attempts: int = 1) -> dict[str, str]:
         """Return the output of the last attempt, once it is complete."""
 
-        def has_told() -> bool:
+        def has_printed() -> bool:
             return sum(line.startswith("hook ") for line in self.written()) == attempts
 
-        eventually(has_told, what=f"{self.id} has told {attempts} times what it is")
+        eventually(has_printed, what=f"{self.id} has told {attempts} times what it is")
         return dict(line.split(" ", 1) for line in self.written())
 
 
-def test_it_takes_over_running_jobs(service, installed, install, tmp_path):
+def test_second_installation_takes_over_running_jobs(service, installed, install, tmp_path):
     go, old, new = tmp_path / "go", installed.parents[1], tmp_path / "new"
     service.python = installed
     service.start()
-    kept, resumed = Job(service, "kept", go), Job(service, "resumed", go)
-    began, of_old = kept.told(), resumed.told()
-    before = service.until(kept.id, "running")
+    continued, resumed = Job(service, "kept", go), Job(service, "resumed", go)
+    began, of_old = continued.printed_facts(), resumed.printed_facts()
+    before = service.until(continued.id, "running")
     service.until(resumed.id, "running")
     assert service.stop(signal.SIGTERM) == 0
 
     service.python = install(new)
     service.start()
-    after = service.client.workload(kept.id)
+    after = service.client.workload(continued.id)
     service.client.suspend(resumed.id)
     service.until(resumed.id, "suspended")
     still_run = [psutil.pid_exists(int(of["process"])) for of in (began, of_old)]
     service.client.resume(resumed.id)
-    of_new = resumed.told(attempts=2)
+    of_new = resumed.printed_facts(attempts=2)
     go.touch()
     # Submit from a notebook server that the first installation started, with its path.
     made = Job(service, "made-later", go, PYTHONPATH=began["path"])
-    ends = [service.until(job.id, "succeeded", "failed") for job in (kept, resumed, made)]
+    ends = [service.until(job.id, "succeeded", "failed") for job in (continued, resumed, made)]
 
     assert (after.state, after.started, still_run) == ("running", before.started, [True, False])
-    assert kept.written() == [*map(" ".join, began.items()), "goes on"]
+    assert continued.written() == [*map(" ".join, began.items()), "goes on"]
     assert [(end.exit_code, end.attempts) for end in ends] == [(3, 1), (3, 2), (3, 1)]
     assert Path(began["hook"]).is_relative_to(old)
     assert Path(of_new["hook"]).is_relative_to(new)
-    assert made.told()["path"] == f"{of_new['path']}:{began['path']}"
+    assert made.printed_facts()["path"] == f"{of_new['path']}:{began['path']}"
     assert [line.partition(" ")[0] for line in made.written()] == [*began, "goes"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodes_afterwards import what_is_left
+from nodes_afterwards import cluster_report
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab, install_chart, service_of
 from real_nodes.cluster import RealCluster
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(
     cluster = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and report.when == "call" and isinstance(cluster, RealCluster):
         with cluster.network.entered():
-            report.sections.append(("what was there when it failed", what_is_left(cluster)))
+            report.sections.append(("what was there when it failed", cluster_report(cluster)))
     return report
 
 

@@ -24,7 +24,7 @@ def agents(cluster: RealCluster, inside: None) -> dict[str, str]:
     return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in found}
 
 
-def test_there_is_one_on_each_node_and_it_has_not_failed(cluster: RealCluster, agents):
+def test_agent_runs_on_each_node_without_restarts(cluster: RealCluster, agents):
     found = cluster.plane.request("GET", AGENTS)["items"]
     containers = [status for pod in found for status in pod["status"]["containerStatuses"]]
 
@@ -39,7 +39,7 @@ def test_agent_reports_devices_and_their_pods_as_the_kubelet_does(
     lab.namespace.create(session("whole", 1, project="vision", **on_node("node-1")))
     device = lab.sees("whole")
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         node = next(node for node in service.nodes() if node.name == "node-1")
         # Unordered: the kubelet chooses the session's device, and that one is listed first.
         assert {(d.uuid, d.memory_mib) for d in node.devices} == {
@@ -48,10 +48,10 @@ def test_agent_reports_devices_and_their_pods_as_the_kubelet_does(
         mine = service.workload(f"vision/{lab.namespace.name}.whole")
         return [share.uuid for worker in mine.workers for share in worker.devices] == [device]
 
-    eventually(is_told, what="the service tells the session's device")
+    eventually(is_reported, what="the service tells the session's device")
     mine = {f"{lab.namespace.name}/whole": [device]}
     # The kubelet's books may list a pod for a moment longer than it ran.
-    eventually(lambda: lab.books_of(1) == mine, what="the kubelet says the same")
+    eventually(lambda: lab.kubelet_allocations(1) == mine, what="the kubelet says the same")
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,20 @@ def test_agent_reports_devices_and_their_pods_as_the_kubelet_does(
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else None,
 )
-def test_it_has(cluster: RealCluster, agents, what: str, command: str, answer: str):
+def test_agent_container_has_its_mounts_and_no_privileges(
+    cluster: RealCluster, agents, what: str, command: str, answer: str
+):
     words = ["exec", "-n", "runai", agents["node-0"], "--", "sh", "-c", f"{command}; true"]
 
     assert cluster.plane.kubectl(*words).strip() == answer
 
 
-def test_its_token_opens_nothing_but_the_service(cluster: RealCluster, agents):
+def test_agent_token_is_refused_by_the_api_server(cluster: RealCluster, agents):
     words = ["exec", "-n", "runai", agents["node-0"], "--", "cat", "/var/run/runai/token"]
     token = cluster.plane.kubectl(*words).strip()
     trusted = str(cluster.plane.folder / "ca.crt")
 
-    asked = httpx.get(
+    response = httpx.get(
         f"{cluster.plane.address}/api/v1/pods",
         headers={"Authorization": f"Bearer {token}"},
         verify=ssl.create_default_context(cafile=trusted),
@@ -84,4 +86,4 @@ def test_its_token_opens_nothing_but_the_service(cluster: RealCluster, agents):
         timeout=60,
     )
 
-    assert asked.status_code == 401
+    assert response.status_code == 401

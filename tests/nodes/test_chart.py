@@ -24,25 +24,25 @@ pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 SERVICES = "/api/v1/namespaces/runai/pods?labelSelector=app.kubernetes.io/component=service"
 
 
-def its_pods(cluster: RealCluster) -> list[dict[str, Any]]:
+def service_pods(cluster: RealCluster) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cluster.plane.request("GET", SERVICES)["items"]
     return found
 
 
-def log_of(cluster: RealCluster) -> str:
+def service_log(cluster: RealCluster) -> str:
     return cluster.plane.kubectl("logs", "-n", "runai", "deploy/runai")
 
 
-def test_the_service_came_up_at_once_and_has_nothing_to_warn_of(cluster: RealCluster):
-    (pod,) = its_pods(cluster)
+def test_service_starts_without_restarts_or_warnings(cluster: RealCluster):
+    (pod,) = service_pods(cluster)
     (container,) = pod["status"]["containerStatuses"]
 
     assert (container["ready"], container["restartCount"]) == (True, 0)
-    assert "leader; listening" in log_of(cluster)
-    assert "arning" not in log_of(cluster)
+    assert "leader; listening" in service_log(cluster)
+    assert "arning" not in service_log(cluster)
 
 
-def test_upgrade_restarts_no_container_and_the_next_service_knows_them(
+def test_chart_upgrade_restarts_no_container_and_new_service_has_all_jobs(
     lab: NodesLab, cluster: RealCluster, eventually
 ):
     lab.project("vision", quota=4)
@@ -51,23 +51,23 @@ def test_upgrade_restarts_no_container_and_the_next_service_knows_them(
     lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-1")))
     shared = lab.sees("half")
     before = lab.namespace.pod("half")["status"]["containerStatuses"]
-    (old,) = its_pods(cluster)
+    (old,) = service_pods(cluster)
 
     upgrade_chart(cluster, {"logLevel": "DEBUG"})
 
-    def is_another() -> bool:
-        names = [pod["metadata"]["name"] for pod in its_pods(cluster)]
+    def is_replaced() -> bool:
+        names = [pod["metadata"]["name"] for pod in service_pods(cluster)]
         return len(names) == 1 and names != [old["metadata"]["name"]]
 
-    eventually(is_another, within=COMES_UP_WITHIN_S, what="there is another service")
+    eventually(is_replaced, within=COMES_UP_WITHIN_S, what="there is another service")
     known = {f"{lab.namespace.name}.{name}": "running" for name in ("half", "train")}
     with service_of(cluster.plane) as service:
 
-        def knows_them() -> bool:
+        def knows_all_jobs() -> bool:
             assert {w.name: w.state for w in service.workloads()} == known
             return True
 
-        eventually(knows_them, what="the next service knows them")
+        eventually(knows_all_jobs, what="the next service knows them")
     lab.namespace.create(session("other-half", part="0.5", project="vision", **on_node("node-1")))
     assert lab.sees("other-half") == shared
     assert lab.namespace.pod("half")["status"]["containerStatuses"] == before
@@ -83,5 +83,7 @@ def test_upgrade_restarts_no_container_and_the_next_service_knows_them(
         what="the training is complete",
     )
     assert status.get("failed", 0) == 0
-    said = helm("status", "runai", "--namespace", "runai", kubeconfig=cluster.plane.kubeconfig)
-    assert "STATUS: deployed" in said
+    release_status = helm(
+        "status", "runai", "--namespace", "runai", kubeconfig=cluster.plane.kubeconfig
+    )
+    assert "STATUS: deployed" in release_status

@@ -31,15 +31,15 @@ PATIENCE_S = 180
 BOTH = {"GPU-0-0", "GPU-0-1"}
 
 
-class Story:
+class ElasticPodScenario:
     """A node of two GPUs, and a job of bob's that runs on as many as are free."""
 
     def __init__(self, lab: NodesLab, service: Client) -> None:
         self.lab, self.service = lab, service
 
     def submit(self, name: str, owner: str, gpus: int, *, elastic: bool = False) -> None:
-        asked: Any = {"name": name, "owner": owner, "command": ["python", "-c", TRAINING]}
-        self.service.submit(SubmitRequest(**asked, gpus=gpus, elastic=elastic, grace_seconds=5))
+        fields: Any = {"name": name, "owner": owner, "command": ["python", "-c", TRAINING]}
+        self.service.submit(SubmitRequest(**fields, gpus=gpus, elastic=elastic, grace_seconds=5))
 
     def until(self, name: str, state: str) -> WorkloadDetail:
         def there() -> bool:
@@ -68,33 +68,35 @@ class Story:
 
 
 @pytest.fixture
-def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
+def scenario(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[ElasticPodScenario]:
     """Only users of the hub can submit."""
     for name in ("bob", "patty"):
         lab.seen_project(service, name, quota=1, members=[name])
     with lab.cordoned("node-1"):
-        yield Story(lab, service)
+        yield ElasticPodScenario(lab, service)
         lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
         path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
         eventually(lambda: not lab.plane.request("GET", path)["items"], what="their jobs are gone")
 
 
-def test_it_grows_onto_a_gpu_that_is_free_and_gives_it_back_to_its_owner(story: Story):
-    story.submit("other", "patty", 1)
-    story.until("patty/other", "running")
-    story.submit("e", "bob", 2, elastic=True)
-    first = story.sees("bob/e", 1)
+def test_elastic_job_grows_onto_a_freed_gpu_and_returns_it_to_its_owner(
+    scenario: ElasticPodScenario,
+):
+    scenario.submit("other", "patty", 1)
+    scenario.until("patty/other", "running")
+    scenario.submit("e", "bob", 2, elastic=True)
+    first = scenario.sees("bob/e", 1)
 
-    story.finish("patty/other")
-    assert story.sees("bob/e", 2) == BOTH
+    scenario.finish("patty/other")
+    assert scenario.sees("bob/e", 2) == BOTH
 
-    story.submit("owner", "patty", 1)
-    story.until("patty/owner", "running")
-    last = story.sees("bob/e", 1)
-    story.finish("bob/e")
-    done = story.until("bob/e", "succeeded")
-    story.finish("patty/owner")
-    story.until("patty/owner", "succeeded")
+    scenario.submit("owner", "patty", 1)
+    scenario.until("patty/owner", "running")
+    last = scenario.sees("bob/e", 1)
+    scenario.finish("bob/e")
+    done = scenario.until("bob/e", "succeeded")
+    scenario.finish("patty/owner")
+    scenario.until("patty/owner", "succeeded")
 
     assert first < BOTH
     assert last < BOTH

@@ -28,7 +28,7 @@ HOME = "/home"
 CORE, JOBS = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 
-class Story:
+class ElasticWorkersScenario:
     """Two nodes of two GPUs, and an elastic job of bob's, with a quota of one GPU."""
 
     def __init__(self, lab: NodesLab, service: Client, disk: Path) -> None:
@@ -54,8 +54,10 @@ class Story:
     def takes(self, name: str, gpus: int) -> None:
         """Submit a job of patty's for so many GPUs, and wait until it runs."""
         command = ["sleep", "1000000"]
-        asked = SubmitRequest(name=name, owner="patty", command=command, gpus=gpus, grace_seconds=1)
-        self.service.submit(asked)
+        request = SubmitRequest(
+            name=name, owner="patty", command=command, gpus=gpus, grace_seconds=1
+        )
+        self.service.submit(request)
         eventually(
             lambda: self.service.workload(f"patty/{name}").state == "running",
             within=PATIENCE_S,
@@ -67,7 +69,7 @@ class Story:
         return sorted(
             f"node-{number}"
             for number in range(2)
-            for pod, devices in self.lab.books_of(number).items()
+            for pod, devices in self.lab.kubelet_allocations(number).items()
             for _ in devices
             if "bob-e-" in pod
         )
@@ -82,8 +84,8 @@ def disk(lab: NodesLab) -> Iterator[Path]:
     lab.storage_class(name, volumeBindingMode="Immediate")
     volume = {"accessModes": ["ReadWriteMany"], "hostPath": {"path": str(folder)}}
     lab.volume(name, "node-0", "node-1", of_class=name, local=None, **volume)
-    asked = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"metadata": {"name": name}, "spec": {**asked, "storageClassName": name}}
+    claim_spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"metadata": {"name": name}, "spec": {**claim_spec, "storageClassName": name}}
     lab.plane.request("POST", f"{CORE}/persistentvolumeclaims", claim)
     home = {"name": "home", "persistentVolumeClaim": {"claimName": name}}
     mount = {"name": "home", "mountPath": HOME}
@@ -108,7 +110,9 @@ def disk(lab: NodesLab) -> Iterator[Path]:
 
 
 @pytest.fixture
-def story(lab: NodesLab, service: Client, hub: NodesHub, disk: Path) -> Iterator[Story]:
+def scenario(
+    lab: NodesLab, service: Client, hub: NodesHub, disk: Path
+) -> Iterator[ElasticWorkersScenario]:
     lab.project("bob", quota=1, members=["bob"])
     lab.project("patty", quota=3, members=["patty"])
     eventually(
@@ -116,7 +120,7 @@ def story(lab: NodesLab, service: Client, hub: NodesHub, disk: Path) -> Iterator
         within=PATIENCE_S,
         what="the notebook runs",
     )
-    yield Story(lab, service, disk)
+    yield ElasticWorkersScenario(lab, service, disk)
     lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
     path = f"{CORE}/pods?labelSelector=batch.kubernetes.io/job-name"
     eventually(
@@ -126,19 +130,21 @@ def story(lab: NodesLab, service: Client, hub: NodesHub, disk: Path) -> Iterator
     )
 
 
-def test_it_grows_over_both_nodes_shrinks_for_an_owner_and_completes(story: Story):
-    story.takes("both", 2)
-    story.takes("one", 1)
-    story.submit()
-    story.job.trains_on(1)
+def test_elastic_job_grows_over_both_nodes_shrinks_for_owner_and_completes(
+    scenario: ElasticWorkersScenario,
+):
+    scenario.takes("both", 2)
+    scenario.takes("one", 1)
+    scenario.submit()
+    scenario.job.trains_on(1)
 
-    story.service.delete("patty/both")
-    story.job.trains_on(3)
-    grown = story.nodes()
+    scenario.service.delete("patty/both")
+    scenario.job.trains_on(3)
+    grown = scenario.nodes()
 
-    story.takes("owner", 1)
-    story.job.trains_on(2)
-    done = story.job.to_the_end()
+    scenario.takes("owner", 1)
+    scenario.job.trains_on(2)
+    done = scenario.job.run_to_end()
 
     assert set(grown) == {"node-0", "node-1"}
     assert len(grown) == 3
@@ -146,5 +152,5 @@ def test_it_grows_over_both_nodes_shrinks_for_an_owner_and_completes(story: Stor
     assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
     # Workers that start together may be ready, and end, at different moments.
     assert done.elastic.resizes >= 2
-    assert story.job.has_lost_nothing()
-    assert story.job.sizes() == {1, 2, 3}
+    assert scenario.job.has_lost_nothing()
+    assert scenario.job.sizes() == {1, 2, 3}

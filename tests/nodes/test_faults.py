@@ -1,4 +1,4 @@
-"""Faults of real nodes: reservation pods, kubelets, devices, whole machines."""
+"""Faults of real nodes: reservation pods, kubelets, devices, whole nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodes_lab import NodesLab, mounting, on_node, session, training, whole_of_others
+from nodes_lab import NodesLab, foreign_whole_gpu_pod, mounting, on_node, session, training
 from real_nodes.cluster import RealCluster
 from runai.hub_service.client import Client
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
 FELL_OFF_THE_BUS = 79
-GIVES_NODES_UP = [
+NODE_LOSS_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "tolerationSeconds": 0}
     | {"effect": "NoExecute"}
     for why in ("not-ready", "unreachable")
@@ -29,12 +29,12 @@ def containers(lab: NodesLab, *names: str) -> dict[str, Any]:
     return {name: of["containerStatuses"][0]["containerID"] for name, of in statuses.items()}
 
 
-def test_a_reservation_that_is_killed_comes_back_on_the_device_it_held(lab: NodesLab, eventually):
+def test_killed_reservation_pod_is_recreated_on_the_same_device(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
     shared = lab.sees("half")
-    lab.namespace.create(whole_of_others("whole", 1, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("whole", 1, **here))
     lab.runs("whole")
     before = containers(lab, "half", "whole")
     killed = lab.reservations()[shared]["metadata"]
@@ -57,23 +57,23 @@ def test_lost_device_is_never_shared_with_the_pod_that_has_it_whole(lab: NodesLa
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
     shared = lab.sees("half")
-    lab.namespace.create(whole_of_others("whole", 1, **here))
-    lab.namespace.create(whole_of_others("greedy", 1, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("whole", 1, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("greedy", 1, **here))
     lab.runs("whole")
     name = lab.reservations()[shared]["metadata"]["name"]
 
     lab.plane.request("DELETE", f"{RESERVATIONS}/{name}", {"gracePeriodSeconds": 0})
 
-    def is_one_or_the_other() -> bool:
-        lost = lab.books_of(0).get(f"{lab.namespace.name}/greedy") == [shared]
-        kept = list(lab.reservations()) == [shared]
+    def is_shared_or_whole() -> bool:
+        lost = lab.kubelet_allocations(0).get(f"{lab.namespace.name}/greedy") == [shared]
+        retained = list(lab.reservations()) == [shared]
         there = {pod["metadata"]["name"] for pod in lab.namespace.pods()}
-        return (lost and "half" not in there) or (kept and not lost and "half" in there)
+        return (lost and "half" not in there) or (retained and not lost and "half" in there)
 
-    eventually(is_one_or_the_other, what="the device is shared or somebody's, not both")
+    eventually(is_shared_or_whole, what="the device is shared or somebody's, not both")
 
 
-def test_kubelet_restart_keeps_containers_and_reservations(
+def test_kubelet_restart_preserves_containers_and_reservations(
     lab: NodesLab, cluster: RealCluster, service: Client, eventually
 ):
     lab.project("vision", quota=4)
@@ -93,11 +93,11 @@ def test_kubelet_restart_keeps_containers_and_reservations(
     assert {lab.sees("third")} | shared == {"GPU-0-0", "GPU-0-1"}
     assert len(shared) == 1
     assert containers(lab, "first", "second").items() <= before.items()
-    assert len(lab.books_of(0)) == 2
+    assert len(lab.kubelet_allocations(0)) == 2
     eventually(lambda: {n.name for n in service.nodes()} == {"node-0", "node-1"})
 
 
-def test_nothing_new_goes_to_a_device_that_broke(
+def test_broken_device_gets_no_new_pods(
     lab: NodesLab, cluster: RealCluster, service: Client, eventually
 ):
     lab.project("vision", quota=4)
@@ -120,7 +120,7 @@ def test_nothing_new_goes_to_a_device_that_broke(
         waits = eventually(lambda: lab.condition("joins", "PodScheduled").get("message"))
         assert "node node-0 offers 1 of 2 GPUs since " in waits
         assert containers(lab, "half") == before
-        assert f"its GPU {broken} is broken" in lab.told("half", "DeviceBroken")
+        assert f"its GPU {broken} is broken" in lab.event_message("half", "DeviceBroken")
 
         lab.namespace.delete("half")
         assert lab.sees("joins") == other
@@ -145,7 +145,7 @@ def without_folder_of_its_volume(lab: NodesLab) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    ("pod_factory", "reason"),
     [
         pytest.param(
             without_image,
@@ -160,27 +160,27 @@ def without_folder_of_its_volume(lab: NodesLab) -> Any:
     ],
 )
 def test_bound_pod_that_does_not_run_says_why(
-    made: Callable[[NodesLab], Any], reason: str, lab: NodesLab, service: Client, eventually
+    pod_factory: Callable[[NodesLab], Any], reason: str, lab: NodesLab, service: Client, eventually
 ):
     lab.seen_project(service, "vision", quota=4)
-    lab.namespace.create(made(lab))
+    lab.namespace.create(pod_factory(lab))
 
-    def told() -> bool:
+    def has_reason() -> bool:
         [found] = [w for w in service.workloads() if w.project == "vision"]
         assert found.reason is not None
         return re.match(reason, found.reason.text) is not None
 
-    eventually(told, within=90, what="its owner reads why it does not run")
+    eventually(has_reason, within=90, what="its owner reads why it does not run")
 
 
-def test_a_lost_machine_is_left_alone_until_it_is_back(
+def test_lost_nodes_job_moves_only_after_the_out_of_service_taint(
     lab: NodesLab, cluster: RealCluster, eventually
 ):
     lab.project("vision", quota=4)
     lab.namespace.create(session("stays", part="0.5", project="vision", **on_node("node-0")))
     lab.sees("stays")
     moves = training("moves", project="vision")
-    moves["spec"]["template"]["spec"]["tolerations"] = GIVES_NODES_UP
+    moves["spec"]["template"]["spec"]["tolerations"] = NODE_LOSS_TOLERATIONS
     with lab.cordoned("node-0"):
         lab.namespace.create(moves)
         (first,) = lab.running_of("moves")

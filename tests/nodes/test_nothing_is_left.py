@@ -28,7 +28,7 @@ with RealCluster() as cluster:
 """
 
 
-def left(place: Path) -> list[str]:
+def remains(place: Path) -> list[str]:
     """Return the processes, mounts and control groups of a run."""
     commands = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
@@ -36,7 +36,7 @@ def left(place: Path) -> list[str]:
     return [line for line in [*commands, *mounts] if str(place) in line] + groups
 
 
-def test_a_run_that_is_killed_leaves_no_process_and_the_next_removes_the_rest(
+def test_killed_run_leaves_no_process_and_the_next_run_removes_its_remains(
     cluster: RealCluster,
 ):
     """The tests' own nodes run beside it, and stay."""
@@ -47,20 +47,20 @@ def test_a_run_that_is_killed_leaves_no_process_and_the_next_removes_the_rest(
         text=True,
     )
     assert program.stdout is not None
-    with program.stdout as said:
-        place = Path(said.readline().strip())
+    with program.stdout as output:
+        place = Path(output.readline().strip())
     assert place.parent == PLACES
-    assert left(place)
+    assert remains(place)
 
     program.send_signal(signal.SIGKILL)
     program.wait()
 
     def only_empty_groups() -> bool:
-        return all(line.startswith("/sys/fs/cgroup") for line in left(place))
+        return all(line.startswith("/sys/fs/cgroup") for line in remains(place))
 
     eventually(only_empty_groups, what="everything of it has ended")
     sweep()
-    assert not left(place)
+    assert not remains(place)
     assert not place.exists()
     assert cluster.place.exists()
     for node in cluster.nodes:

@@ -44,7 +44,7 @@ def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.Comp
 
 
 @pytest.mark.slow
-def test_the_story_is_played_on_a_named_cluster_and_nothing_is_left(tmp_path: Path):
+def test_cluster_tests_pass_on_a_named_cluster_and_leave_no_objects(tmp_path: Path):
     settings = tmp_path / "values.json"
     settings.write_text(json.dumps(chart_values()))
     with RealCluster() as other, other.network.entered():
@@ -57,7 +57,7 @@ def test_the_story_is_played_on_a_named_cluster_and_nothing_is_left(tmp_path: Pa
     assert "runai" not in left
 
 
-def test_where_the_chart_is_installed_nothing_is_touched(
+def test_cluster_tests_refuse_an_installed_chart_and_change_no_objects(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))
@@ -79,7 +79,7 @@ def installed(cluster: RealCluster) -> list[str]:
     return [name for name in found.splitlines() if "runai" in name]
 
 
-def test_a_context_that_is_not_there_is_named(
+def test_unknown_kubeconfig_context_is_named_in_the_error(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodes_lab import NodesLab, on_node, session, training, whole_of_others
+from nodes_lab import NodesLab, foreign_whole_gpu_pod, on_node, session, training
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
@@ -23,7 +23,9 @@ def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab, ev
         f"runai-reservation/{pod['metadata']['name']}": [device]
         for device, pod in lab.reservations().items()
     }
-    eventually(lambda: lab.books_of(0) == books, what="nobody else is in the kubelet's books")
+    eventually(
+        lambda: lab.kubelet_allocations(0) == books, what="nobody else is in the kubelet's books"
+    )
 
 
 def test_container_sees_only_its_own_devices(lab: NodesLab):
@@ -37,14 +39,14 @@ def test_container_sees_only_its_own_devices(lab: NodesLab):
     assert sorted(lab.sees("two-halves").split(",")) == ["GPU-0-0", "GPU-0-1"]
 
 
-def test_another_scheduler_never_gets_a_shared_device_as_a_whole_gpu(lab: NodesLab, eventually):
+def test_foreign_scheduler_never_gets_a_shared_device_as_a_whole_gpu(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
     shared = lab.sees("half")
 
-    lab.namespace.create(whole_of_others("one", 1, **here))
-    lab.namespace.create(whole_of_others("none-left", 1, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("one", 1, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("none-left", 1, **here))
 
     assert {shared, lab.sees("one")} == {"GPU-0-0", "GPU-0-1"}
     waits = eventually(lambda: lab.condition("none-left", "PodScheduled").get("message"))
@@ -55,9 +57,7 @@ def test_another_scheduler_never_gets_a_shared_device_as_a_whole_gpu(lab: NodesL
     assert lab.sees("other-half") == shared
 
 
-def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
-    lab: NodesLab, eventually
-):
+def test_job_pod_rejected_by_the_kubelet_is_recreated_without_a_failure(lab: NodesLab, eventually):
     """It is bound to the node past all schedulers; its kubelet has the last word."""
     lab.project("vision", quota=4)
     lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
@@ -66,13 +66,13 @@ def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
     both["spec"]["template"]["spec"]["nodeName"] = "node-0"
     lab.namespace.create(both)
 
-    def turned_away() -> str:
+    def rejected_pod() -> str:
         found = lab.namespace.pods("both")
         return next((p["metadata"]["name"] for p in found if p["status"]["phase"] == "Failed"), "")
 
-    name = eventually(turned_away, what="it is turned away")
+    name = eventually(rejected_pod, what="it is turned away")
     assert lab.condition(name, "DisruptionTarget").get("reason") == "TurnedAway"
-    assert "would not take it" in lab.told(name, "TurnedAway")
+    assert "would not take it" in lab.event_message(name, "TurnedAway")
     assert list(lab.reservations()) == [shared]
     lab.namespace.delete("half")
 
@@ -85,7 +85,7 @@ def test_shared_device_is_free_for_another_scheduler_after_its_last_pod(lab: Nod
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
     lab.sees("half")
-    lab.namespace.create(whole_of_others("both", 2, **here))
+    lab.namespace.create(foreign_whole_gpu_pod("both", 2, **here))
     eventually(lambda: lab.condition("both", "PodScheduled").get("message"))
 
     lab.namespace.delete("half")

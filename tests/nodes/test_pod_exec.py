@@ -29,8 +29,8 @@ def running(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
     with cluster.network.entered(), service_of(cluster.plane) as service:
         lab = NodesLab(cluster)
         lab.seen_project(service, "execs", quota=1, members=["bob"])
-        asked: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
-        service.submit(SubmitRequest(**asked, grace_seconds=1))
+        fields: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
+        service.submit(SubmitRequest(**fields, grace_seconds=1))
         eventually(
             lambda: service.workload("execs/job").state == "running", within=90, what="it runs"
         )
@@ -60,7 +60,7 @@ def execute(running: str, service: Client):
     return run
 
 
-def test_a_program_runs_beside_the_jobs_own_in_its_environment(running, execute):
+def test_exec_runs_in_the_container_and_environment_of_the_job(running, execute):
     says = "echo $RUNAI_WORKLOAD $NVIDIA_VISIBLE_DEVICES; echo wrong >&2; exit 7"
 
     done = execute(running, "--", "sh", "-c", says)
@@ -79,27 +79,27 @@ def test_exec_forwards_stdin_byte_for_byte(running, execute):
     assert done.stdout == given
 
 
-def test_without_i_a_program_has_nothing_to_read(running, execute):
+def test_exec_without_the_stdin_option_forwards_no_input(running, execute):
     done = execute(running, "--", "cat", stdin=b"not handed on")
 
     assert (done.returncode, done.stdout) == (0, b"")
 
 
-def test_a_program_that_is_not_there_is_a_sentence(running, execute):
+def test_exec_of_an_unknown_program_exits_with_127_and_a_message(running, execute):
     done = execute(running, "--", "no-such-program")
 
     assert done.returncode == 127
     assert done.stderr.decode().startswith("'no-such-program' cannot be run: ")
 
 
-def test_a_terminal_is_refused(running, execute):
+def test_exec_refuses_a_terminal(running, execute):
     done = execute("-it", running, "--", "bash")
 
     assert done.returncode == 1
     assert "gets no terminal" in done.stderr.decode()
 
 
-def test_the_job_runs_on_and_when_it_does_not_nothing_is_run(running, execute, service):
+def test_exec_leaves_the_job_running_and_is_refused_once_suspended(running, execute, service):
     execute(running, "--", "sh", "-c", "exit 3")
     assert service.workload(running).state == "running"
     service.suspend(running)

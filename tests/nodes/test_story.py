@@ -36,7 +36,7 @@ JOBS = "/apis/batch/v1/namespaces/runai/jobs"
 PODS = "/api/v1/namespaces/runai/pods"
 
 
-class Story:
+class TwoUsersScenario:
     """The actions of the two users."""
 
     def __init__(self, lab: NodesLab, service: Client) -> None:
@@ -50,11 +50,11 @@ class Story:
         for name in names:
             short = name.partition("/")[2]
             command = ["python", "-c", TRAINING]
-            asked = {"name": short, "owner": project, "command": command, "gpus": 1}
-            self.service.submit(SubmitRequest(**asked, grace_seconds=5))  # type: ignore[arg-type]
+            fields = {"name": short, "owner": project, "command": command, "gpus": 1}
+            self.service.submit(SubmitRequest(**fields, grace_seconds=5))  # type: ignore[arg-type]
         return names
 
-    def those(self, *states: str) -> set[str]:
+    def jobs_in(self, *states: str) -> set[str]:
         """Return the jobs in one of these states now."""
         return {w.id for w in self.service.workloads() if w.kind == "job" and w.state in states}
 
@@ -67,21 +67,21 @@ class Story:
 
     def environment_of(self, pod: str) -> dict[str, str]:
         """Return the environment of a pod's program, as seen inside the container."""
-        told = self.plane.kubectl("exec", "-n", "runai", pod, "--", "cat", "/proc/1/environ")
-        return dict(word.split("=", 1) for word in told.split("\0") if word)
+        environ = self.plane.kubectl("exec", "-n", "runai", pod, "--", "cat", "/proc/1/environ")
+        return dict(word.split("=", 1) for word in environ.split("\0") if word)
 
 
 @pytest.fixture
-def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
+def scenario(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[TwoUsersScenario]:
     for name in ("bob", "patty"):
         lab.seen_project(service, name, quota=2, members=[name])
-    yield Story(lab, service)
+    yield TwoUsersScenario(lab, service)
     lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
     path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
     eventually(lambda: not lab.plane.request("GET", path)["items"], what="their jobs are gone")
 
 
-def followed(service: Client, name: str, into: list[str]) -> threading.Thread:
+def follow_log(service: Client, name: str, into: list[str]) -> threading.Thread:
     """Read a job's log until its end, like `runai logs -f`."""
 
     def read() -> None:
@@ -92,42 +92,44 @@ def followed(service: Client, name: str, into: list[str]) -> threading.Thread:
     return reading
 
 
-def test_bob_lends_to_patty_is_paused_and_goes_on(story: Story):
-    bobs = story.submit("bob", 4)
-    eventually(lambda: story.those("running") == set(bobs), what="all four of Bob's run")
+def test_bobs_jobs_on_pattys_quota_are_paused_and_resumed(scenario: TwoUsersScenario):
+    bobs = scenario.submit("bob", 4)
+    eventually(lambda: scenario.jobs_in("running") == set(bobs), what="all four of Bob's run")
     logs: dict[str, list[str]] = {name: [] for name in bobs}
-    readers = [followed(story.service, name, lines) for name, lines in logs.items()]
+    readers = [follow_log(scenario.service, name, lines) for name, lines in logs.items()]
 
-    pattys = story.submit("patty", 2)
-    eventually(lambda: set(pattys) <= story.those("running"), what="Patty's run")
-    eventually(lambda: len(story.those("paused")) == 2, what="two of Bob's are paused")
-    paused = story.those("paused")
+    pattys = scenario.submit("patty", 2)
+    eventually(lambda: set(pattys) <= scenario.jobs_in("running"), what="Patty's run")
+    eventually(lambda: len(scenario.jobs_in("paused")) == 2, what="two of Bob's are paused")
+    paused = scenario.jobs_in("paused")
     assert paused < set(bobs)
     for name in paused:
-        reason = story.service.workload(name).reason
+        reason = scenario.service.workload(name).reason
         assert reason is not None
         assert "bob" in reason.text
-    books = [story.lab.books_of(node) for node in (0, 1)]
-    held = [device for book in books for devices in book.values() for device in devices]
-    assert sorted(held) == ["GPU-0-0", "GPU-0-1", "GPU-1-0", "GPU-1-1"]
+    books = [scenario.lab.kubelet_allocations(node) for node in (0, 1)]
+    allocated = [device for book in books for devices in book.values() for device in devices]
+    assert sorted(allocated) == ["GPU-0-0", "GPU-0-1", "GPU-1-0", "GPU-1-1"]
 
     for name in pattys:
-        story.finish(name)
-    eventually(lambda: story.those("running") == set(bobs), what="Bob's go on")
+        scenario.finish(name)
+    eventually(lambda: scenario.jobs_in("running") == set(bobs), what="Bob's go on")
     for name in bobs:
-        story.finish(name)
-    eventually(lambda: story.those("succeeded") == {*bobs, *pattys}, what="all are done")
+        scenario.finish(name)
+    eventually(lambda: scenario.jobs_in("succeeded") == {*bobs, *pattys}, what="all are done")
 
     for reader in readers:
         reader.join()
     for name, lines in logs.items():
         attempts = 2 if name in paused else 1
-        said = [line.partition(": ")[2].partition(" on ")[0] for line in lines]
-        assert said == ["trains", "paused"] * (attempts - 1) + ["trains", "trained"], lines
-        assert story.service.workload(name).attempts == attempts
+        messages = [line.partition(": ")[2].partition(" on ")[0] for line in lines]
+        assert messages == ["trains", "paused"] * (attempts - 1) + ["trains", "trained"], lines
+        assert scenario.service.workload(name).attempts == attempts
 
 
-def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hub: NodesHub):
+def test_notebooks_of_two_users_share_a_device_with_memory_limits(
+    scenario: TwoUsersScenario, hub: NodesHub
+):
     """KubeSpawner's servers, started by JupyterHub, in containers of the nodes."""
     try:
         for user in ("bob", "patty"):
@@ -135,10 +137,10 @@ def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hu
         for user in ("bob", "patty"):
             hub.wait_ready(user)
 
-        seen = {user: story.environment_of(f"jupyter-{user}") for user in ("bob", "patty")}
+        seen = {user: scenario.environment_of(f"jupyter-{user}") for user in ("bob", "patty")}
 
         devices = {of["NVIDIA_VISIBLE_DEVICES"] for of in seen.values()}
-        assert devices == set(story.lab.reservations())
+        assert devices == set(scenario.lab.reservations())
         assert len(devices) == 1
         assert {of["RUNAI_PROJECT"] for of in seen.values()} == {"bob", "patty"}
         # Without a label of the devices' memory, the agents' count applies: 15,900 MiB.
@@ -146,7 +148,7 @@ def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hu
 
         def are_known() -> bool:
             # The hub may see that they are ready before the service does.
-            found = {w.user: w.state for w in story.service.workloads()}
+            found = {w.user: w.state for w in scenario.service.workloads()}
             assert found == {"bob": "running", "patty": "running"}
             return True
 

@@ -10,7 +10,7 @@ from real_nodes.cluster import RealCluster
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 
-def test_a_pod_goes_where_its_disk_is_and_writes_on_it(
+def test_pod_is_bound_to_the_node_of_its_local_volume_and_writes_to_it(
     lab: NodesLab, cluster: RealCluster, eventually
 ):
     """node-0 would be chosen; the class has a disk on node-1 alone."""

@@ -57,14 +57,14 @@ def sees(release: OwnRelease, name: str) -> str:
     release.work.create(session(name, "vision", 0, part="0.5"))
     path = f"/api/v1/namespaces/{release.work.name}/pods/{name}/log"
 
-    def said() -> str:
+    def log_text() -> str:
         return release.cluster.request("GET", path) if name in running(release) else ""
 
-    line = eventually(said, within=WITHIN_S, what=f"{name} says what it sees")
+    line = eventually(log_text, within=WITHIN_S, what=f"{name} says what it sees")
     return line.removeprefix("sees").strip()
 
 
-def test_bob_gets_back_what_is_his_and_pattys_goes_on_afterwards(release: OwnRelease):
+def test_bob_reclaims_his_quota_and_pattys_job_resumes_afterwards(release: OwnRelease):
     release.project("bob", quota=1)
     release.project("patty", quota=release.gpus - 1)
     jobs = [f"training-{number}" for number in range(release.gpus)]
@@ -74,10 +74,10 @@ def test_bob_gets_back_what_is_his_and_pattys_goes_on_afterwards(release: OwnRel
 
     release.work.create(session("notebook", "bob"))
     eventually(lambda: "notebook" in running(release), within=WITHIN_S, what="bob's runs")
-    (held,) = [name for name in jobs if release.work.job(name)["spec"]["suspend"]]
-    described = release.cluster.kubectl("describe", "job", "-n", release.work.name, held)
+    (suspended,) = [name for name in jobs if release.work.job(name)["spec"]["suspend"]]
+    described = release.cluster.kubectl("describe", "job", "-n", release.work.name, suspended)
     release.work.delete("notebook")
-    eventually(lambda: running(release, held), within=WITHIN_S, what="the held one goes on")
+    eventually(lambda: running(release, suspended), within=WITHIN_S, what="the held one goes on")
 
     assert "bob" in described
     nodes = {release.work.node_of(name) for name in running(release)}
@@ -92,18 +92,18 @@ def test_two_halves_share_a_device_and_a_third_gets_another(release: OwnRelease)
     assert all(seen)
 
 
-def test_a_gang_starts_all_or_none(release: OwnRelease):
+def test_gang_starts_all_pods_or_none(release: OwnRelease):
     release.project("vision", quota=release.gpus)
     release.work.create(session("before", "vision"))
     eventually(lambda: running(release), within=WITHIN_S, what="the session runs")
     release.work.create(training("gang", "vision", release.gpus))
 
-    def told() -> bool:
+    def all_explain_wait() -> bool:
         conditions = (p["status"].get("conditions", ()) for p in release.work.pods("gang"))
-        said = [c for of in conditions for c in of if c.get("message")]
-        return len(said) == release.gpus
+        explained = [c for of in conditions for c in of if c.get("message")]
+        return len(explained) == release.gpus
 
-    eventually(told, within=WITHIN_S, what="all of them say why they wait")
+    eventually(all_explain_wait, within=WITHIN_S, what="all of them say why they wait")
     assert not any(found["spec"].get("nodeName") for found in release.work.pods("gang"))
     release.work.delete("before")
     eventually(

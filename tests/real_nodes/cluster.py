@@ -130,14 +130,14 @@ class RealCluster:
 
 def sweep() -> None:
     """Remove the remains of killed runs; their processes have died with them."""
-    for held in PLACES.glob(f"{PREFIX}*/{LOCK}"):
-        lock = os.open(held, os.O_RDWR | os.O_CLOEXEC)
+    for lock_path in PLACES.glob(f"{PREFIX}*/{LOCK}"):
+        lock = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue  # it is still running
         else:
-            _forget(held.parent)
+            _forget(lock_path.parent)
         finally:
             os.close(lock)
 

@@ -26,7 +26,7 @@ RESOURCE = "nvidia.com/gpu"
 VERSION = "v1beta1"
 SOCKET = "gpu.sock"
 MEMORY_MIB, DRIVERS_MIB = 16_000, 100
-LOOKS_EVERY_S = 0.2
+POLL_INTERVAL_S = 0.2
 WITHIN_S = 30
 
 # k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, as far as it matters here.
@@ -68,12 +68,12 @@ class Gpus:
         self._serials = itertools.count(1)
         self._changed = threading.Condition()
         self._stopped = threading.Event()
-        self._keeping = threading.Thread(target=self._keep, daemon=True)
+        self._registration_thread = threading.Thread(target=self._stay_registered, daemon=True)
 
     def __enter__(self) -> Self:
         """Offer the devices to the kubelet, now or when it starts."""
-        self._tell_driver()
-        self._keeping.start()
+        self._write_driver_state()
+        self._registration_thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +81,7 @@ class Gpus:
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
-        self._keeping.join()
+        self._registration_thread.join()
 
     def break_down(self, device: str, *, why: int) -> None:
         """Make a device fail with an Xid, for the driver and the device plugin."""
@@ -96,10 +96,10 @@ class Gpus:
     def _set(self, broken: dict[str, int]) -> None:
         with self._changed:
             self._broken = broken
-            self._tell_driver()
+            self._write_driver_state()
             self._changed.notify_all()
 
-    def _tell_driver(self) -> None:
+    def _write_driver_state(self) -> None:
         lines = [f"gpu {uuid} {MEMORY_MIB} {DRIVERS_MIB} 0 0 Fake" for uuid in self.devices]
         for number, uuid in enumerate(self.devices):
             if xid := self._broken.get(uuid):
@@ -111,16 +111,16 @@ class Gpus:
         new.write_text("\n".join(lines) + "\n")
         new.rename(self._folder / "state")
 
-    def _keep(self) -> None:
+    def _stay_registered(self) -> None:
         """Stay registered with the current kubelet: a kubelet forgets its plugins when it ends."""
         while not self._stopped.is_set():
             with contextlib.suppress(OSError, grpc.RpcError):
                 kubelet = (self._sockets / "kubelet.sock").stat().st_ino
                 with self._served():
                     self._register()
-                    while self._is_known_to(kubelet) and not self._stopped.wait(LOOKS_EVERY_S):
+                    while self._is_known_to(kubelet) and not self._stopped.wait(POLL_INTERVAL_S):
                         pass
-            self._stopped.wait(LOOKS_EVERY_S)
+            self._stopped.wait(POLL_INTERVAL_S)
 
     def _is_known_to(self, kubelet: int) -> bool:
         now = (self._sockets / "kubelet.sock").stat().st_ino
@@ -129,7 +129,7 @@ class Gpus:
     @contextlib.contextmanager
     def _served(self) -> Iterator[None]:
         methods = {
-            "GetDevicePluginOptions": self._method(lambda _asked: _KINDS["Options"](), "Empty"),
+            "GetDevicePluginOptions": self._method(lambda _request: _KINDS["Options"](), "Empty"),
             "Allocate": self._method(self._allocate, "Allocate"),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 self._watch, response_serializer=lambda answer: answer.SerializeToString()
@@ -152,38 +152,40 @@ class Gpus:
     @staticmethod
     def _method(answer: Any, kind: str) -> Any:
         return grpc.unary_unary_rpc_method_handler(
-            lambda asked, _context: answer(asked),
+            lambda request, _context: answer(request),
             request_deserializer=_KINDS[kind].FromString,
             response_serializer=lambda given: given.SerializeToString(),
         )
 
     def _register(self) -> None:
-        asked = _KINDS["Register"](version=VERSION, endpoint=SOCKET, resource_name=RESOURCE)
+        registration = _KINDS["Register"](version=VERSION, endpoint=SOCKET, resource_name=RESOURCE)
         with grpc.insecure_channel(f"unix://{self._sockets / 'kubelet.sock'}") as channel:
             register = channel.unary_unary(f"/{VERSION}.Registration/Register")
-            register(asked.SerializeToString(), timeout=WITHIN_S, wait_for_ready=True)
+            register(registration.SerializeToString(), timeout=WITHIN_S, wait_for_ready=True)
 
-    def _watch(self, _asked: bytes, context: Any) -> Iterator[Any]:
-        told: dict[str, int] | None = None
+    def _watch(self, _request: bytes, context: Any) -> Iterator[Any]:
+        reported: dict[str, int] | None = None
         while context.is_active() and not self._stopped.is_set():
             with self._changed:
-                if told == self._broken:
-                    self._changed.wait(LOOKS_EVERY_S)
+                if reported == self._broken:
+                    self._changed.wait(POLL_INTERVAL_S)
                     continue
-                told = self._broken
+                reported = self._broken
             yield _KINDS["Devices"](
                 devices=[
-                    _KINDS["Device"](ID=uuid, health="Unhealthy" if uuid in told else "Healthy")
+                    _KINDS["Device"](ID=uuid, health="Unhealthy" if uuid in reported else "Healthy")
                     for uuid in self.devices
                 ]
             )
 
-    def _allocate(self, asked: Any) -> Any:
+    def _allocate(self, request: Any) -> Any:
         return _KINDS["Allocated"](
-            container_responses=[self._given(each.devices_ids) for each in asked.container_requests]
+            container_responses=[
+                self._container_response(each.devices_ids) for each in request.container_requests
+            ]
         )
 
-    def _given(self, uuids: Sequence[str]) -> Any:
+    def _container_response(self, uuids: Sequence[str]) -> Any:
         visible = _KINDS["Variable"](key="NVIDIA_VISIBLE_DEVICES", value=",".join(sorted(uuids)))
         files = [
             _KINDS["File"](

@@ -46,19 +46,19 @@ class Names:
 
     def _answer(self) -> None:
         while True:
-            asked, who = self._socket.recvfrom(512)
-            if not asked:  # an empty message is our own stop signal
+            query, client_address = self._socket.recvfrom(512)
+            if not query:  # an empty message is our own stop signal
                 return
-            self._socket.sendto(self._reply(asked), who)
+            self._socket.sendto(self._reply(query), client_address)
 
-    def _reply(self, asked: bytes) -> bytes:
-        name, end = _name(asked)
-        kind, _class = struct.unpack_from("!HH", asked, end)
+    def _reply(self, query: bytes) -> bytes:
+        name, end = _name(query)
+        kind, _class = struct.unpack_from("!HH", query, end)
         found = self._service(name)
         has = found is not None and kind == ADDRESS  # other types, like IPv6: empty
         flags = UNKNOWN if found is None else IS_ANSWER
         counts = struct.pack("!HHHHH", flags, 1, int(has), 0, 0)
-        reply = asked[:2] + counts + asked[HEADER : end + QUESTION]
+        reply = query[:2] + counts + query[HEADER : end + QUESTION]
         if has:
             is_name = 0xC000 | HEADER  # a pointer to the name in the question
             reply += struct.pack("!HHHIH", is_name, ADDRESS, INTERNET, SHORT_LIVED_S, 4)
@@ -75,10 +75,10 @@ class Names:
         return str(found["spec"]["clusterIP"]) if "spec" in found else None
 
 
-def _name(asked: bytes) -> tuple[str, int]:
+def _name(query: bytes) -> tuple[str, int]:
     """Return the name in a question, and the offset of its end."""
     at, labels = HEADER, []
-    while length := asked[at]:
-        labels.append(asked[at + 1 : at + 1 + length].decode())
+    while length := query[at]:
+        labels.append(query[at + 1 : at + 1 + length].decode())
         at += 1 + length
     return ".".join(labels), at + 1

@@ -81,7 +81,7 @@ class Node:
         self.gpus.__exit__()
         self.lose()
 
-    def begin(self, others: Sequence[int] = (0, 1)) -> None:
+    def begin(self, peers: Sequence[int] = (0, 1)) -> None:
         """Start the node, as new or after it was lost."""
         cgroups.make(self._groups)
         join = "".join(f"echo 0 >{folder}/cgroup.procs; " for folder in self._groups.values())
@@ -90,7 +90,7 @@ class Node:
         with (self.place / "node.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*ENDS_WITH_US, "bash", "-ec", f"{join} exec {alone} bash {begin}"],
-                env=self._environment(others),
+                env=self._environment(peers),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -107,7 +107,7 @@ class Node:
         def ready() -> bool:
             assert self._process is not None
             if self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended: {self.said()}")
+                raise RuntimeError(f"{self.name} ended: {self.log_tails()}")
             found = self._plane.request("GET", "/api/v1/nodes")["items"]
             node = next((n for n in found if n["metadata"]["name"] == self.name), None)
             if node is None or node["spec"].get("taints"):
@@ -119,7 +119,7 @@ class Node:
         try:
             eventually(ready, within=READY_WITHIN_S, what=f"{self.name} is ready")
         except AssertionError as late:
-            raise RuntimeError(f"{late}: {self.said()}") from late
+            raise RuntimeError(f"{late}: {self.log_tails()}") from late
 
     def lose(self) -> None:
         """Kill the node at once, like a power loss."""
@@ -135,7 +135,7 @@ class Node:
         before.send_signal(signal.SIGKILL)
         eventually(lambda: self._kubelet() != before, what="another kubelet")
 
-    def said(self) -> str:
+    def log_tails(self) -> str:
         """Return the end of its programs' output."""
         logs = (self.place / f"{name}.log" for name in ("node", "containerd", "images", "kubelet"))
         return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
@@ -150,7 +150,7 @@ class Node:
 
         return eventually(found, what="a kubelet")[0]
 
-    def _environment(self, others: Sequence[int]) -> dict[str, str]:
+    def _environment(self, peers: Sequence[int]) -> dict[str, str]:
         programs = [find_program("kubelet"), find_program("kube-proxy")]
         folders = [str(program.parent) for program in programs if program is not None]
         debian = [f"{DEBIAN}/{folder}" for folder in ("usr/bin", "usr/sbin", "bin")]
@@ -163,7 +163,7 @@ class Node:
             "GATEWAY": GATEWAY,
             "PLACE": str(self.place),
             "ROUTES": " ".join(
-                f"{pod_range(n)}={node_address(n)}" for n in others if n != self.number
+                f"{pod_range(n)}={node_address(n)}" for n in peers if n != self.number
             ),
             "HIERARCHIES": " ".join(self._groups),
             "IMAGES": " ".join(map(str, sorted(self.place.glob("*.tar")))),
@@ -194,10 +194,10 @@ class Node:
 
     def _container(self) -> dict[str, Any]:
         """Return the base of every container: containerd's default, with this machine's Python."""
-        told = subprocess.run(
+        completed = subprocess.run(
             [DEBIAN / "usr/bin/ctr", "oci", "spec"], capture_output=True, text=True, check=True
         )
-        spec: dict[str, Any] = json.loads(told.stdout)
+        spec: dict[str, Any] = json.loads(completed.stdout)
         seen = {
             "/usr": "/usr",
             sys.base_prefix: sys.base_prefix,

@@ -26,22 +26,22 @@ from builders import (
 from runai.hub_service.scheduler import Project, Snapshot, Workload, decide
 from runai.hub_service.scheduler.model.snapshot import end_of
 
-ONE = [project("a", 8)]
+ONE_PROJECT = [project("a", 8)]
 # Two nodes of two GPUs; n1 is free at 1300, n2 at 1500, and each has one idle GPU.
-RUNS = [
+RUNNING_JOBS = [
     job("soon", on="n1:0", started=900, expected_runtime=400),
     job("later", on="n2:0", started=900, expected_runtime=600),
 ]
 GANG = job("gang", 2, submitted=10)
 
 
-def holding(
+def backfill_snapshot(
     workloads: list[Workload], projects: list[Project] | None = None, **policy: Any
 ) -> Snapshot:
-    return snapshot("2x2", projects or ONE, workloads, backfill=True, **policy)
+    return snapshot("2x2", projects or ONE_PROJECT, workloads, backfill=True, **policy)
 
 
-MEANWHILE: dict[str, tuple[Workload, dict[str, str]]] = {
+JOBS_BEHIND_GANG: dict[str, tuple[Workload, dict[str, str]]] = {
     "a job that only expects to end in time goes where nothing is held": (
         job("hopeful", submitted=20, expected_runtime=10),
         {"hopeful-0": "n2:1"},
@@ -70,23 +70,27 @@ MEANWHILE: dict[str, tuple[Workload, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("new", "expected"), MEANWHILE.values(), ids=MEANWHILE)
-def test_meanwhile(new: Workload, expected: dict[str, str]) -> None:
-    plan = decide(holding([*RUNS, GANG, new]))
+@pytest.mark.parametrize(("new", "expected"), JOBS_BEHIND_GANG.values(), ids=JOBS_BEHIND_GANG)
+def test_backfill_places_job_on_hold_only_if_it_ends_in_time_or_goes_first(
+    new: Workload, expected: dict[str, str]
+) -> None:
+    plan = decide(backfill_snapshot([*RUNNING_JOBS, GANG, new]))
 
     assert places(plan) == expected
     assert "gang" in waits(plan)
 
 
-def test_without_backfill_nothing_is_held() -> None:
-    world = snapshot("2x2", ONE, [*RUNS, GANG, job("unknown", submitted=20)])
+def test_gang_holds_no_gpus_if_backfill_is_off() -> None:
+    cluster_snapshot = snapshot(
+        "2x2", ONE_PROJECT, [*RUNNING_JOBS, GANG, job("unknown", submitted=20)]
+    )
 
-    assert places(decide(world)) == {"unknown-0": "n1:1"}
+    assert places(decide(cluster_snapshot)) == {"unknown-0": "n1:1"}
 
 
-def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
+def test_job_blocked_by_a_hold_reports_the_gang_ahead_and_its_expected_start() -> None:
     filler = job("filler", on="n2:1", started=0)
-    plan = decide(holding([*RUNS, filler, GANG, job("unknown", submitted=20)]))
+    plan = decide(backfill_snapshot([*RUNNING_JOBS, filler, GANG, job("unknown", submitted=20)]))
 
     assert waits(plan)["unknown"] == "held_for"
     assert sentence(plan, "unknown") == (
@@ -97,7 +101,7 @@ def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
 @pytest.mark.parametrize(
     "projects",
     [
-        pytest.param(ONE, id="quota to spare"),
+        pytest.param(ONE_PROJECT, id="quota to spare"),
         pytest.param([project("a", 2)], id="all of its quota"),
         pytest.param([project("a", 0, weight=1)], id="all of its fair share"),
         pytest.param([project("top", 2), project("a", 2, parent="top")], id="all of its parent's"),
@@ -109,56 +113,58 @@ def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
 )
 def test_gang_starts_behind_a_stream_of_its_projects_jobs(projects: list[Project]) -> None:
     # The stream of one-GPU jobs never leaves two GPUs of a node idle at once.
-    def told(*, backfill: bool) -> set[str]:
-        world = snapshot("1x2", projects, [job("j0", on="n1:0", started=900)], backfill=backfill)
-        world = with_(world, job("gang", 2, submitted=950))
+    def running_after_stream(*, backfill: bool) -> set[str]:
+        cluster_snapshot = snapshot(
+            "1x2", projects, [job("j0", on="n1:0", started=900)], backfill=backfill
+        )
+        cluster_snapshot = with_(cluster_snapshot, job("gang", 2, submitted=950))
         for i in range(1, 6):
-            world = with_(world, job(f"j{i}", submitted=950 + i))
-            world = settled(world, cycles=1)
-            world = without(world, f"j{i - 1}")
-        return running(settled(world, cycles=1))
+            cluster_snapshot = with_(cluster_snapshot, job(f"j{i}", submitted=950 + i))
+            cluster_snapshot = settled(cluster_snapshot, cycles=1)
+            cluster_snapshot = without(cluster_snapshot, f"j{i - 1}")
+        return running(settled(cluster_snapshot, cycles=1))
 
-    assert "gang" not in told(backfill=False)
-    assert "gang" in told(backfill=True)
+    assert "gang" not in running_after_stream(backfill=False)
+    assert "gang" in running_after_stream(backfill=True)
 
 
-def test_a_run_of_unknown_length_is_expected_to_last_as_long_again() -> None:
+def test_job_without_run_time_is_expected_to_run_as_long_again() -> None:
     # It has run for 100 s: the gang is expected in another 100 s.
     runs = [job("r", on="n1:0", started=900), job("full", 2, on="n2:0,1", started=100)]
     short = job("short", submitted=20, max_runtime=100)
     long = job("long", submitted=20, max_runtime=101)
 
-    assert started(decide(holding([*runs, GANG, short]))) == {"short-0"}
-    assert waits(decide(holding([*runs, GANG, long])))["long"] == "held_for"
+    assert started(decide(backfill_snapshot([*runs, GANG, short]))) == {"short-0"}
+    assert waits(decide(backfill_snapshot([*runs, GANG, long])))["long"] == "held_for"
 
 
 def test_gang_with_unknown_start_time_holds_no_gpus() -> None:
     # The start of n1's job is unknown.
     runs = [job("r", on="n1:0"), job("full", 2, on="n2:0,1")]
 
-    assert started(decide(holding([*runs, GANG, job("new", submitted=20)]))) == {"new-0"}
+    assert started(decide(backfill_snapshot([*runs, GANG, job("new", submitted=20)]))) == {"new-0"}
 
 
-def test_a_gang_of_several_workers_holds_several_nodes() -> None:
+def test_gang_of_two_workers_holds_gpus_on_two_nodes() -> None:
     gang = job("gang", 2, workers=2, submitted=10)
     late = job("late", submitted=20, max_runtime=501)
     in_time = job("in-time", submitted=21, max_runtime=500)
 
-    plan = decide(holding([*RUNS, gang, late, in_time]))
+    plan = decide(backfill_snapshot([*RUNNING_JOBS, gang, late, in_time]))
 
     assert (started(plan), waits(plan)["late"]) == ({"in-time-0"}, "held_for")
 
 
-def test_each_project_holds_for_its_oldest_and_no_node_twice() -> None:
+def test_oldest_gang_of_each_project_holds_a_different_node() -> None:
     projects = [project("a", 2), project("b", 2)]
     workloads = [
-        *RUNS,
+        *RUNNING_JOBS,
         job("gang-a", 2, "a", submitted=10),
         job("gang-b", 2, "b", submitted=11),
         job("new-a", 1, "a", submitted=20),
     ]
 
-    plan = decide(holding(workloads, [project("a", 4), projects[1]]))
+    plan = decide(backfill_snapshot(workloads, [project("a", 4), projects[1]]))
 
     assert started(plan) == set()
     assert waits(plan)["new-a"] == "held_for"
@@ -170,19 +176,19 @@ def test_gang_holds_until_its_projects_own_jobs_leave_its_share() -> None:
         job("elsewhere", on="n2:0", started=900, expected_runtime=600),
         job("soon", project="b", on="n1:0", started=900, expected_runtime=400),
     ]
-    world = [*runs, GANG, job("new", 1, "b", submitted=20, max_runtime=400)]
+    workloads = [*runs, GANG, job("new", 1, "b", submitted=20, max_runtime=400)]
     projects = [project("a", 2), project("b", 2)]
 
-    assert places(decide(holding(world, projects))) == {"new-0": "n1:1"}
-    late = replace(world[-1], max_runtime=501)
-    assert places(decide(holding([*world[:-1], late], projects))) == {"new-0": "n2:1"}
+    assert places(decide(backfill_snapshot(workloads, projects))) == {"new-0": "n1:1"}
+    late = replace(workloads[-1], max_runtime=501)
+    assert places(decide(backfill_snapshot([*workloads[:-1], late], projects))) == {"new-0": "n2:1"}
 
 
-def test_a_gang_beyond_its_projects_share_holds_nothing() -> None:
+def test_gang_over_its_projects_share_holds_no_gpus() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
-    workloads = [*RUNS, job("gang", 2, "a", submitted=10), job("new", 1, "b", submitted=20)]
+    workloads = [*RUNNING_JOBS, job("gang", 2, "a", submitted=10), job("new", 1, "b", submitted=20)]
 
-    assert places(decide(holding(workloads, projects))) == {"new-0": "n1:1"}
+    assert places(decide(backfill_snapshot(workloads, projects))) == {"new-0": "n1:1"}
 
 
 def test_job_within_quota_starts_despite_the_hold_of_a_gang_over_quota() -> None:
@@ -193,35 +199,44 @@ def test_job_within_quota_starts_despite_the_hold_of_a_gang_over_quota() -> None
     ]
     workloads = [*runs, job("gang", 2, "a", submitted=10)]
 
-    owed = decide(holding([*workloads, job("owed", 1, "b", submitted=20)], projects))
-    assert started(owed) == {"owed-0"}
+    plan = decide(backfill_snapshot([*workloads, job("owed", 1, "b", submitted=20)], projects))
+    assert started(plan) == {"owed-0"}
 
 
 def test_hold_stops_no_job_and_ends_when_the_gang_is_removed() -> None:
-    world = holding([*RUNS, GANG, job("unknown", submitted=20), job("more", submitted=21)])
-    plan = decide(world)
+    snapshot = backfill_snapshot(
+        [*RUNNING_JOBS, GANG, job("unknown", submitted=20), job("more", submitted=21)]
+    )
+    plan = decide(snapshot)
     assert (stopped(plan), waits(plan)["more"]) == (set(), "held_for")
 
-    world = without(applied(world, plan), "gang")
+    snapshot = without(applied(snapshot, plan), "gang")
 
-    assert started(decide(world)) == {"more-0"}
-
-
-def test_the_gang_itself_starts_on_what_it_holds() -> None:
-    world = holding([*RUNS, GANG, job("unknown", submitted=20), job("more", submitted=21)])
-    world = without(applied(world, decide(world)), "soon")
-
-    assert places(decide(world)) == {"gang-0": "n1:0,1"}
+    assert started(decide(snapshot)) == {"more-0"}
 
 
-def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
+def test_gang_starts_on_the_gpus_it_holds() -> None:
+    snapshot = backfill_snapshot(
+        [*RUNNING_JOBS, GANG, job("unknown", submitted=20), job("more", submitted=21)]
+    )
+    snapshot = without(applied(snapshot, decide(snapshot)), "soon")
+
+    assert places(decide(snapshot)) == {"gang-0": "n1:0,1"}
+
+
+def test_gang_of_unequal_workers_holds_gpus_for_the_largest_first() -> None:
     """Its small worker would take half of the only node where the large worker has room."""
     small, large = job("small", 1), job("large", 2)
     gang = replace(small, name="gang", workers=(*small.workers, *large.workers), submitted=10)
     busy = job("busy", on="n2:0", started=900, expected_runtime=400)
-    world = snapshot("1x2+1x1", ONE, [busy, gang, job("unknown", submitted=20)], backfill=True)
+    cluster_snapshot = snapshot(
+        "1x2+1x1", ONE_PROJECT, [busy, gang, job("unknown", submitted=20)], backfill=True
+    )
 
-    assert (started(decide(world)), waits(decide(world))["unknown"]) == (set(), "held_for")
+    assert (started(decide(cluster_snapshot)), waits(decide(cluster_snapshot))["unknown"]) == (
+        set(),
+        "held_for",
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +250,7 @@ def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
     ],
     ids=["estimated", "limited", "limit first", "expected end first", "limit is over"],
 )
-def test_a_run_ends_at_its_time_limit_at_the_latest(
+def test_expected_end_is_no_later_than_the_time_limit(
     fields: dict[str, Any], expected: tuple[int, bool]
 ) -> None:
     assert end_of(job("j", on="n1:0", started=900, **fields), 1000) == expected

@@ -28,15 +28,15 @@ from runai.hub_service.scheduler.placement.quota_check import oversubscribed
 from strategies import impossible, snapshots
 
 
-def broken(shape: str, *devices: int) -> list[Node]:
+def nodes_with_broken(shape: str, *devices: int) -> list[Node]:
     return [replace(node, broken_devices=devices) for node in cluster(shape)]
 
 
-def held(world: Snapshot) -> set[tuple[str | None, int]]:
+def devices_in_use(snapshot: Snapshot) -> set[tuple[str | None, int]]:
     """Return the devices that running, stopping or reserved workers hold."""
     return {
         (worker.node, device)
-        for workload in world.workloads
+        for workload in snapshot.workloads
         for worker in workload.workers
         if worker.state is not WorkerState.PENDING
         for device in worker.devices
@@ -44,57 +44,67 @@ def held(world: Snapshot) -> set[tuple[str | None, int]]:
 
 
 @st.composite
-def with_broken(draw: st.DrawFn, worlds: st.SearchStrategy[Snapshot]) -> Snapshot:
+def snapshots_with_broken_devices(
+    draw: st.DrawFn, base_snapshots: st.SearchStrategy[Snapshot]
+) -> Snapshot:
     """Draw a world where some devices are broken, idle or in use."""
-    world = draw(worlds)
+    snapshot = draw(base_snapshots)
     nodes = []
-    for node in world.nodes:
+    for node in snapshot.nodes:
         numbers = st.sets(st.integers(0, node.devices - 1)) if node.devices else st.just(set())
-        out = tuple(sorted(draw(numbers)))
-        back = tuple(device for device in out if draw(st.booleans()))
-        nodes.append(replace(node, broken_devices=out, returning_devices=back))
-    return replace(world, nodes=tuple(nodes))
+        broken = tuple(sorted(draw(numbers)))
+        returning = tuple(device for device in broken if draw(st.booleans()))
+        nodes.append(replace(node, broken_devices=broken, returning_devices=returning))
+    return replace(snapshot, nodes=tuple(nodes))
 
 
-@given(with_broken(snapshots() | impossible()))
-def test_nothing_new_is_placed_on_a_broken_device(world: Snapshot) -> None:
-    out = {(node.name, device) for node in world.nodes for device in node.broken_devices}
-    back = {(node.name, device) for node in world.nodes for device in node.returning_devices}
-    gives_up = {d.worker for d in decide(world).decisions if isinstance(d, Unreserve | Start)}
-    there = {
+@given(snapshots_with_broken_devices(snapshots() | impossible()))
+def test_plan_places_no_worker_on_a_broken_device(snapshot: Snapshot) -> None:
+    broken = {(node.name, device) for node in snapshot.nodes for device in node.broken_devices}
+    returning = {
+        (node.name, device) for node in snapshot.nodes for device in node.returning_devices
+    }
+    released_reservations = {
+        d.worker for d in decide(snapshot).decisions if isinstance(d, Unreserve | Start)
+    }
+    placements = {
         (worker.name, worker.node, worker.devices)
-        for workload in world.workloads
+        for workload in snapshot.workloads
         for worker in workload.workers
     }
 
-    for decision in decide(world).decisions:
+    for decision in decide(snapshot).decisions:
         if isinstance(decision, Start | Move | Resize):
-            assert not {(decision.node, s.device) for s in decision.devices} & out
+            assert not {(decision.node, s.device) for s in decision.devices} & broken
         if isinstance(decision, Reserve):
             devices = tuple(s.device for s in decision.devices)
-            kept = (decision.worker, decision.node, devices) in there
-            assert kept or not {(decision.node, d) for d in devices} & out
-    for workload in world.workloads:
+            is_unchanged = (decision.worker, decision.node, devices) in placements
+            assert is_unchanged or not {(decision.node, d) for d in devices} & broken
+    for workload in snapshot.workloads:
         for worker in workload.workers:
-            if worker.state is WorkerState.RESERVED and worker.name not in gives_up:
-                assert not {(worker.node, device) for device in worker.devices} & (out - back)
+            if worker.state is WorkerState.RESERVED and worker.name not in released_reservations:
+                assert not {(worker.node, device) for device in worker.devices} & (
+                    broken - returning
+                )
 
 
 @given(snapshots(), st.data())
 def test_idle_broken_device_is_planned_like_a_missing_device(
-    world: Snapshot, data: st.DataObject
+    snapshot: Snapshot, data: st.DataObject
 ) -> None:
-    taken = held(world)
-    kept, lost = [], []
-    for node in world.nodes:
-        last = max((d for name, d in taken if name == node.name and d is not None), default=-1)
+    in_use = devices_in_use(snapshot)
+    smaller_nodes, broken_nodes = [], []
+    for node in snapshot.nodes:
+        last = max((d for name, d in in_use if name == node.name and d is not None), default=-1)
         number = data.draw(st.integers(0, node.devices - last - 1))
         healthy = node.devices - number
-        kept.append(replace(node, devices=healthy))
-        lost.append(replace(node, broken_devices=tuple(range(healthy, node.devices))))
-    assume(any(node.broken_devices for node in lost))
+        smaller_nodes.append(replace(node, devices=healthy))
+        broken_nodes.append(replace(node, broken_devices=tuple(range(healthy, node.devices))))
+    assume(any(node.broken_devices for node in broken_nodes))
 
-    assert decide(replace(world, nodes=tuple(lost))) == decide(replace(world, nodes=tuple(kept)))
+    assert decide(replace(snapshot, nodes=tuple(broken_nodes))) == decide(
+        replace(snapshot, nodes=tuple(smaller_nodes))
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,22 +115,22 @@ def test_idle_broken_device_is_planned_like_a_missing_device(
         pytest.param(session("s", 1), 1, id="a session"),
     ],
 )
-def test_the_healthy_device_is_taken(worker, device) -> None:
-    world = snapshot(broken("1x2", 0), [project("a", 2)], [worker])
+def test_worker_starts_on_the_healthy_device_beside_a_broken_one(worker, device) -> None:
+    cluster_snapshot = snapshot(nodes_with_broken("1x2", 0), [project("a", 2)], [worker])
 
-    (start,) = decide(world).decisions
+    (start,) = decide(cluster_snapshot).decisions
     assert isinstance(start, Start)
     assert [s.device for s in start.devices] == [device]
 
 
 def test_reclaim_stops_the_job_on_a_healthy_device_not_on_a_broken_one() -> None:
-    world = snapshot(
-        broken("1x2", 0),
+    cluster_snapshot = snapshot(
+        nodes_with_broken("1x2", 0),
         [project("a", 1), project("b", 1)],
         [job("there", 0.5, on="n1:0"), job("other", 1, on="n1:1"), job("waits", 0.5, "b")],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     stops = {d.workload for d in plan.decisions if isinstance(d, Stop)}
     # b is owed its quota: it gets a healthy device, since the broken one is of no use to it.
@@ -140,13 +150,16 @@ CLAIMS = {
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 @pytest.mark.parametrize("policy", [Policy(), SHIPPED], ids=["default", "shipped"])
-def test_claim_stops_nothing_on_a_node_whose_devices_are_all_broken(claim, policy) -> None:
-    nodes = [replace(node, cpu_milli=4_000) for node in broken("1x2", 0, 1)]
-    there = [job("old", 1, on="n1:0", cpu_milli=2_000), job("new", 1, on="n1:1", cpu_milli=2_000)]
+def test_claim_stops_no_job_on_a_node_with_only_broken_devices(claim, policy) -> None:
+    nodes = [replace(node, cpu_milli=4_000) for node in nodes_with_broken("1x2", 0, 1)]
+    existing = [
+        job("old", 1, on="n1:0", cpu_milli=2_000),
+        job("new", 1, on="n1:1", cpu_milli=2_000),
+    ]
 
-    world = snapshot(nodes, [project("a", 1), project("b", 2)], [*there, claim])
+    cluster_snapshot = snapshot(nodes, [project("a", 1), project("b", 2)], [*existing, claim])
 
-    plan = decide(replace(world, policy=policy))
+    plan = decide(replace(cluster_snapshot, policy=policy))
 
     assert {d.kind for d in plan.decisions} == {"wait"}
 
@@ -169,10 +182,10 @@ RESERVED = {
 def test_claim_stops_a_second_job_only_if_its_device_broke_for_good(claim, returning, stops):
     lost, other = cluster("2x2", memory_mib=1_000)
     lost = replace(lost, broken_devices=(0, 1), returning_devices=returning)
-    there = [job("old", 1, on="n2:0"), job("new", 1, on="n2:1")]
+    existing = [job("old", 1, on="n2:0"), job("new", 1, on="n2:1")]
     projects = [project("a", 0), project("b", 2)]
 
-    decisions = decide(snapshot([lost, other], projects, [*there, claim])).decisions
+    decisions = decide(snapshot([lost, other], projects, [*existing, claim])).decisions
 
     assert any(isinstance(d, Stop) for d in decisions) is stops
     if not stops:
@@ -182,7 +195,7 @@ def test_claim_stops_a_second_job_only_if_its_device_broke_for_good(claim, retur
 
 
 def test_no_other_workload_gets_a_device_that_may_return() -> None:
-    nodes = [replace(node, returning_devices=(0, 1)) for node in broken("1x2", 0, 1)]
+    nodes = [replace(node, returning_devices=(0, 1)) for node in nodes_with_broken("1x2", 0, 1)]
     claim = job("claim", 1, "b", on="n1:0", state="reserved")
 
     plan = decide(snapshot(nodes, [project("a", 2), project("b", 2)], [claim, job("late", 1)]))
@@ -190,8 +203,8 @@ def test_no_other_workload_gets_a_device_that_may_return() -> None:
     assert {(d.kind, d.workload) for d in plan.decisions} == {("wait", "claim"), ("wait", "late")}
 
 
-def test_two_reservations_of_a_device_that_may_return_do_not_both_stand() -> None:
-    nodes = [replace(node, returning_devices=(0,)) for node in broken("1x1", 0)]
+def test_second_reservation_of_a_returning_device_is_dropped() -> None:
+    nodes = [replace(node, returning_devices=(0,)) for node in nodes_with_broken("1x1", 0)]
     claims = [job(name, 1, "b", on="n1:0", state="reserved") for name in ("one", "two")]
 
     plan = decide(snapshot(nodes, [project("b", 2)], claims))
@@ -199,23 +212,28 @@ def test_two_reservations_of_a_device_that_may_return_do_not_both_stand() -> Non
     assert [d.workload for d in plan.decisions if isinstance(d, Unreserve)] == ["two"]
 
 
-def test_a_node_of_which_a_device_is_broken_is_too_small_for_a_job_of_all() -> None:
-    world = snapshot(broken("1x8", 3), [project("a", 8)], [job("j", 8)])
+def test_node_with_a_broken_device_is_too_small_for_a_job_of_all_its_gpus() -> None:
+    cluster_snapshot = snapshot(nodes_with_broken("1x8", 3), [project("a", 8)], [job("j", 8)])
 
-    (wait,) = decide(world).decisions
+    (wait,) = decide(cluster_snapshot).decisions
     assert isinstance(wait, Wait)
     assert wait.reason.text.startswith("no node has 8 GPUs; the largest has 7")
 
 
-def test_quotas_promise_more_than_the_healthy_devices() -> None:
-    world = snapshot(broken("1x4", 0, 1), [project("a", 3)])
+def test_oversubscription_counts_only_healthy_devices() -> None:
+    cluster_snapshot = snapshot(nodes_with_broken("1x4", 0, 1), [project("a", 3)])
 
-    assert oversubscribed(world)[0] == "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
+    assert (
+        oversubscribed(cluster_snapshot)[0]
+        == "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
+    )
 
 
 def test_allocated_broken_devices_count_as_capacity_for_fair_shares() -> None:
     projects = [project("a", 0, weight=1), project("b", 0, weight=1)]
-    alone = snapshot(broken("1x4", 0, 1), projects, [job("j", 1, on="n1:0"), job("k", 4, "b")])
+    alone = snapshot(
+        nodes_with_broken("1x4", 0, 1), projects, [job("j", 1, on="n1:0"), job("k", 4, "b")]
+    )
 
     shares = decide(alone).projects
 

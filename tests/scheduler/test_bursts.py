@@ -20,16 +20,16 @@ BURST = 200
 WHOLE = 1000
 
 
-def filled(plan: Plan) -> Counter[tuple[str, int]]:
+def milli_by_device(plan: Plan) -> Counter[tuple[str, int]]:
     """Sum the milli-GPU that a plan allocates on each device."""
-    given: Counter[tuple[str, int]] = Counter()
+    allocated: Counter[tuple[str, int]] = Counter()
     for start in plan.decisions:
         if isinstance(start, Start):
-            given.update({(start.node, share.device): share.gpus for share in start.devices})
-    return given
+            allocated.update({(start.node, share.device): share.gpus for share in start.devices})
+    return allocated
 
 
-def burst(nodes: str, parts: list[float]) -> Plan:
+def burst_plan(nodes: str, parts: list[float]) -> Plan:
     """Return the plan for fractions that have all just been submitted."""
     jobs = [job(f"part-{number}", part) for number, part in enumerate(parts)]
     return decide(snapshot(nodes, [project("a", 100)], jobs))
@@ -44,31 +44,33 @@ def burst(nodes: str, parts: list[float]) -> Plan:
 def test_burst_overfills_no_device_and_leaves_no_room_for_a_waiting_job(
     nodes: str, parts: list[float]
 ) -> None:
-    plan = burst(nodes, parts)
+    plan = burst_plan(nodes, parts)
 
-    given = filled(plan)
-    assert max(given.values()) <= WHOLE
+    allocated = milli_by_device(plan)
+    assert max(allocated.values()) <= WHOLE
     waiting = {d.workload for d in plan.decisions if isinstance(d, Wait)}
     assert len(waiting) + sum(isinstance(d, Start) for d in plan.decisions) == BURST
-    least = min(round(parts[int(name.partition("-")[2])] * WHOLE) for name in waiting)
-    assert WHOLE - min(given.values()) < least
+    smallest_request = min(round(parts[int(name.partition("-")[2])] * WHOLE) for name in waiting)
+    assert WHOLE - min(allocated.values()) < smallest_request
 
 
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=12))
-def test_no_device_is_shared_anew_while_another_has_room(parts: list[float]) -> None:
-    given = filled(burst("2x8", parts))
+def test_burst_opens_no_shared_device_while_one_has_room(parts: list[float]) -> None:
+    allocated = milli_by_device(burst_plan("2x8", parts))
 
-    assert max(given.values()) <= WHOLE
-    for one, other in itertools.combinations(given.values(), 2):
-        assert one + other > WHOLE, "they would have fitted on one"
+    assert max(allocated.values()) <= WHOLE
+    for first, second in itertools.combinations(allocated.values(), 2):
+        assert first + second > WHOLE, "they would have fitted on one"
 
 
 @pytest.mark.parametrize(
-    ("part", "on_each"),
+    ("part", "per_device"),
     [pytest.param(p, n, id=f"{p}") for p, n in ((0.5, 2), (0.333, 3), (0.25, 4), (0.1, 10))],
 )
-def test_equal_parts_need_as_few_devices_as_there_can_be(part: float, on_each: int) -> None:
-    given = filled(burst("13x8", [part] * BURST))
+def test_burst_of_equal_fractions_uses_the_fewest_possible_devices(
+    part: float, per_device: int
+) -> None:
+    allocated = milli_by_device(burst_plan("13x8", [part] * BURST))
 
-    assert max(given.values()) <= WHOLE
-    assert len(given) == -(-BURST // on_each)
+    assert max(allocated.values()) <= WHOLE
+    assert len(allocated) == -(-BURST // per_device)

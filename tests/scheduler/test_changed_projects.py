@@ -21,36 +21,36 @@ from runai.hub_service.scheduler import (
     changes_between,
     decide,
 )
-from world import looked_at
+from world import decide_and_note
 
-CHANGED = strategies.changed()
+CHANGED_SNAPSHOTS = strategies.changed()
 
 
-def stops(world: Snapshot) -> dict[str, str]:
+def stops(snapshot: Snapshot) -> dict[str, str]:
     """Return the sentence of each workload that the plan stops."""
-    return {d.workload: d.reason.text for d in decide(world).decisions if isinstance(d, Stop)}
+    return {d.workload: d.reason.text for d in decide(snapshot).decisions if isinstance(d, Stop)}
 
 
 # ---- limits
 
 
-@given(CHANGED)
-def test_lowered_limit_caps_what_starts(world: Snapshot) -> None:
-    _, effects = looked_at(world)
-    before, after = effects.held_before(), effects.held_after()
+@given(CHANGED_SNAPSHOTS)
+def test_lowered_limit_is_not_exceeded_by_new_starts(snapshot: Snapshot) -> None:
+    _, effects = decide_and_note(snapshot)
+    before, after = effects.allocated_before(), effects.allocated_after()
 
     for name, changed in effects.projects.items():
         if changed.limit is not None:
             assert after[name] <= max(changed.limit, before[name])
 
 
-@given(CHANGED)
-def test_lowered_limit_stops_nothing_without_a_claimant(world: Snapshot) -> None:
+@given(CHANGED_SNAPSHOTS)
+def test_lowered_limit_stops_nothing_without_a_claimant(snapshot: Snapshot) -> None:
     running = tuple(
-        w for w in world.workloads if all(k.state is WorkerState.RUNNING for k in w.workers)
+        w for w in snapshot.workloads if all(k.state is WorkerState.RUNNING for k in w.workers)
     )
 
-    assert stops(replace(world, workloads=running)) == {}
+    assert stops(replace(snapshot, workloads=running)) == {}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_lowered_limit_stops_nothing_without_a_claimant(world: Snapshot) -> None
         pytest.param(None, 1, "limit of 1 GPU", id="unlimited quota"),
     ],
 )
-def test_work_above_a_lowered_limit_is_taken_back_for_an_owner(
+def test_work_above_a_lowered_limit_is_reclaimed_for_an_owner(
     quota: float | None, limit: float, entitlement: str
 ) -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("lim", quota, limit=limit), project("own", 1)],
         [
@@ -72,17 +72,17 @@ def test_work_above_a_lowered_limit_is_taken_back_for_an_owner(
             job("second", 1, "lim", on="n1:1", submitted=2, started=2),
         ],
     )
-    assert stops(world) == {}
+    assert stops(cluster_snapshot) == {}
 
-    claimed = with_(world, job("claim", 1, "own"))
+    claimed = with_(cluster_snapshot, job("claim", 1, "own"))
 
     assert stops(claimed) == {"second": f"lim is over its {entitlement}: 1 GPU goes to claim"}
     after = applied(claimed, decide(claimed))
     assert waits(decide(after)).get("second") == "over_limit"
 
 
-def test_work_above_a_lowered_limit_goes_before_work_further_over_its_quota() -> None:
-    world = snapshot(
+def test_work_above_a_lowered_limit_stops_before_work_further_over_its_quota() -> None:
+    cluster_snapshot = snapshot(
         "1x6",
         [project("lim", 1, limit=1), project("idle", 0), project("own", 1)],
         [
@@ -92,9 +92,13 @@ def test_work_above_a_lowered_limit_goes_before_work_further_over_its_quota() ->
         ],
     )
 
-    assert list(stops(world)) == ["lim-1"]
+    assert list(stops(cluster_snapshot)) == ["lim-1"]
     unlimited = replace(
-        world, projects=(replace(world.projects[0], limit=None), *world.projects[1:])
+        cluster_snapshot,
+        projects=(
+            replace(cluster_snapshot.projects[0], limit=None),
+            *cluster_snapshot.projects[1:],
+        ),
     )
     assert list(stops(unlimited)) == ["idle-5"]
 
@@ -102,36 +106,38 @@ def test_work_above_a_lowered_limit_goes_before_work_further_over_its_quota() ->
 # ---- users who left
 
 
-@given(CHANGED)
+@given(CHANGED_SNAPSHOTS)
 @settings(max_examples=100)
-def test_nothing_of_a_former_member_starts_or_grows(world: Snapshot) -> None:
-    plan, _ = looked_at(world)
-    former = {p.name: p.former_members for p in world.projects}
+def test_work_of_a_former_member_neither_starts_nor_grows(snapshot: Snapshot) -> None:
+    plan, _ = decide_and_note(snapshot)
+    former = {p.name: p.former_members for p in snapshot.projects}
     runs = {
-        w.name for w in world.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
+        w.name for w in snapshot.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
     }
 
     for decision in plan.decisions:
-        workload = next(w for w in world.workloads if w.name == decision.workload)
+        workload = next(w for w in snapshot.workloads if w.name == decision.workload)
         if workload.user in former[workload.project]:
             assert not isinstance(decision, Start | Reserve | Resize)
             assert not isinstance(decision, Move) or workload.name in runs
 
 
-@given(CHANGED)
-def test_index_with_former_members_gives_the_plan_of_its_snapshot(world: Snapshot) -> None:
-    plain = replace(world, projects=tuple(replace(p, former_members=()) for p in world.projects))
+@given(CHANGED_SNAPSHOTS)
+def test_index_with_former_members_gives_the_plan_of_its_snapshot(snapshot: Snapshot) -> None:
+    plain = replace(
+        snapshot, projects=tuple(replace(p, former_members=()) for p in snapshot.projects)
+    )
     index = ClusterIndex(plain)
     decide(index)
 
-    index.apply(changes_between(plain, world))
-    assert decide(index) == decide(world)
-    index.apply(changes_between(world, plain))
+    index.apply(changes_between(plain, snapshot))
+    assert decide(index) == decide(snapshot)
+    index.apply(changes_between(snapshot, plain))
     assert decide(index) == decide(plain)
 
 
 def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 4, former_members=("bob",))],
         [
@@ -142,7 +148,7 @@ def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> No
         ],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert [d.workload for d in plan.decisions if isinstance(d, Start)] == ["hers"]
     assert waits(plan) == {"waits": "not_a_member", "lab": "not_a_member"}
@@ -151,8 +157,8 @@ def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> No
     )
 
 
-def test_elastic_job_of_a_former_member_keeps_its_size() -> None:
-    world = snapshot(
+def test_elastic_job_of_a_former_member_is_not_resized() -> None:
+    cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 4, former_members=("bob",))],
         [
@@ -160,11 +166,11 @@ def test_elastic_job_of_a_former_member_keeps_its_size() -> None:
         ],
     )
 
-    assert decide(world).decisions == ()
+    assert decide(cluster_snapshot).decisions == ()
 
 
 def test_waiting_work_of_a_former_member_claims_no_share() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 2, former_members=("bob",)), project("nlp", 2)],
         [
@@ -173,5 +179,5 @@ def test_waiting_work_of_a_former_member_claims_no_share() -> None:
         ],
     )
 
-    shares = decide(world).projects
+    shares = decide(cluster_snapshot).projects
     assert (shares["q8"].fair_share, shares["nlp"].fair_share) == (0, 4000)

@@ -25,24 +25,24 @@ from strategies import snapshots
 
 
 @given(snapshots(), st.data())
-def test_an_index_decides_like_the_snapshot_it_has_become(
-    world: Snapshot, data: st.DataObject
+def test_index_with_applied_changes_decides_like_its_snapshot(
+    snapshot: Snapshot, data: st.DataObject
 ) -> None:
-    index = ClusterIndex(replace(world, workloads=()))
-    everybody = [workload.name for workload in world.workloads]
-    subsets = st.sets(st.sampled_from(everybody)) if everybody else st.just(set[str]())
-    here: dict[str, object] = {}
+    index = ClusterIndex(replace(snapshot, workloads=()))
+    all_names = [workload.name for workload in snapshot.workloads]
+    subsets = st.sets(st.sampled_from(all_names)) if all_names else st.just(set[str]())
+    present: dict[str, object] = {}
     for time in range(data.draw(st.integers(1, 4), label="cycles")):
         names = data.draw(subsets, label="there")
         index.apply(
             SnapshotChanges(
                 now=time,
-                removed=tuple(name for name in here if name not in names),
+                removed=tuple(name for name in present if name not in names),
                 # Some workloads are new, and some replace themselves.
-                workloads=tuple(w for w in world.workloads if w.name in names),
+                workloads=tuple(w for w in snapshot.workloads if w.name in names),
             )
         )
-        here = dict.fromkeys(names)
+        present = dict.fromkeys(names)
 
         assert index.snapshot().now == time
         assert {w.name for w in index.snapshot().workloads} == names
@@ -51,26 +51,30 @@ def test_an_index_decides_like_the_snapshot_it_has_become(
 
 
 @given(st.lists(snapshots(), min_size=2, max_size=3))
-def test_an_index_follows_from_one_snapshot_to_the_next(worlds: list[Snapshot]) -> None:
-    index = ClusterIndex(worlds[0])
-    before = worlds[0]
-    for world in [*worlds, worlds[-1]]:
-        index.apply(changes_between(before, world))
-        before = world
+def test_index_matches_the_next_snapshot_after_the_changes_between_them(
+    successive: list[Snapshot],
+) -> None:
+    index = ClusterIndex(successive[0])
+    previous = successive[0]
+    for current in [*successive, successive[-1]]:
+        index.apply(changes_between(previous, current))
+        previous = current
 
-        assert index.snapshot() == replace(world, workloads=index.snapshot().workloads)
-        assert _by_name(index.snapshot()) == _by_name(world)
-        assert decide(index) == decide(world)
-
-
-def test_equal_parts_of_two_snapshots_are_no_changes() -> None:
-    world = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
-    copy = replace(world, now=5, workloads=tuple(map(replace, world.workloads)))
-
-    assert changes_between(world, copy) == SnapshotChanges(now=5)
+        assert index.snapshot() == replace(current, workloads=index.snapshot().workloads)
+        assert _by_name(index.snapshot()) == _by_name(current)
+        assert decide(index) == decide(current)
 
 
-def test_nodes_projects_and_policy_may_change() -> None:
+def test_changes_between_equal_snapshots_contain_only_the_time() -> None:
+    cluster_snapshot = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
+    copy = replace(
+        cluster_snapshot, now=5, workloads=tuple(map(replace, cluster_snapshot.workloads))
+    )
+
+    assert changes_between(cluster_snapshot, copy) == SnapshotChanges(now=5)
+
+
+def test_index_applies_changed_nodes_projects_and_policy() -> None:
     index = ClusterIndex(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
     assert len([d for d in decide(index).decisions if d.kind == "start"]) == 2
 
@@ -88,7 +92,7 @@ def test_nodes_projects_and_policy_may_change() -> None:
     assert [d.kind for d in decide(index, Policy(phases=())).decisions] == ["wait"] * 3
 
 
-def test_a_project_with_children_may_get_a_first_workload_of_its_own() -> None:
+def test_index_accepts_the_first_workload_of_a_parent_project() -> None:
     tree = [project("lab", 2), project("a", 1, parent="lab")]
     index = ClusterIndex(snapshot("1x2", tree, [job("a-1")]))
     decide(index)
@@ -99,7 +103,7 @@ def test_a_project_with_children_may_get_a_first_workload_of_its_own() -> None:
     assert [d.workload for d in decide(index).decisions] == ["a-1", "own"]
 
 
-def test_a_project_without_children_gets_its_first_workload_like_any_other() -> None:
+def test_first_workload_of_a_leaf_project_does_not_rebuild_the_state() -> None:
     index = ClusterIndex(
         snapshot("1x4", [project("a", 2), project("b", 2)], [job("a-1", project="a")])
     )
@@ -114,77 +118,81 @@ def test_index_rejects_removal_of_an_unknown_workload() -> None:
         ClusterIndex(snapshot("1x1", [])).apply(SnapshotChanges(removed=("nobody",)))
 
 
-def _by_name(world: Snapshot) -> dict[str, object]:
-    return {workload.name: workload for workload in world.workloads}
+def _by_name(snapshot: Snapshot) -> dict[str, object]:
+    return {workload.name: workload for workload in snapshot.workloads}
 
 
 @pytest.fixture
-def dead_circles() -> Iterator[Callable[[], set[str]]]:
+def cyclic_garbage() -> Iterator[Callable[[], set[str]]]:
     """Return a function for the type names of objects that only the garbage collector frees."""
     gc.collect()
     gc.disable()
 
-    def found() -> set[str]:
+    def collected_types() -> set[str]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
-        kinds = {type(dead).__name__ for dead in gc.garbage}
+        type_names = {type(dead).__name__ for dead in gc.garbage}
         gc.garbage.clear()
-        return kinds
+        return type_names
 
-    yield found
+    yield collected_types
     gc.enable()
 
 
-def _decide_once(world: Snapshot) -> None:
-    decide(world)
+def _decide_once(snapshot: Snapshot) -> None:
+    decide(snapshot)
 
 
-def _follow(world: Snapshot) -> None:
-    index = ClusterIndex(world)
+def _apply_changes(snapshot: Snapshot) -> None:
+    index = ClusterIndex(snapshot)
     for now in range(3):
-        index.apply(SnapshotChanges(now=now, workloads=tuple(map(replace, world.workloads))))
+        index.apply(SnapshotChanges(now=now, workloads=tuple(map(replace, snapshot.workloads))))
         decide(index)
-    index.apply(SnapshotChanges(removed=tuple(workload.name for workload in world.workloads)))
+    index.apply(SnapshotChanges(removed=tuple(workload.name for workload in snapshot.workloads)))
     decide(index)
 
 
-def _move(world: Snapshot) -> None:
-    index = ClusterIndex(world)
+def _add_node(snapshot: Snapshot) -> None:
+    index = ClusterIndex(snapshot)
     decide(index)
-    index.apply(SnapshotChanges(nodes=(*world.nodes, replace(world.nodes[0], name="another"))))
+    index.apply(
+        SnapshotChanges(nodes=(*snapshot.nodes, replace(snapshot.nodes[0], name="another")))
+    )
     decide(index)
 
 
-def _forecast(world: Snapshot) -> None:
-    forecast(world, decide(world))
+def _forecast(snapshot: Snapshot) -> None:
+    forecast(snapshot, decide(snapshot))
 
 
-def _explain(world: Snapshot) -> None:
-    plan = decide(world)
-    (waits,) = [d.workload for d in plan.decisions if d.kind == "wait"]
-    assert explain(world, plan, waits) is not None
+def _explain(snapshot: Snapshot) -> None:
+    plan = decide(snapshot)
+    (waiting_name,) = [d.workload for d in plan.decisions if d.kind == "wait"]
+    assert explain(snapshot, plan, waiting_name) is not None
 
 
 @pytest.mark.parametrize(
     "act",
     [
         pytest.param(_decide_once, id="a decision"),
-        pytest.param(_follow, id="workloads that change and go"),
-        pytest.param(_move, id="another cluster"),
+        pytest.param(_apply_changes, id="workloads that change and go"),
+        pytest.param(_add_node, id="another cluster"),
         pytest.param(_forecast, id="a forecast"),
         pytest.param(_explain, id="an explanation"),
     ],
 )
-def test_workloads_go_by_themselves(
-    act: Callable[[Snapshot], None], dead_circles: Callable[[], set[str]]
+def test_removed_workloads_are_freed_without_the_garbage_collector(
+    act: Callable[[Snapshot], None], cyclic_garbage: Callable[[], set[str]]
 ) -> None:
     runs = job("runs", gpus=2, expected_runtime=100)
-    world = snapshot("1x4", [project("a", 4)], [runs, job("starts", gpus=2), job("waits", gpus=4)])
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 4)], [runs, job("starts", gpus=2), job("waits", gpus=4)]
+    )
 
-    act(world)
+    act(cluster_snapshot)
 
-    assert not dead_circles() & {
+    assert not cyclic_garbage() & {
         "PlannedWorkload",
         "PlannedWorker",
         "PodSet",

@@ -29,10 +29,10 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
 EVERY_PHASE = (*Policy().phases, "consolidate")
-ONE = [project("a", 2)]
+ONE_PROJECT = [project("a", 2)]
 
 
-def consolidating(
+def consolidating_snapshot(
     nodes: str | tuple[Node, ...],
     projects: list[Project],
     workloads: list[Workload],
@@ -113,24 +113,26 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("nodes", "workloads", "expected"), MOVES.values(), ids=MOVES)
-def test_moving_makes_room(nodes: str, workloads: list[Workload], expected: dict[str, str]) -> None:
-    plan = decide(consolidating(nodes, ONE, workloads))
+def test_consolidation_moves_jobs_to_make_room(
+    nodes: str, workloads: list[Workload], expected: dict[str, str]
+) -> None:
+    plan = decide(consolidating_snapshot(nodes, ONE_PROJECT, workloads))
 
-    found = places(plan)
+    placed = places(plan)
     assert stopped(plan) == set()
-    assert {name: found.get(name) for name in expected} == expected
+    assert {name: placed.get(name) for name in expected} == expected
     assert moved(plan) == {name for name in expected if not name.startswith(("new", "gang-"))}
 
 
 STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
     "there is not enough, wherever everybody goes": (
         "2x4",
-        ONE,
+        ONE_PROJECT,
         [job("x", 3, on="n1:0,1,2"), job("y", 3, on="n2:0,1,2"), job("new", 3)],
     ),
     "there is enough, but somebody would end without a place": (
         "1x4+1x3",
-        ONE,
+        ONE_PROJECT,
         [job("e", 2, workers=3, min_workers=1, on="n1:0,1 n1:2,3 n2:0,1"), job("new", 3)],
     ),
     "a session takes what it is owed, and moves nobody": (
@@ -164,7 +166,7 @@ STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
     ),
     "surplus runs on what is idle": (
         "2x2",
-        ONE,
+        ONE_PROJECT,
         [job("x", on="n1:0"), job("e", 2, workers=2, min_workers=1, on="n2:0,1")],
     ),
     "what is never lent is not given either": (
@@ -188,11 +190,11 @@ SCATTERED = [job("old", 1, on="n1:0"), job("young", 1, on="n2:0"), job("new", 2)
 
 
 def test_consolidation_is_opt_in() -> None:
-    assert waits(decide(snapshot("2x2", ONE, SCATTERED))) == {"new": "fragmented"}
+    assert waits(decide(snapshot("2x2", ONE_PROJECT, SCATTERED))) == {"new": "fragmented"}
 
 
 def test_move_reason_names_the_claimant_and_the_rule() -> None:
-    plan = decide(consolidating("2x2", ONE, SCATTERED))
+    plan = decide(consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED))
 
     (move,) = [d for d in plan.decisions if isinstance(d, Move)]
     assert (move.reason.code, move.reason.rule, move.reason.for_) == ("consolidated", "R10", "new")
@@ -202,7 +204,7 @@ def test_move_reason_names_the_claimant_and_the_rule() -> None:
 def test_unstarted_job_starts_elsewhere_instead_of_moving_later() -> None:
     # "small" goes to the fullest node, where it blocks "big", which is next.
     plan = decide(
-        consolidating(
+        consolidating_snapshot(
             "1x2+1x4",
             [project("a", 8)],
             [
@@ -218,14 +220,14 @@ def test_unstarted_job_starts_elsewhere_instead_of_moving_later() -> None:
 
 
 def test_moved_job_and_claimant_run_after_the_next_cycle_without_more_decisions() -> None:
-    world = consolidating("2x2", ONE, SCATTERED)
+    snapshot = consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED)
 
-    world = applied(world, decide(world))
-    assert started(decide(world)) == {"young-0", "new-0"}
+    snapshot = applied(snapshot, decide(snapshot))
+    assert started(decide(snapshot)) == {"young-0", "new-0"}
 
-    world = applied(world, decide(world))
-    assert running(world) == {"old", "young", "new"}
-    assert decide(world).decisions == ()
+    snapshot = applied(snapshot, decide(snapshot))
+    assert running(snapshot) == {"old", "young", "new"}
+    assert decide(snapshot).decisions == ()
 
 
 def test_gpu_left_over_by_a_move_is_reserved_for_the_next_job() -> None:
@@ -240,7 +242,7 @@ def test_gpu_left_over_by_a_move_is_reserved_for_the_next_job() -> None:
     small, big = cluster(nodes)
     labelled = (small, replace(big, labels={"size": "big"}))
 
-    plan = decide(consolidating(labelled, [project("a", 8)], workloads))
+    plan = decide(consolidating_snapshot(labelled, [project("a", 8)], workloads))
 
     assert moved(plan) == {"three-0"}
     assert reserved(plan) == {"new-0", "one-0"}
@@ -262,7 +264,7 @@ def test_earlier_move_in_a_plan_makes_room_for_a_later_move() -> None:
     ]
 
     plan = decide(
-        consolidating(
+        consolidating_snapshot(
             cluster("2x5+1x2", cpu_milli=8),
             [project(name, 8, priority=rank) for name, rank in ranks.items()],
             workloads,
@@ -284,7 +286,7 @@ def test_project_within_quota_gets_the_node_that_consolidation_emptied() -> None
         job("owed", 4, "b"),
     ]
 
-    plan = decide(consolidating("2x4", projects, workloads))
+    plan = decide(consolidating_snapshot("2x4", projects, workloads))
 
     assert (stopped(plan), moved(plan), reserved(plan)) == ({"a3-0"}, {"a2-0"}, {"owed-0"})
     reasons = {d.worker: d.reason.for_ for d in plan.decisions if isinstance(d, Move)}
@@ -300,7 +302,7 @@ def test_move_reason_names_the_job_that_takes_its_gpus_not_one_that_joins_its_no
         *(job("more", 3, nodes=("n2",)), job("owed", 4, "b", nodes=("n2",))),
     ]
 
-    plan = decide(consolidating("1x4+1x5", projects, workloads))
+    plan = decide(consolidating_snapshot("1x4+1x5", projects, workloads))
 
     assert (started(plan), moved(plan), reserved(plan)) == ({"tiny-0"}, {"a2-0"}, {"owed-0"})
     assert [d.reason.for_ for d in plan.decisions if isinstance(d, Move)] == ["owed"]
@@ -321,23 +323,27 @@ def test_shrink_first_stops_surplus_workers_before_moving_jobs(
         job("new", 2, "b"),
     ]
 
-    plan = decide(consolidating("4x2", projects, workloads, shrink_first=shrink_first))
+    plan = decide(consolidating_snapshot("4x2", projects, workloads, shrink_first=shrink_first))
 
     assert (stopped(plan), moved(plan)) == expected
 
 
-def test_a_plan_moves_no_more_than_it_may_stop() -> None:
+def test_consolidation_respects_max_evictions() -> None:
     jobs = [job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)]
-    world = consolidating("4x2", ONE, [*jobs, job("gang", 2, workers=2)], max_evictions=1)
+    snapshot = consolidating_snapshot(
+        "4x2", ONE_PROJECT, [*jobs, job("gang", 2, workers=2)], max_evictions=1
+    )
 
-    assert moved(decide(world)) == set()
-    assert moved(decide(replace(world, policy=replace(world.policy, max_evictions=2)))) != set()
+    assert moved(decide(snapshot)) == set()
+    assert (
+        moved(decide(replace(snapshot, policy=replace(snapshot.policy, max_evictions=2)))) != set()
+    )
 
 
-def test_a_job_that_moved_often_enough_stays() -> None:
-    world = consolidating(
+def test_job_paused_max_times_within_the_hour_is_not_moved() -> None:
+    snapshot = consolidating_snapshot(
         "2x2",
-        ONE,
+        ONE_PROJECT,
         [
             job("old", on="n1:0", pauses=(100, 900)),
             job("young", on="n2:0", pauses=(800, 900)),
@@ -347,56 +353,62 @@ def test_a_job_that_moved_often_enough_stays() -> None:
         now=4000,
     )
 
-    assert moved(decide(world)) == {"old-0"}
+    assert moved(decide(snapshot)) == {"old-0"}
 
 
-def looks_for_moving(nodes: str, workloads: list[Workload]) -> int:
+def examined_for_moves(nodes: str, workloads: list[Workload]) -> int:
     """Count the candidates that a cycle looks at only for consolidation."""
-    looks = []
+    examined = []
     for phases in (Policy().phases, EVERY_PHASE):
-        world = snapshot(nodes, [project("a", 100)], workloads, phases=phases)
-        state = PlanningState(world, tree_of(world))
+        cluster_snapshot = snapshot(nodes, [project("a", 100)], workloads, phases=phases)
+        state = PlanningState(cluster_snapshot, tree_of(cluster_snapshot))
         assert moved(run(state)) == set()
-        looks.append(state.candidates_examined)
-    return looks[1] - looks[0]
+        examined.append(state.candidates_examined)
+    return examined[1] - examined[0]
 
 
 def test_futile_consolidation_is_rejected_by_counting_without_a_search() -> None:
     jobs = [job(f"j{n}-{d}", on=f"n{n}:{d}") for n in range(1, 11) for d in range(8)][2:]
     gangs = [job(f"gang{i}", 8, workers=1 + i % 4) for i in range(40)]
 
-    assert looks_for_moving("10x8", [*jobs, *gangs]) == 0
+    assert examined_for_moves("10x8", [*jobs, *gangs]) == 0
 
 
-def test_requests_alike_are_searched_for_once() -> None:
+def test_consolidation_searches_once_for_equal_requests() -> None:
     # Each node has two idle GPUs, but its jobs fit nowhere else; counting cannot show that.
     jobs = [job(f"j{n}{m}", 3, on=f"n{n}:{m},{m + 1},{m + 2}") for n in range(1, 9) for m in (0, 3)]
     waiting = [job(f"new{i}", 4, workers=1 + i % 3) for i in range(30)]
 
-    one, many = (looks_for_moving("8x8", [*jobs, *new]) for new in (waiting[:1], waiting))
+    one, many = (examined_for_moves("8x8", [*jobs, *new]) for new in (waiting[:1], waiting))
 
     assert one > 0
     assert many == one
 
 
-def test_consolidation_comes_to_rest() -> None:
+def test_consolidation_settles_within_two_cycles() -> None:
     jobs = [job(f"j{n}", 1, on=f"n{n}:0") for n in range(1, 7)]
-    world = consolidating("6x4", [project("a", 24)], [*jobs, job("g1", 4), job("g2", 4, workers=3)])
+    snapshot = consolidating_snapshot(
+        "6x4", [project("a", 24)], [*jobs, job("g1", 4), job("g2", 4, workers=3)]
+    )
 
-    world = settled(world, cycles=2)
+    snapshot = settled(snapshot, cycles=2)
 
-    assert running(world) == {*(f"j{n}" for n in range(1, 7)), "g1", "g2"}
-    assert decide(world).decisions == ()
+    assert running(snapshot) == {*(f"j{n}" for n in range(1, 7)), "g1", "g2"}
+    assert decide(snapshot).decisions == ()
 
 
 @pytest.mark.parametrize(("full", "expected"), [(23, "no_room"), (24, "not_proven")])
-def test_many_ways_that_fail_are_not_all_tried(full: int, expected: str) -> None:
+def test_consolidation_search_ends_unproven_after_too_many_failed_attempts(
+    full: int, expected: str
+) -> None:
     """On each full node two jobs would have to leave, and only one has another place."""
-    there = [
+    existing = [
         job(f"r{node}-{first}", 2, on=f"n{node}:{first},{first + 1}")
         for node in range(1, full + 1)
         for first in (0, 2)
     ]
-    world = consolidating(f"{full}x4+1x2+2x1", [project("a", 200)], [*there, job("new", 4)])
+    snapshot = consolidating_snapshot(
+        f"{full}x4+1x2+2x1", [project("a", 200)], [*existing, job("new", 4)]
+    )
 
-    assert waits(decide(world)) == {"new": expected}
+    assert waits(decide(snapshot)) == {"new": expected}

@@ -14,7 +14,7 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
 
-def full(nodes: int) -> list[Workload]:
+def jobs_on_all_gpus(nodes: int) -> list[Workload]:
     return [job(f"r{i:05}", on=f"n{i // 8 + 1}:{i % 8}") for i in range(8 * nodes)]
 
 
@@ -31,19 +31,19 @@ def sharing(nodes: int) -> Snapshot:
 def reclaiming_many(nodes: int) -> Snapshot:
     owners = [project("a", 0, weight=0), project("b", 8 * nodes)]
     claims = [job(f"q{i:05}", 1, "b") for i in range(8 * nodes)]
-    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), *claims])
+    return snapshot(cluster(f"{nodes}x8"), owners, [*jobs_on_all_gpus(nodes), *claims])
 
 
 def reclaiming_for_one_gang(nodes: int) -> Snapshot:
     owners = [project("a", 0, weight=0), project("b", 8 * nodes)]
     gang = job("gang", 8, "b", workers=nodes // 2)
-    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), gang])
+    return snapshot(cluster(f"{nodes}x8"), owners, [*jobs_on_all_gpus(nodes), gang])
 
 
 def hopeless_gang(nodes: int) -> Snapshot:
     owners = [project("a", 8 * nodes - 15), project("b", 16)]
     gang = job("gang", 8, "b", workers=2)
-    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), gang])
+    return snapshot(cluster(f"{nodes}x8"), owners, [*jobs_on_all_gpus(nodes), gang])
 
 
 def reclaiming_past_the_protected(nodes: int) -> Snapshot:
@@ -74,44 +74,44 @@ def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
     return snapshot(cluster(f"{nodes}x8"), owners, [*gangs, *claims])
 
 
-def looks_at(world: Snapshot) -> int:
-    state = PlanningState(world, tree_of(world))
+def candidates_examined(snapshot: Snapshot) -> int:
+    state = PlanningState(snapshot, tree_of(snapshot))
     run(state)
     return state.candidates_examined
 
 
-def test_victims_with_cpu_cost_no_more_looks_than_victims_without_cpu() -> None:
+def test_victims_with_cpu_need_no_more_examined_candidates_than_without_cpu() -> None:
     """A claimant on all devices of its only victim leaves no more room, whatever CPU it had."""
 
     def reclaiming(cores: int) -> Snapshot:
         owners = [project("a", 0, weight=0), project("b", 8)]
-        there = [session(f"s{i}", 0, "b", gpu_memory_mib=20_000, on=f"n1:{i}") for i in range(8)]
-        there += [
+        existing = [session(f"s{i}", 0, "b", gpu_memory_mib=20_000, on=f"n1:{i}") for i in range(8)]
+        existing += [
             job(f"r{i}", gpu_memory_mib=50_000, cpu_milli=cores, on=f"n1:{i}") for i in range(8)
         ]
         claims = [job(f"q{i}", gpu_memory_mib=50_000, project="b") for i in range(8)]
-        return snapshot("1x8", owners, [*there, *claims])
+        return snapshot("1x8", owners, [*existing, *claims])
 
-    assert looks_at(reclaiming(4000)) == looks_at(reclaiming(0))
+    assert candidates_examined(reclaiming(4000)) == candidates_examined(reclaiming(0))
 
 
 def test_cycle_iterates_over_waiting_elastic_workers_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cycle iterates over the workers a few times, not once for each worker."""
-    gone_through = 0
+    iterated = 0
     count = PlannedWorkload.count
 
-    def counted(item: PlannedWorkload, *standings: Phase) -> int:
-        nonlocal gone_through
-        gone_through += len(item.members)
-        return count(item, *standings)
+    def recording_count(planned: PlannedWorkload, *phases: Phase) -> int:
+        nonlocal iterated
+        iterated += len(planned.members)
+        return count(planned, *phases)
 
-    monkeypatch.setattr(PlannedWorkload, "count", counted)
+    monkeypatch.setattr(PlannedWorkload, "count", recording_count)
     many = 1000
-    looks_at(snapshot("1x2", [project("a", 2)], [job("e", workers=many, min_workers=1)]))
+    candidates_examined(snapshot("1x2", [project("a", 2)], [job("e", workers=many, min_workers=1)]))
 
-    assert gone_through <= 13 * many
+    assert iterated <= 13 * many
 
 
 SHAPES = [
@@ -126,7 +126,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__.replace("_", " "))
-def test_ten_times_the_work_costs_at_most_thirteen_times_the_looks(
+def test_cycle_cost_grows_at_most_thirteenfold_for_ten_times_the_nodes(
     shape: Callable[[int], Snapshot],
 ) -> None:
-    assert looks_at(shape(60)) <= 13 * looks_at(shape(6))
+    assert candidates_examined(shape(60)) <= 13 * candidates_examined(shape(6))

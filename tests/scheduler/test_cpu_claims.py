@@ -25,7 +25,7 @@ from runai.hub_service.scheduler import Mib, Project, Stop, Workload, decide
 OWNERS = [project("a", 2, weight=0), project("b", 2, weight=0), project("none", 0, weight=0)]
 
 
-def cpu(name: str, milli: int, owner: str = "none", on: str = "n1:", **fields: Any) -> Workload:
+def cpu_job(name: str, milli: int, owner: str = "none", on: str = "n1:", **fields: Any) -> Workload:
     """Return a running job without a GPU."""
     return job(name, 0, owner, on=on, cpu_milli=milli, **fields)
 
@@ -38,30 +38,30 @@ def claim(milli: int, **fields: Any) -> Workload:
 NODE = replace(cluster("1x4")[0], cpu_milli=8000, memory_mib=Mib(8000))
 """A node with four GPUs; the part of each is 2000 thousandths of a core, and 2000 MiB."""
 
-TAKEN: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
+VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
     "the latest submitted first, no more than needed": (
         OWNERS,
-        [cpu("x", 4000), cpu("y", 2000), cpu("z", 2000), claim(2000)],
+        [cpu_job("x", 4000), cpu_job("y", 2000), cpu_job("z", 2000), claim(2000)],
         {"z-0"},
     ),
     "the latest submitted, not the last started": (
         OWNERS,
-        [cpu("x", 4000, started=900), cpu("y", 4000, started=100), claim(2000)],
+        [cpu_job("x", 4000, started=900), cpu_job("y", 4000, started=100), claim(2000)],
         {"y-0"},
     ),
     "one large rather than two that do not suffice": (
         OWNERS,
-        [cpu("x", 6000), cpu("y", 1000), cpu("z", 1000), claim(4000)],
+        [cpu_job("x", 6000), cpu_job("y", 1000), cpu_job("z", 1000), claim(4000)],
         {"x-0"},
     ),
     "of any project, the own and those within their quota": (
         OWNERS,
-        [cpu("x", 4000, "b"), cpu("y", 4000, "a"), claim(6000)],
+        [cpu_job("x", 4000, "b"), cpu_job("y", 4000, "a"), claim(6000)],
         {"x-0", "y-0"},
     ),
     "before jobs with a GPU that are over their quota": (
         OWNERS,
-        [job("over", 1, "none", on="n1:0", cpu_milli=4000), cpu("x", 4000, "b"), claim(4000)],
+        [job("over", 1, "none", on="n1:0", cpu_milli=4000), cpu_job("x", 4000, "b"), claim(4000)],
         {"x-0"},
     ),
     "a preemptible session without a GPU": (
@@ -76,41 +76,41 @@ TAKEN: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
     ),
     "none of higher priority in the own project": (
         OWNERS,
-        [cpu("x", 8000, "a", priority=75), claim(4000)],
+        [cpu_job("x", 8000, "a", priority=75), claim(4000)],
         set(),
     ),
     "any of the own project for a session": (
         OWNERS,
-        [cpu("x", 8000, "a", priority=75), session("ana-1", cpu_milli=4000)],
+        [cpu_job("x", 8000, "a", priority=75), session("ana-1", cpu_milli=4000)],
         {"x-0"},
     ),
     "none within its minimum run time": (
         [*OWNERS[:2], replace(OWNERS[2], min_runtime=600)],
-        [cpu("x", 8000, started=900), claim(4000)],
+        [cpu_job("x", 8000, started=900), claim(4000)],
         set(),
     ),
     "none for a claim beyond its quota": (
         [project("a", 0), project("b", 2)],
-        [cpu("x", 8000, "b"), claim(4000)],
+        [cpu_job("x", 8000, "b"), claim(4000)],
         set(),
     ),
     "none for a claim without a GPU": (
         OWNERS,
-        [cpu("x", 8000, "b"), cpu("new", 4000, "a", on="")],
+        [cpu_job("x", 8000, "b"), cpu_job("new", 4000, "a", on="")],
         set(),
     ),
     "one GPU by its quota, and the CPU beside it": (
         OWNERS,
         [
             *[job(f"b{n}", 2, "b", on=f"n1:{n},{n + 1}") for n in (0, 2)],
-            cpu("x", 8000, "b"),
+            cpu_job("x", 8000, "b"),
             claim(4000, priority=10),
         ],
         {"b2-0", "x-0"},
     ),
     "elastic surplus of the latest, not its minimum": (
         OWNERS,
-        [cpu("e", 2000, on="n1: n1: n1: n1:", workers=4, min_workers=1), claim(2000)],
+        [cpu_job("e", 2000, on="n1: n1: n1: n1:", workers=4, min_workers=1), claim(2000)],
         {"e-3"},
     ),
     "a job with more than its part, for a claim within its own": (
@@ -148,13 +148,13 @@ TAKEN: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
     ),
     "jobs without a GPU before one with more than its part": (
         OWNERS,
-        [cpu("x", 2000, "b"), job("fat", 1, "b", on="n1:0", cpu_milli=6000), claim(2000)],
+        [cpu_job("x", 2000, "b"), job("fat", 1, "b", on="n1:0", cpu_milli=6000), claim(2000)],
         {"x-0"},
     ),
     "no guaranteed job": (
         OWNERS,
         [
-            cpu("x", 6000, "b", guaranteed_workers=1),
+            cpu_job("x", 6000, "b", guaranteed_workers=1),
             job("fat", 1, "b", on="n1:0", cpu_milli=2000, guaranteed_workers=1),
             claim(2000),
         ],
@@ -163,24 +163,24 @@ TAKEN: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("owners", "jobs", "expected"), TAKEN.values(), ids=TAKEN)
-def test_a_claim_within_its_quota_takes_what_holds_its_cpu(
+@pytest.mark.parametrize(("owners", "jobs", "expected"), VICTIMS.values(), ids=VICTIMS)
+def test_claim_within_quota_stops_workloads_that_use_its_cpu(
     owners: list[Project], jobs: list[Workload], expected: set[str]
 ) -> None:
-    world = snapshot((NODE,), owners, jobs)
-    plan = decide(world)
+    cluster_snapshot = snapshot((NODE,), owners, jobs)
+    plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
     claimant = jobs[-1].workers[0].name
     assert reserved(plan) == ({claimant} if expected else set())
-    world = applied(world, plan, seconds=0)
+    cluster_snapshot = applied(cluster_snapshot, plan, seconds=0)
     for cycle in range(4):
-        plan = decide(world)
+        plan = decide(cluster_snapshot)
         # What was stopped may itself be owed something (R2), and takes nothing back.
         assert claimant not in stopped(plan)
         if cycle:
             assert (stopped(plan), moved(plan), reserved(plan)) == (set(), set(), set())
-        world = applied(world, plan, seconds=0)
+        cluster_snapshot = applied(cluster_snapshot, plan, seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_claim_within_its_quota_takes_what_holds_its_cpu(
     ],
     ids=["job without a GPU", "session without a GPU", "job with a GPU"],
 )
-def test_only_jobs_with_a_gpu_and_sessions_take_cpu_from_another_project(
+def test_cpu_of_other_projects_is_reclaimed_only_for_gpu_jobs_and_sessions(
     late: Workload, expected: set[str]
 ) -> None:
     over = job("over", 1, "none", on="n1:0", cpu_milli=8000)
@@ -202,22 +202,25 @@ def test_only_jobs_with_a_gpu_and_sessions_take_cpu_from_another_project(
 
 def test_victims_for_cpu_move_where_they_fit() -> None:
     other = replace(NODE, name="n2", devices=1)
-    jobs = [cpu("x", 8000, "b"), job("fat", 1, "b", on="n2:0", cpu_milli=4000)]
-    world = snapshot((NODE, other), OWNERS, [*jobs, claim(5000, nodes=("n1",))])
-    small = replace(world.workloads[0].workers[0], cpu_milli=4000)
-    world = replace(
-        world,
-        workloads=(replace(world.workloads[0], workers=(small,)), *world.workloads[1:]),
+    jobs = [cpu_job("x", 8000, "b"), job("fat", 1, "b", on="n2:0", cpu_milli=4000)]
+    cluster_snapshot = snapshot((NODE, other), OWNERS, [*jobs, claim(5000, nodes=("n1",))])
+    small = replace(cluster_snapshot.workloads[0].workers[0], cpu_milli=4000)
+    cluster_snapshot = replace(
+        cluster_snapshot,
+        workloads=(
+            replace(cluster_snapshot.workloads[0], workers=(small,)),
+            *cluster_snapshot.workloads[1:],
+        ),
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), moved(plan)) == (set(), {"x-0"})
-    assert {"x", "fat", "new"} <= running(settled(world))
+    assert {"x", "fat", "new"} <= running(settled(cluster_snapshot))
 
 
-def test_the_reason_says_for_which_claim_and_that_cpu_or_memory_lacked() -> None:
-    plan = decide(snapshot((NODE,), OWNERS, [cpu("x", 8000, "b"), claim(4000)]))
+def test_stop_reason_names_the_claim_that_lacks_cpu_or_memory() -> None:
+    plan = decide(snapshot((NODE,), OWNERS, [cpu_job("x", 8000, "b"), claim(4000)]))
 
     (reason,) = [d.reason for d in plan.decisions if isinstance(d, Stop)]
     assert (reason.code, reason.rule, reason.for_) == ("reclaimed", "Q6", "new")

@@ -24,8 +24,8 @@ from runai.hub_service.scheduler import Plan, Policy, Reserve, Snapshot, Unreser
 # ---- R7, R9
 
 
-def test_a_reservation_stays_until_its_devices_are_free() -> None:
-    world = snapshot(
+def test_reservation_stays_until_its_devices_are_free() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 1), project("b", 1)],
         [
@@ -34,36 +34,36 @@ def test_a_reservation_stays_until_its_devices_are_free() -> None:
         ],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert [d for d in plan.decisions if not isinstance(d, Wait)] == []
     assert waits(plan) == {"new": "stopping"}
 
 
-def test_a_reservation_starts_as_soon_as_its_devices_are_free() -> None:
-    world = snapshot("1x1", [project("a", 1)], [job("new", on="n1:0", state="reserved")])
+def test_reservation_starts_as_soon_as_its_devices_are_free() -> None:
+    cluster_snapshot = snapshot("1x1", [project("a", 1)], [job("new", on="n1:0", state="reserved")])
 
-    assert places(decide(world)) == {"new-0": "n1:0"}
+    assert places(decide(cluster_snapshot)) == {"new-0": "n1:0"}
 
 
 def test_job_with_a_reserved_busy_device_starts_on_an_idle_one() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 2)],
         [job("old", on="n1:0", state="stopping"), job("new", on="n1:0", state="reserved")],
     )
 
-    assert places(decide(world)) == {"new-0": "n1:1"}
+    assert places(decide(cluster_snapshot)) == {"new-0": "n1:1"}
 
 
-def test_a_reservation_ends_when_the_limit_no_longer_allows_it() -> None:
-    world = snapshot(
+def test_reservation_ends_when_the_project_limit_no_longer_allows_it() -> None:
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 1, limit=1)],
         [job("runs", on="n1:0"), job("late", on="n1:1", state="reserved")],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert Unreserve(workload="late", worker="late-0") in plan.decisions
     assert waits(plan) == {"late": "over_limit"}
@@ -72,14 +72,14 @@ def test_a_reservation_ends_when_the_limit_no_longer_allows_it() -> None:
 def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit() -> None:
     old = job("old", on="n1:0", state="stopping")
     alone = snapshot("1x2", [project("a", 1, limit=1)], [old, job("next")])
-    with_another = snapshot("1x2", [project("a", 1, limit=1), project("b", 1)], [
+    with_second_project = snapshot("1x2", [project("a", 1, limit=1), project("b", 1)], [
         old, job("next"), job("other", project="b"),
     ])  # fmt: skip
 
     # The GPU that `old` releases is promised to `next`; the other GPU is not kept idle for it.
     assert started(decide(alone)) == set()
     assert set(reserved(decide(alone))) == {"next-0"}
-    assert started(decide(with_another)) == {"other-0"}
+    assert started(decide(with_second_project)) == {"other-0"}
 
 
 @pytest.mark.parametrize(("name", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
@@ -88,7 +88,7 @@ def test_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
 ) -> None:
     """The node's whole CPU or memory suffices: only the project's limit blocks the job (Q3)."""
     n1, n2 = cluster("1x2+1x1")
-    world = snapshot(
+    cluster_snapshot = snapshot(
         [replace(n1, **{name: amount}), replace(n2, **{name: 0})],  # type: ignore[arg-type]  # both whole numbers
         [project("a", 1, limit=1), project("b", 1)],
         [
@@ -98,13 +98,13 @@ def test_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
         ],
     )
 
-    (reserve,) = [d for d in decide(world).decisions if isinstance(d, Reserve)]
+    (reserve,) = [d for d in decide(cluster_snapshot).decisions if isinstance(d, Reserve)]
 
     assert (reserve.node, reserve.waits_for) == ("n1", ("mine-0",))
 
 
 def test_no_job_starts_on_devices_reserved_for_a_gang() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 0), project("b", 2)],
         [
@@ -114,34 +114,34 @@ def test_no_job_starts_on_devices_reserved_for_a_gang() -> None:
         ],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert started(plan) == set()
     assert waits(plan) == {"gang": "stopping", "small": "held_for"}
 
 
-def test_without_reservations_the_victims_stop_and_nothing_is_reserved() -> None:
-    world = snapshot(
+def test_policy_without_reservations_stops_victims_but_reserves_no_gpus() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],
         [job("old", on="n1:0"), job("new", project="b")],
         reservations=False,
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), reserved(plan)) == ({"old-0"}, set())
-    assert running(settled(world)) == {"new"}
+    assert running(settled(cluster_snapshot)) == {"new"}
 
 
-def test_a_paused_job_keeps_its_place_in_the_queue() -> None:
-    world = snapshot(
+def test_paused_job_starts_before_jobs_submitted_later() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 1), project("b", 1)],
         [job("old", submitted=1), job("younger", submitted=2)],
     )
 
-    assert started(decide(world)) == {"old-0"}
+    assert started(decide(cluster_snapshot)) == {"old-0"}
 
 
 # ---- phases
@@ -157,10 +157,10 @@ def test_a_paused_job_keeps_its_place_in_the_queue() -> None:
     ],
     ids=["none", "allocate only", "reclaim only", "preempt only"],
 )
-def test_phases_are_what_a_cycle_does(
+def test_cycle_runs_only_the_phases_of_the_policy(
     phases: tuple[str, ...], starts: set[str], stops: set[str]
 ) -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 0), project("b", 2)],
         [
@@ -171,7 +171,7 @@ def test_phases_are_what_a_cycle_does(
         phases=phases,
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (started(plan), stopped(plan)) == (starts, stops)
 
@@ -184,7 +184,7 @@ def test_phases_are_what_a_cycle_does(
     [(None, set()), (950, set()), (900, {"gang-0"})],
     ids=["not known to be broken", "within its grace", "broken for too long"],
 )
-def test_a_broken_gang_is_stopped_whole_after_its_grace(
+def test_broken_gang_is_stopped_whole_after_its_grace(
     since: int | None, expected: set[str]
 ) -> None:
     gang = job("gang", workers=2, on="n1:0", below_min_since=since)
@@ -192,7 +192,7 @@ def test_a_broken_gang_is_stopped_whole_after_its_grace(
     assert stopped(decide(snapshot("1x1", [project("a", 2)], [gang]))) == expected
 
 
-def test_a_broken_gang_is_completed_rather_than_stopped() -> None:
+def test_broken_gang_is_completed_rather_than_stopped() -> None:
     gang = job("gang", workers=2, on="n1:0", below_min_since=900)
 
     plan = decide(snapshot("1x2", [project("a", 2)], [gang]))
@@ -200,11 +200,13 @@ def test_a_broken_gang_is_completed_rather_than_stopped() -> None:
     assert (started(plan), stopped(plan)) == ({"gang-1"}, set())
 
 
-def test_an_empty_cluster_has_an_empty_plan() -> None:
+def test_empty_snapshot_has_an_empty_plan() -> None:
     assert decide(Snapshot()) == Plan()
 
 
-def test_a_policy_given_beside_the_snapshot_replaces_its_own() -> None:
-    world = snapshot("2x2", [project("a", 1)], [job("x", 0.5, on="n1:0"), job("new", 0.5)])
+def test_policy_argument_replaces_the_policy_of_the_snapshot() -> None:
+    cluster_snapshot = snapshot(
+        "2x2", [project("a", 1)], [job("x", 0.5, on="n1:0"), job("new", 0.5)]
+    )
 
-    assert places(decide(world, Policy(packing="spread"))) == {"new-0": "n2:0"}
+    assert places(decide(cluster_snapshot, Policy(packing="spread"))) == {"new-0": "n2:0"}

@@ -12,7 +12,7 @@ from runai.hub_service.scheduler.__main__ import main
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
 
-DECIDED: dict[str, dict[str, list[str]]] = {
+EXPECTED_DECISIONS: dict[str, dict[str, list[str]]] = {
     "claim_on_the_second_type": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "cpu_is_part_of_the_promise": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "even_surplus": {"start": ["bob-1-0", "bob-1-1", "bob-1-2", "bob-2-0", "bob-2-1"]},
@@ -33,14 +33,16 @@ DECIDED: dict[str, dict[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (DOCS / "snapshots").iterdir()))
-def test_a_documented_snapshot_is_decided_as_told(
+def test_documented_snapshot_gets_the_documented_decisions(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(DOCS / "snapshots" / f"{name}.json")]) == 0
 
-    found: dict[str, list[str]] = {}
+    workers_by_kind: dict[str, list[str]] = {}
     for decision in json.loads(capsys.readouterr().out)["decisions"]:
         if "worker" in decision:
-            found.setdefault(decision["kind"], []).append(decision["worker"])
-    assert {kind: sorted(workers) for kind, workers in found.items()} == DECIDED[name]
+            workers_by_kind.setdefault(decision["kind"], []).append(decision["worker"])
+    assert {
+        kind: sorted(workers) for kind, workers in workers_by_kind.items()
+    } == EXPECTED_DECISIONS[name]
     assert f"(snapshots/{name}.json)" in PAGE

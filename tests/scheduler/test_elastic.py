@@ -25,11 +25,11 @@ from runai.hub_service.scheduler import Snapshot, Stop, WorkerState, Workload, d
 
 def elastic(workers: int, *, on: int, **fields: Any) -> Workload:
     """Make a job that needs one worker, could use `workers`, and runs `on` of them on n1."""
-    held = " ".join(f"n1:{device}" for device in range(on))
-    return job("e", workers=workers, min_workers=1, on=held, **fields)
+    placements = " ".join(f"n1:{device}" for device in range(on))
+    return job("e", workers=workers, min_workers=1, on=placements, **fields)
 
 
-GIVEN_BACK = {
+SHRINK_CASES = {
     "to a minimum of equal priority": ("1x2", [elastic(2, on=2)], job("new"), {"e-1"}),
     "to one of lower priority, since surplus starts after that as well": (
         "1x2",
@@ -66,13 +66,15 @@ GIVEN_BACK = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "there", "new", "expected"), GIVEN_BACK.values(), ids=GIVEN_BACK)
-def test_surplus_is_given_back_in_its_own_project(
-    nodes: str, there: list[Workload], new: Workload, expected: set[str]
+@pytest.mark.parametrize(
+    ("nodes", "existing", "new", "expected"), SHRINK_CASES.values(), ids=SHRINK_CASES
+)
+def test_surplus_workers_stop_for_a_minimum_in_their_own_project(
+    nodes: str, existing: list[Workload], new: Workload, expected: set[str]
 ) -> None:
-    world = snapshot(nodes, [project("a", 2)], [*there, new])
+    cluster_snapshot = snapshot(nodes, [project("a", 2)], [*existing, new])
 
-    assert stopped(decide(world)) == expected
+    assert stopped(decide(cluster_snapshot)) == expected
 
 
 def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
@@ -84,14 +86,14 @@ def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
     assert reserved(plan) == {"new-0"}
 
 
-def test_own_surplus_goes_before_anothers_job_is_paused() -> None:
+def test_surplus_of_the_project_stops_before_jobs_of_other_projects() -> None:
     projects = [project("a", 3), project("b", 0, weight=0)]
     jobs = [elastic(2, on=2), job("b1", 1, "b", on="n1:2"), job("new")]
 
     assert stopped(decide(snapshot("1x3", projects, jobs))) == {"e-1"}
 
 
-def test_a_project_at_its_share_still_has_its_own_surplus_to_give() -> None:
+def test_project_at_its_fair_share_stops_its_surplus_for_its_new_job() -> None:
     # No other project may be reclaimed from (R2): a and b hold half of the cluster each.
     projects = [project("a", 2), project("b", 2)]
     jobs = [elastic(2, on=2), session("bo-1", 2, "b", on="n1:2,3"), job("new")]
@@ -99,7 +101,7 @@ def test_a_project_at_its_share_still_has_its_own_surplus_to_give() -> None:
     assert stopped(decide(snapshot("1x4", projects, jobs))) == {"e-1"}
 
 
-def test_a_limit_is_kept_by_giving_surplus_back() -> None:
+def test_surplus_stops_so_that_a_new_job_fits_the_project_limit() -> None:
     jobs = [elastic(2, on=2), job("new")]
 
     plan = decide(snapshot("1x4", [project("a", 2, limit=2)], jobs))
@@ -107,7 +109,7 @@ def test_a_limit_is_kept_by_giving_surplus_back() -> None:
     assert (stopped(plan), started(plan) | reserved(plan)) == ({"e-1"}, {"new-0"})
 
 
-def test_own_surplus_does_not_justify_reclaim_from_another_project() -> None:
+def test_surplus_of_a_project_does_not_justify_reclaim_from_other_projects() -> None:
     # Without its surplus a would be within its quota, and b is over its own. But surplus given up
     # on nodes where no claimant can use it comes back at once, and b would claim in its turn.
     projects = [project("a", 4, weight=1, created=1), project("b", 1, weight=1)]
@@ -121,21 +123,21 @@ def test_own_surplus_does_not_justify_reclaim_from_another_project() -> None:
     assert stopped(decide(snapshot("3x2", projects, jobs))) == set()
 
 
-def test_surplus_grows_into_what_no_minimum_waits_for_and_goes_again() -> None:
-    world = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
-    assert holds(world) == {"e": 4}
+def test_surplus_uses_idle_gpus_and_shrinks_when_new_jobs_arrive() -> None:
+    cluster_snapshot = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
+    assert gpus_by_workload(cluster_snapshot) == {"e": 4}
 
-    world = settled(with_(world, job("x"), job("y", 2)))
-    assert holds(world) == {"e": 1, "x": 1, "y": 2}
+    cluster_snapshot = settled(with_(cluster_snapshot, job("x"), job("y", 2)))
+    assert gpus_by_workload(cluster_snapshot) == {"e": 1, "x": 1, "y": 2}
 
-    assert decide(world).decisions == ()
+    assert decide(cluster_snapshot).decisions == ()
 
 
-def holds(world: Snapshot) -> dict[str, int]:
+def gpus_by_workload(snapshot: Snapshot) -> dict[str, int]:
     """Count the GPUs of each workload's running workers."""
     return {
         w.name: sum(len(worker.devices) for worker in w.workers if worker.state == "running")
-        for w in world.workloads
+        for w in snapshot.workloads
     }
 
 
@@ -150,12 +152,14 @@ GAINS = {
 
 
 @pytest.mark.parametrize(("on", "throughput", "expected"), GAINS.values(), ids=GAINS)
-def test_a_gang_grows_while_it_gains(
+def test_elastic_job_grows_only_while_its_throughput_increases(
     on: int, throughput: dict[str, int], expected: set[str]
 ) -> None:
-    world = snapshot("1x4", [project("a", 4)], [elastic(4, on=on, throughput=throughput)])
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 4)], [elastic(4, on=on, throughput=throughput)]
+    )
 
-    assert started(decide(world)) == expected
+    assert started(decide(cluster_snapshot)) == expected
 
 
 def test_gang_gain_depends_on_the_count_of_running_workers_not_on_their_index() -> None:
@@ -166,25 +170,27 @@ def test_gang_gain_depends_on_the_count_of_running_workers_not_on_their_index() 
         throughput={"1": 10, "2": 18, "3": 18},
         on=None,
     )
-    first, *others = lacks_its_first.workers
-    up = [
+    first, *later_workers = lacks_its_first.workers
+    running_workers = [
         replace(worker, state=WorkerState.RUNNING, node="n1", devices=(index,), started=0)
-        for index, worker in enumerate(others)
+        for index, worker in enumerate(later_workers)
     ]
-    world = snapshot("1x4", [project("a", 4)], [replace(lacks_its_first, workers=(first, *up))])
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 4)], [replace(lacks_its_first, workers=(first, *running_workers))]
+    )
 
-    assert started(decide(world)) == set()
+    assert started(decide(cluster_snapshot)) == set()
 
 
 # ---- E1: an even surplus
 
 
-def growing(name: str, most: int, *, min_workers: int = 1, **fields: Any) -> Workload:
-    """Return a job of `min_workers` to `most` workers."""
-    return job(name, workers=most, min_workers=min_workers, **fields)
+def growing(name: str, max_workers: int, *, min_workers: int = 1, **fields: Any) -> Workload:
+    """Return a job of `min_workers` to `max_workers` workers."""
+    return job(name, workers=max_workers, min_workers=min_workers, **fields)
 
 
-EVEN: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
+EVEN_SURPLUS: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
     "two alike: the older has the odd GPU": (
         5,
         [growing("x", 4, submitted=2), growing("y", 4, submitted=1)],
@@ -216,41 +222,45 @@ EVEN: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("devices", "jobs", "expected"), EVEN.values(), ids=EVEN)
-def test_surplus_goes_to_the_job_with_the_smallest_part_of_its_own(
+@pytest.mark.parametrize(("devices", "jobs", "expected"), EVEN_SURPLUS.values(), ids=EVEN_SURPLUS)
+def test_surplus_goes_to_the_job_with_the_smallest_part_of_its_request(
     devices: int, jobs: list[Workload], expected: dict[str, int]
 ) -> None:
-    world = settled(snapshot(f"1x{devices}", [project("a", devices)], jobs))
+    cluster_snapshot = settled(snapshot(f"1x{devices}", [project("a", devices)], jobs))
 
-    assert {w.name: runs_of(w) for w in world.workloads} == expected
+    assert {w.name: running_count(w) for w in cluster_snapshot.workloads} == expected
 
 
-def runs_of(workload: Workload) -> int:
+def running_count(workload: Workload) -> int:
     return sum(worker.state is WorkerState.RUNNING for worker in workload.workers)
 
 
 # ---- E4: guaranteed workers
 
 
-def promised(name: str, count: int, guaranteed: int, **fields: Any) -> Workload:
+def guaranteed_job(name: str, count: int, guaranteed: int, **fields: Any) -> Workload:
     """Return a job of one to `count` workers, some of them guaranteed."""
     return growing(name, count, guaranteed_workers=guaranteed, **fields)
 
 
 def test_guaranteed_workers_start_within_the_quota_or_wait() -> None:
-    world = snapshot("1x8", [project("a", 2)], [promised("x", 4, 3), growing("y", 3)])
+    cluster_snapshot = snapshot(
+        "1x8", [project("a", 2)], [guaranteed_job("x", 4, 3), growing("y", 3)]
+    )
 
-    after = settled(world)
+    after = settled(cluster_snapshot)
 
     # x has the quota; y runs on what is idle, and x's third worker waits although more is idle.
-    assert {w.name: runs_of(w) for w in after.workloads} == {"x": 2, "y": 3}
+    assert {w.name: running_count(w) for w in after.workloads} == {"x": 2, "y": 3}
     assert waits(decide(after)) == {}
 
 
-def test_a_guaranteed_minimum_waits_for_the_quota_and_says_so() -> None:
-    world = snapshot("1x8", [project("a", 2)], [promised("x", 3, 3, min_workers=3)])
+def test_guaranteed_minimum_over_quota_waits_and_names_the_quota() -> None:
+    cluster_snapshot = snapshot(
+        "1x8", [project("a", 2)], [guaranteed_job("x", 3, 3, min_workers=3)]
+    )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (started(plan), waits(plan)) == (set(), {"x": "over_share"})
     assert sentence(plan, "x") == (
@@ -258,61 +268,63 @@ def test_a_guaranteed_minimum_waits_for_the_quota_and_says_so() -> None:
     )
 
 
-def test_guaranteed_workers_claim_their_quota() -> None:
+def test_guaranteed_workers_reclaim_gpus_of_their_quota() -> None:
     jobs = [job(f"b{n}", 1, "b", on=f"n1:{n}") for n in (1, 2, 3)]
-    world = snapshot(
-        "1x4", [project("a", 3), project("b", 1)], [promised("x", 4, 3, on="n1:0"), *jobs]
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 3), project("b", 1)], [guaranteed_job("x", 4, 3, on="n1:0"), *jobs]
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), reserved(plan)) == ({"b2-0", "b3-0"}, {"x-1", "x-2"})
     assert waits(plan) == {}
 
 
-TAKEN: dict[str, tuple[Workload, Workload, set[str]]] = {
+GUARANTEED_CASES: dict[str, tuple[Workload, Workload, set[str]]] = {
     "surplus by another project": (
-        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 1, "b"),
         {"x-2"},
     ),
     "nothing else by another project": (
-        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 2, "b"),
         set(),
     ),
     "a whole job never by another project": (
-        promised("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
         job("new", 1, "b"),
         set(),
     ),
     "surplus by any minimum of its project": (
-        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", priority=10),
         {"x-2"},
     ),
     "no more by an equal of its project": (
-        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 2),
         set(),
     ),
     "one at a time by higher priority in its project": (
-        promised("x", 3, 3, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 3, on="n1:0 n1:1 n1:2"),
         job("new", priority=90),
         {"x-2"},
     ),
     "the whole by a session of its project": (
-        promised("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
+        guaranteed_job("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
         session("ana-1"),
         {"x-0", "x-1", "x-2"},
     ),
 }
 
 
-@pytest.mark.parametrize(("there", "new", "expected"), TAKEN.values(), ids=TAKEN)
-def test_guaranteed_workers_are_taken_by_their_own_project_alone(
-    there: Workload, new: Workload, expected: set[str]
+@pytest.mark.parametrize(
+    ("existing", "new", "expected"), GUARANTEED_CASES.values(), ids=GUARANTEED_CASES
+)
+def test_guaranteed_workers_stop_only_for_their_own_project(
+    existing: Workload, new: Workload, expected: set[str]
 ) -> None:
     owners = [project("a", 1), project("b", 2)]
 
-    assert stopped(decide(snapshot("1x3", owners, [there, new]))) == expected
+    assert stopped(decide(snapshot("1x3", owners, [existing, new]))) == expected

@@ -17,8 +17,10 @@ from runai.hub_service.scheduler.model.elastic_sizes import (
 )
 
 
-def sized(asked: float, least: float | None, most: float | None, **fields: Any) -> Workload:
-    return job("j", asked, gpus_min=gpus(least), gpus_max=gpus(most), **fields)
+def sized(
+    requested: float, minimum: float | None, maximum: float | None, **fields: Any
+) -> Workload:
+    return job("j", requested, gpus_min=gpus(minimum), gpus_max=gpus(maximum), **fields)
 
 
 SIZES: dict[str, tuple[Workload, ElasticSizes | None]] = {
@@ -44,7 +46,9 @@ SIZES: dict[str, tuple[Workload, ElasticSizes | None]] = {
 
 
 @pytest.mark.parametrize(("workload", "expected"), SIZES.values(), ids=list(SIZES))
-def test_sizes(workload: Workload, expected: ElasticSizes | None) -> None:
+def test_sizes_of_a_workload_are_its_minimum_request_and_maximum(
+    workload: Workload, expected: ElasticSizes | None
+) -> None:
     assert sizes_of(workload) == expected
 
 
@@ -83,7 +87,7 @@ PARTS: dict[str, tuple[Workload, ElasticSizes, list[tuple[int, str, tuple[int, .
 
 
 @pytest.mark.parametrize(("workload", "sizes", "expected"), PARTS.values(), ids=list(PARTS))
-def test_a_worker_is_taken_apart(
+def test_unfolded_worker_has_a_minimum_part_and_one_part_per_further_gpu(
     workload: Workload, sizes: ElasticSizes, expected: list[tuple[int, str, tuple[int, ...]]]
 ) -> None:
     parts = unfold(workload, sizes)
@@ -93,7 +97,7 @@ def test_a_worker_is_taken_apart(
     assert parts.minimum == 1
 
 
-def test_the_minimum_has_the_cpu_and_memory_and_what_is_missing_has_no_place() -> None:
+def test_minimum_part_has_cpu_and_memory_and_missing_part_has_no_node() -> None:
     workload = sized(1, 1, 2, on="n1:0", cpu_milli=4000, memory_mib=100, started=5)
     base, missing = unfold(workload, ElasticSizes(1, 1, 2)).workers
 
@@ -137,7 +141,7 @@ GAINS: dict[str, tuple[dict[str, int], ElasticSizes, int, int]] = {
 @pytest.mark.parametrize(
     ("throughput", "sizes", "index", "expected"), GAINS.values(), ids=list(GAINS)
 )
-def test_a_gain_is_in_thousandths_of_a_gpu_asked_for(
+def test_gain_is_in_thousandths_of_a_requested_gpu(
     throughput: dict[str, int], sizes: ElasticSizes, index: int, expected: int
 ) -> None:
     assert gain(job("j", throughput=throughput), sizes, index) == expected
@@ -150,7 +154,7 @@ def test_a_gain_is_in_thousandths_of_a_gpu_asked_for(
         pytest.param(0.5, {"1": 10, "2": 20}, 1000, id="a fraction counts as one"),
     ],
 )
-def test_a_gangs_workers_count_their_gpus(
+def test_gain_of_a_gang_worker_counts_its_gpus(
     size: float, throughput: dict[str, int], expected: int
 ) -> None:
     assert gain(job("j", size, workers=2, throughput=throughput), None, 1) == expected
@@ -199,7 +203,7 @@ HORIZONS: dict[str, tuple[dict[str, Any], int, int, int | None, bool]] = {
 @pytest.mark.parametrize(
     ("fields", "before", "after", "since", "expected"), HORIZONS.values(), ids=list(HORIZONS)
 )
-def test_a_resize_repays(
+def test_resize_repays_only_if_its_gain_outweighs_its_cost(
     fields: dict[str, Any], before: int, after: int, since: int | None, *, expected: bool
 ) -> None:
     assert repays(job("j", **fields), before, after, started=since, now=1000) is expected

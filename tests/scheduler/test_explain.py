@@ -20,7 +20,7 @@ from runai.hub_service.scheduler import (
 )
 from runai.hub_service.scheduler.explanations.explain import explain_with
 from strategies import snapshots
-from world import World
+from world import PlanEffects
 
 YOUNG = [job(f"young-{i}", on=f"n1:{i}", started=640 + i) for i in range(4)]
 HALVES = [job(f"half-{i}", 0.5, on=f"n1:{i}", started=900 + i) for i in range(4)]
@@ -238,18 +238,20 @@ CASES = {
 }
 
 
-def told(world: Snapshot, workload: str) -> tuple[Wait, Explanation]:
-    wait = explain(world, decide(world), workload)
+def explained_wait(snapshot: Snapshot, workload: str) -> tuple[Wait, Explanation]:
+    wait = explain(snapshot, decide(snapshot), workload)
     assert wait is not None
     assert wait.explanation is not None
     return wait, wait.explanation
 
 
 @pytest.mark.parametrize(
-    ("world", "workload", "code", "counterfactuals", "start"), CASES.values(), ids=CASES
+    ("snapshot", "workload", "code", "counterfactuals", "start"), CASES.values(), ids=CASES
 )
-def test_a_wait_is_explained(world, workload, code, counterfactuals, start) -> None:
-    wait, explanation = told(world, workload)
+def test_wait_has_its_reason_counterfactuals_and_expected_start(
+    snapshot, workload, code, counterfactuals, start
+) -> None:
+    wait, explanation = explained_wait(snapshot, workload)
 
     assert wait.reason.code == code
     assert [c.text for c in explanation.counterfactuals][: len(counterfactuals)] == counterfactuals
@@ -258,15 +260,15 @@ def test_a_wait_is_explained(world, workload, code, counterfactuals, start) -> N
 
 
 def test_counterfactual_reports_when_the_protection_of_a_victim_ends() -> None:
-    world, workload, *_ = CASES["a-minimum-run-time"]
+    snapshot, workload, *_ = CASES["a-minimum-run-time"]
 
-    _, explanation = told(world, workload)
+    _, explanation = explained_wait(snapshot, workload)
 
     assert explanation.counterfactuals[0].protected_until == 640 + 600
 
 
-def test_as_little_as_possible_would_have_to_be_given_back() -> None:
-    world = snapshot(
+def test_counterfactual_gives_back_as_few_gpus_as_possible() -> None:
+    cluster_snapshot = snapshot(
         "2x2",
         [project("a", 0, min_runtime=600), project("b", 4)],
         [
@@ -277,7 +279,7 @@ def test_as_little_as_possible_would_have_to_be_given_back() -> None:
         ],
     )
 
-    _, explanation = told(world, "pair")
+    _, explanation = explained_wait(cluster_snapshot, "pair")
 
     assert explanation.counterfactuals[0].text == (
         "would start if a gave back 1 of the 3 GPUs it holds over its share;"
@@ -285,27 +287,29 @@ def test_as_little_as_possible_would_have_to_be_given_back() -> None:
     )
 
 
-def test_several_that_would_have_to_go_are_named() -> None:
-    def explained(count: int) -> str:
+def test_counterfactual_names_up_to_four_workloads_to_remove() -> None:
+    def counterfactual_text(count: int) -> str:
         old = [job(f"old-{i}", on=f"n1:{i}") for i in range(count)]
-        world = snapshot("1x8", [project("a", 0), project("b", 8)], [*old, job("new", 8, "b")])
-        _, explanation = told(world, "new")
+        cluster_snapshot = snapshot(
+            "1x8", [project("a", 0), project("b", 8)], [*old, job("new", 8, "b")]
+        )
+        _, explanation = explained_wait(cluster_snapshot, "new")
         return explanation.counterfactuals[0].text
 
-    assert explained(1) == "would start if old-0 had gone"
-    assert explained(2) == "would start if old-0 and old-1 had gone"
-    assert explained(4) == "would start if old-0, old-1, old-2 and old-3 had gone"
-    assert explained(6) == "would start if old-0, old-1, old-2, old-3 and 2 more had gone"
+    assert counterfactual_text(1) == "would start if old-0 had gone"
+    assert counterfactual_text(2) == "would start if old-0 and old-1 had gone"
+    assert counterfactual_text(4) == "would start if old-0, old-1, old-2 and old-3 had gone"
+    assert counterfactual_text(6) == "would start if old-0, old-1, old-2, old-3 and 2 more had gone"
 
 
-def test_explanation_at_exact_quota_states_gpus_of_another_project_over_its_share() -> None:
-    world = snapshot(
+def test_explanation_at_exact_quota_states_gpus_of_a_project_over_its_share() -> None:
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 1, min_runtime=600), project("b", 1)],
         [*[job(f"r-{i}", on=f"n1:{i}", started=900) for i in range(4)], job("mine", 1, "b")],
     )
 
-    _, explanation = told(world, "mine")
+    _, explanation = explained_wait(cluster_snapshot, "mine")
 
     assert explanation.counterfactuals[0].text.startswith(
         "would start if a gave back 1 of the 3 GPUs it holds over its share"
@@ -313,7 +317,7 @@ def test_explanation_at_exact_quota_states_gpus_of_another_project_over_its_shar
 
 
 def test_explanation_counts_the_current_gpus_of_a_resized_job() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 4)],
         [
@@ -323,13 +327,13 @@ def test_explanation_counts_the_current_gpus_of_a_resized_job() -> None:
         ],
     )
 
-    _, explanation = told(world, "next")
+    _, explanation = explained_wait(cluster_snapshot, "next")
 
     assert {h.workload: h.gpus for h in explanation.holders} == {"elastic": 3000, "ro-1": 1000}
 
 
 def test_explanation_lists_the_workloads_ahead_and_the_holders_of_gpus() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 3), project("b", 1)],
         [
@@ -342,7 +346,7 @@ def test_explanation_lists_the_workloads_ahead_and_the_holders_of_gpus() -> None
         ],
     )
 
-    wait, explanation = told(world, "mine")
+    wait, explanation = explained_wait(cluster_snapshot, "mine")
 
     assert wait.position == 2
     assert explanation.ahead == ("next",)
@@ -354,9 +358,9 @@ def test_explanation_lists_the_workloads_ahead_and_the_holders_of_gpus() -> None
 
 
 def test_explanation_names_only_workloads_that_the_reader_may_see() -> None:
-    world, workload, *_ = CASES["a-build-quota"]
+    snapshot, workload, *_ = CASES["a-build-quota"]
 
-    wait = explain(world, decide(world), workload, lambda w: w.user == "cy")
+    wait = explain(snapshot, decide(snapshot), workload, lambda w: w.user == "cy")
 
     assert wait is not None
     assert wait.explanation is not None
@@ -367,23 +371,23 @@ def test_explanation_names_only_workloads_that_the_reader_may_see() -> None:
 
 
 def test_running_or_unknown_workload_has_no_explanation() -> None:
-    world = snapshot("1x1", [project("a", 1)], [job("runs", on="n1:0")])
+    cluster_snapshot = snapshot("1x1", [project("a", 1)], [job("runs", on="n1:0")])
 
-    assert explain(world, decide(world), "runs") is None
-    assert explain(world, decide(world), "nobody") is None
+    assert explain(cluster_snapshot, decide(cluster_snapshot), "runs") is None
+    assert explain(cluster_snapshot, decide(cluster_snapshot), "nobody") is None
 
 
-def test_with_full_every_wait_carries_what_explain_tells() -> None:
-    world, workload, *_ = CASES["a-minimum-run-time"]
-    full = replace(world, policy=replace(world.policy, explain="full"))
+def test_explain_full_puts_the_explanation_on_every_wait() -> None:
+    snapshot, workload, *_ = CASES["a-minimum-run-time"]
+    full = replace(snapshot, policy=replace(snapshot.policy, explain="full"))
 
     waits = [d for d in decide(full).decisions if isinstance(d, Wait)]
 
-    assert waits == [explain(world, decide(world), workload)]
+    assert waits == [explain(snapshot, decide(snapshot), workload)]
 
 
-def test_the_work_of_an_explanation_is_bounded() -> None:
-    world = snapshot(
+def test_explanation_runs_a_bounded_number_of_cycles() -> None:
+    cluster_snapshot = snapshot(
         "50x8",
         [project("a", 0), project("b", 400)],
         [
@@ -397,28 +401,31 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
         ],
         phases=("allocate",),
     )
-    asked = []
+    decided = []
 
-    def counted(snap: Snapshot | ClusterIndex) -> Plan:
-        asked.append(snap)
+    def counting_decide(snap: Snapshot | ClusterIndex) -> Plan:
+        decided.append(snap)
         return decide(snap)
 
-    wait = explain_with(counted, world, decide(world), "p7")
+    wait = explain_with(counting_decide, cluster_snapshot, decide(cluster_snapshot), "p7")
 
     assert wait is not None
-    assert len(asked) <= 32 + 3 * 200
+    assert len(decided) <= 32 + 3 * 200
 
 
 # ---- explanations are true
 
 
 @given(snapshots(most=6))
-def test_a_told_counterfactual_is_true(world: Snapshot) -> None:
-    plan = decide(world)
+def test_counterfactual_lets_the_workload_start_if_applied(snapshot: Snapshot) -> None:
+    plan = decide(snapshot)
     for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)]:
-        _, explanation = told(world, wait.workload)
+        _, explanation = explained_wait(snapshot, wait.workload)
         for counterfactual in explanation.counterfactuals:
-            other = changed(world, counterfactual.changes)
-            workload = next(w for w in other.workloads if w.name == wait.workload)
+            changed_snapshot = changed(snapshot, counterfactual.changes)
+            workload = next(w for w in changed_snapshot.workloads if w.name == wait.workload)
 
-            assert World(other, decide(other)).active_after(workload) >= workload.minimum
+            assert (
+                PlanEffects(changed_snapshot, decide(changed_snapshot)).active_after(workload)
+                >= workload.minimum
+            )

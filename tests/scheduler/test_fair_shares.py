@@ -10,23 +10,23 @@ from builders import cluster, gpus, job, parent, project, snapshot
 from runai.hub_service.scheduler import Project, Snapshot, decide, oversubscribed
 
 
-def shares(devices: int, *wanting: tuple[Project, float]) -> dict[str, float]:
+def fair_shares(devices: int, *demands: tuple[Project, float]) -> dict[str, float]:
     """Return each project's fair share in GPUs for the given demands."""
     workloads = [
         job(f"{owner.name}-{part}", amount, owner.name)
-        for owner, wanted in wanting
-        for part, amount in enumerate([1.0] * int(wanted) + [wanted % 1])
+        for owner, demand in demands
+        for part, amount in enumerate([1.0] * int(demand) + [demand % 1])
         if amount
     ]
-    world = snapshot(cluster(f"1x{devices}"), [owner for owner, _ in wanting], workloads)
-    return shares_in(world)
+    cluster_snapshot = snapshot(cluster(f"1x{devices}"), [owner for owner, _ in demands], workloads)
+    return shares_in(cluster_snapshot)
 
 
-def shares_in(world: Snapshot) -> dict[str, float]:
-    return {name: share.fair_share / 1000 for name, share in decide(world).projects.items()}
+def shares_in(snapshot: Snapshot) -> dict[str, float]:
+    return {name: share.fair_share / 1000 for name, share in decide(snapshot).projects.items()}
 
 
-TABLE = {
+SHARE_CASES = {
     "S1: everybody has the quota first": (4, [("a", 3, {}), ("b", 1, {})], [4, 4], [3, 1]),
     "S1: not more than it asks for": (4, [("a", 3, {}), ("b", 1, {})], [1, 4], [1, 3]),
     "S1: not more than its limit": (4, [("a", 3, {"limit": 2}), ("b", 1, {})], [4, 4], [2, 2]),
@@ -115,18 +115,20 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("devices", "given_", "wanted", "expected"), TABLE.values(), ids=TABLE)
-def test_fair_shares(
+@pytest.mark.parametrize(
+    ("devices", "project_fields", "demands", "expected"), SHARE_CASES.values(), ids=SHARE_CASES
+)
+def test_fair_shares_follow_quota_then_priority_and_weight(
     devices: int,
-    given_: list[tuple[str, float | None, dict[str, int]]],
-    wanted: list[float],
+    project_fields: list[tuple[str, float | None, dict[str, int]]],
+    demands: list[float],
     expected: list[float],
 ) -> None:
-    projects = [project(name, quota, **fields) for name, quota, fields in given_]
+    projects = [project(name, quota, **fields) for name, quota, fields in project_fields]
 
-    found = shares(devices, *zip(projects, wanted, strict=True))
+    result = fair_shares(devices, *zip(projects, demands, strict=True))
 
-    assert found == {p.name: share for p, share in zip(projects, expected, strict=True)}
+    assert result == {p.name: share for p, share in zip(projects, expected, strict=True)}
 
 
 HISTORY: dict[str, tuple[int, list[dict[str, int]], list[float], list[float]]] = {
@@ -176,16 +178,23 @@ HISTORY: dict[str, tuple[int, list[dict[str, int]], list[float], list[float]]] =
 }
 
 
-@pytest.mark.parametrize(("k", "fields", "wanted", "expected"), HISTORY.values(), ids=HISTORY)
-def test_usage_history_divides_the_surplus(
-    k: int, fields: list[dict[str, int]], wanted: list[float], expected: list[float]
+@pytest.mark.parametrize(
+    ("history_weight", "fields", "demands", "expected"), HISTORY.values(), ids=HISTORY
+)
+def test_past_usage_reduces_the_share_of_the_surplus(
+    history_weight: int, fields: list[dict[str, int]], demands: list[float], expected: list[float]
 ) -> None:
-    owners = [project(name, 1, **given_) for name, given_ in zip("ab", fields, strict=True)]
-    jobs = [job(f"{n}-{i}", 1, n) for n, w in zip("ab", wanted, strict=True) for i in range(int(w))]
+    owners = [
+        project(name, 1, **project_fields)
+        for name, project_fields in zip("ab", fields, strict=True)
+    ]
+    jobs = [
+        job(f"{n}-{i}", 1, n) for n, w in zip("ab", demands, strict=True) for i in range(int(w))
+    ]
 
-    found = shares_in(snapshot("1x10", owners, jobs, history_weight=k))
+    result = shares_in(snapshot("1x10", owners, jobs, history_weight=history_weight))
 
-    assert list(found.values()) == expected
+    assert list(result.values()) == expected
 
 
 def test_project_with_all_past_usage_has_no_weight_left_even_on_a_large_cluster() -> None:
@@ -196,12 +205,12 @@ def test_project_with_all_past_usage_has_no_weight_left_even_on_a_large_cluster(
     ]
     jobs = [job(f"{name}-{i}", 9000, name) for name in "ab" for i in range(2)]
 
-    found = shares_in(snapshot("1x9002", owners, jobs, history_weight=1))
+    result = shares_in(snapshot("1x9002", owners, jobs, history_weight=1))
 
-    assert found == {"a": 1, "b": 9001}
+    assert result == {"a": 1, "b": 9001}
 
 
-def test_a_parents_usage_is_the_sum_of_its_childrens_if_left_out() -> None:
+def test_parent_usage_defaults_to_the_sum_of_its_children() -> None:
     owners = [
         parent("p"),
         project("x", 1, parent="p", usage=gpus(3)),
@@ -218,8 +227,8 @@ def test_a_parents_usage_is_the_sum_of_its_childrens_if_left_out() -> None:
     }
 
 
-def test_children_share_what_their_parent_has() -> None:
-    world = snapshot(
+def test_children_divide_the_share_of_their_parent() -> None:
+    cluster_snapshot = snapshot(
         "1x8",
         [
             project("left", 4),
@@ -231,52 +240,52 @@ def test_children_share_what_their_parent_has() -> None:
         [job(f"{name}-{i}", 1, name) for name in ("l1", "l2", "r1") for i in range(6)],
     )
 
-    assert shares_in(world) == {"left": 4, "right": 4, "l1": 1, "l2": 3, "r1": 4}
+    assert shares_in(cluster_snapshot) == {"left": 4, "right": 4, "l1": 1, "l2": 3, "r1": 4}
 
 
-def test_a_parents_quota_is_the_sum_of_its_childrens_if_left_out() -> None:
-    world = snapshot(
+def test_parent_quota_defaults_to_the_sum_of_its_children() -> None:
+    cluster_snapshot = snapshot(
         "1x8", [parent("p"), project("x", 1, parent="p"), project("y", 2.5, parent="p")]
     )
 
-    assert decide(world).projects["p"].quota == gpus(3.5)
+    assert decide(cluster_snapshot).projects["p"].quota == gpus(3.5)
 
 
-def test_a_parents_own_quota_stands_beside_its_childrens() -> None:
-    world = snapshot("1x8", [project("p", 2), project("x", 4, parent="p")])
+def test_parent_quota_that_is_set_overrides_the_sum_of_its_children() -> None:
+    cluster_snapshot = snapshot("1x8", [project("p", 2), project("x", 4, parent="p")])
 
-    assert decide(world).projects["p"].quota == gpus(2)
-
-
-def test_a_parent_with_an_unlimited_child_is_unlimited() -> None:
-    world = snapshot("1x8", [parent("p"), project("x", None, parent="p")])
-
-    assert decide(world).projects["p"].quota is None
+    assert decide(cluster_snapshot).projects["p"].quota == gpus(2)
 
 
-def test_a_parents_own_workloads_have_what_its_children_leave_of_its_quota() -> None:
-    world = snapshot(
+def test_parent_of_a_child_with_unlimited_quota_has_unlimited_quota() -> None:
+    cluster_snapshot = snapshot("1x8", [parent("p"), project("x", None, parent="p")])
+
+    assert decide(cluster_snapshot).projects["p"].quota is None
+
+
+def test_workloads_of_a_parent_get_its_quota_less_that_of_its_children() -> None:
+    cluster_snapshot = snapshot(
         "1x4",
         [project("p", 3), project("x", 1, parent="p")],
         [job(f"{name}-{i}", 1, name) for name in ("p", "x") for i in range(4)],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert {n: p.allocated for n, p in plan.projects.items()} == {"p": 4000, "x": 1000}
 
 
-def test_closed_nodes_count_only_with_what_runs_there() -> None:
+def test_unschedulable_nodes_count_only_their_running_gpus() -> None:
     closed = cluster("2x4", schedulable=False)
-    world = snapshot(
+    cluster_snapshot = snapshot(
         closed, [project("a", 0, weight=1)], [job("runs", 2, on="n1:0,1"), job("waits", 4)]
     )
 
-    assert shares_in(world) == {"a": 2}
+    assert shares_in(cluster_snapshot) == {"a": 2}
 
 
-def test_promises_beyond_what_there_is_are_accepted_and_said() -> None:
-    world = snapshot(
+def test_oversubscribed_quotas_are_accepted_and_reported() -> None:
+    cluster_snapshot = snapshot(
         "1x4",
         [
             project("p", 3),
@@ -287,14 +296,14 @@ def test_promises_beyond_what_there_is_are_accepted_and_said() -> None:
         ],
     )
 
-    assert oversubscribed(world) == (
+    assert oversubscribed(cluster_snapshot) == (
         "the quotas add up to 7 GPUs, but the cluster has 4 GPUs",
         "the build quotas add up to 7 GPUs, but the cluster has 4 GPUs",
         "the quotas inside p add up to 4.5 GPUs, but p itself has 3 GPUs",
     )
 
 
-def test_promises_that_can_be_kept_need_no_remark() -> None:
+def test_quotas_within_capacity_are_not_reported_as_oversubscribed() -> None:
     assert oversubscribed(snapshot("1x4", [project("a", 3), project("b", 1)])) == ()
 
 
@@ -305,47 +314,51 @@ AMOUNTS = st.integers(0, 12)
     devices=st.integers(0, 16),
     quotas=st.lists(st.integers(0, 6), min_size=2, max_size=4),
     weights=st.lists(st.integers(0, 4), min_size=4, max_size=4),
-    wanted=st.lists(AMOUNTS, min_size=4, max_size=4),
+    demands=st.lists(AMOUNTS, min_size=4, max_size=4),
 )
 def test_shares_never_exceed_requests_and_use_all_gpus_that_weighted_projects_want(
-    devices: int, quotas: list[int], weights: list[int], wanted: list[int]
+    devices: int, quotas: list[int], weights: list[int], demands: list[int]
 ) -> None:
     owners = [
         project(f"p{i}", quota, weight=weights[i], created=i) for i, quota in enumerate(quotas)
     ]
 
-    found = shares(devices, *((owner, wanted[i]) for i, owner in enumerate(owners)))
+    result = fair_shares(devices, *((owner, demands[i]) for i, owner in enumerate(owners)))
 
-    guaranteed = sum(min(quota, wanted[i]) for i, quota in enumerate(quotas))
-    asked = sum(
-        wanted[i] if weights[i] else min(quota, wanted[i]) for i, quota in enumerate(quotas)
+    guaranteed = sum(min(quota, demands[i]) for i, quota in enumerate(quotas))
+    eligible_demand = sum(
+        demands[i] if weights[i] else min(quota, demands[i]) for i, quota in enumerate(quotas)
     )
-    assert sum(found.values()) == max(guaranteed, min(devices, asked))
-    assert all(found[f"p{i}"] <= wanted[i] for i in range(len(quotas)))
+    assert sum(result.values()) == max(guaranteed, min(devices, eligible_demand))
+    assert all(result[f"p{i}"] <= demands[i] for i in range(len(quotas)))
 
 
 @given(devices=st.integers(1, 16), quota=st.integers(0, 3), count=st.integers(2, 4))
-def test_equal_projects_differ_by_at_most_one_gpu(devices: int, quota: int, count: int) -> None:
+def test_fair_shares_of_equal_projects_differ_by_at_most_one_gpu(
+    devices: int, quota: int, count: int
+) -> None:
     owners = [project(f"p{i}", quota, weight=1) for i in range(count)]
 
-    found = shares(devices, *((owner, 20) for owner in owners)).values()
+    result = fair_shares(devices, *((owner, 20) for owner in owners)).values()
 
     # The remainder of rounding down is shared in whole GPUs (S2): one GPU is the largest gap.
-    assert max(found) - min(found) <= (1 if devices % count else 0) or quota * count > devices
+    assert max(result) - min(result) <= (1 if devices % count else 0) or quota * count > devices
 
 
 @given(
     devices=st.integers(1, 16),
     weights=st.lists(st.integers(0, 5), min_size=3, max_size=3),
-    wanted=st.lists(AMOUNTS, min_size=3, max_size=3),
+    demands=st.lists(AMOUNTS, min_size=3, max_size=3),
 )
-def test_more_weight_never_gives_less(devices: int, weights: list[int], wanted: list[int]) -> None:
+def test_higher_weight_never_reduces_the_fair_share(
+    devices: int, weights: list[int], demands: list[int]
+) -> None:
     def share_with(weight: int) -> float:
         owners = [
             project(f"p{i}", 1, weight=weight if i == 0 else weights[i], created=i)
             for i in range(3)
         ]
-        return shares(devices, *zip(owners, wanted, strict=True))["p0"]
+        return fair_shares(devices, *zip(owners, demands, strict=True))["p0"]
 
     assert share_with(weights[0] + 1) >= share_with(weights[0])
 
@@ -354,21 +367,21 @@ def test_more_weight_never_gives_less(devices: int, weights: list[int], wanted: 
     devices=st.integers(1, 16),
     weights=st.lists(st.integers(0, 4), min_size=3, max_size=3),
     usage=st.lists(st.integers(0, 9), min_size=3, max_size=3),
-    wanted=st.lists(AMOUNTS, min_size=3, max_size=3),
-    k=st.integers(0, 3),
+    demands=st.lists(AMOUNTS, min_size=3, max_size=3),
+    history_weight=st.integers(0, 3),
 )
-def test_history_leaves_quotas_alone_and_nothing_undivided(
-    devices: int, weights: list[int], usage: list[int], wanted: list[int], k: int
+def test_usage_history_changes_neither_quotas_nor_the_sum_of_shares(
+    devices: int, weights: list[int], usage: list[int], demands: list[int], history_weight: int
 ) -> None:
     owners = [
         project(f"p{i}", 1, weight=weights[i], usage=gpus(usage[i]), created=i) for i in range(3)
     ]
-    jobs = [job(f"p{i}-{n}", 1, f"p{i}") for i, count in enumerate(wanted) for n in range(count)]
+    jobs = [job(f"p{i}-{n}", 1, f"p{i}") for i, count in enumerate(demands) for n in range(count)]
 
     with_history, without = (
         shares_in(snapshot(f"1x{devices}", owners, jobs, history_weight=weight))
-        for weight in (k, 0)
+        for weight in (history_weight, 0)
     )
 
     assert sum(with_history.values()) == sum(without.values())
-    assert all(with_history[f"p{i}"] >= min(1, wanted[i]) for i in range(3))
+    assert all(with_history[f"p{i}"] >= min(1, demands[i]) for i in range(3))

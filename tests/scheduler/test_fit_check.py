@@ -1,4 +1,4 @@
-"""The quick fit check agrees with really placing the unit (R5)."""
+"""The quick fit check agrees with really placing the pod set (R5)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from runai.hub_service.scheduler.state.project_tree import tree_of
 from strategies import snapshots
 
 
-def asking(state: PlanningState) -> list[tuple[PlannedWorkload, list[PlannedWorker]]]:
-    found = []
-    for item in state.by_name.values():
-        pending = [m for m in item.members if m.phase is Phase.PENDING]
+def pending_workloads(state: PlanningState) -> list[tuple[PlannedWorkload, list[PlannedWorker]]]:
+    pending_workers = []
+    for planned in state.by_name.values():
+        pending = [m for m in planned.members if m.phase is Phase.PENDING]
         if pending and pending[0].shape.nodes:
-            found.append((item, pending))
-    return found
+            pending_workers.append((planned, pending))
+    return pending_workers
 
 
-def really_fits(state: PlanningState, members: list[PlannedWorker]) -> bool:
+def can_be_placed(state: PlanningState, members: list[PlannedWorker]) -> bool:
     mark = state.mark()
     placed = place(state, members, Phase.RESERVED)
     state.roll_back(mark)
@@ -35,52 +35,52 @@ def really_fits(state: PlanningState, members: list[PlannedWorker]) -> bool:
 
 
 @given(snapshots())
-def test_fit_check_tracks_workers_that_are_released_and_restored(world: Snapshot) -> None:
-    state = PlanningState(world, tree_of(world))
-    for item, members in asking(state):
+def test_fit_check_tracks_workers_that_are_released_and_restored(snapshot: Snapshot) -> None:
+    state = PlanningState(snapshot, tree_of(snapshot))
+    for planned, members in pending_workloads(state):
         fit = FitCheck(state, members)
 
-        assert fit.fits() == really_fits(state, members)
-        gone = []
+        assert fit.fits() == can_be_placed(state, members)
+        released = []
         for other in state.by_name.values():
             victims = [m for m in other.members if m.phase in ACTIVE]
-            if other is item or not victims:
+            if other is planned or not victims:
                 continue
-            held = [(m, m.phase, m.booking) for m in victims]
+            saved = [(m, m.phase, m.booking) for m in victims]
             for member in victims:
                 state.release(member)
-            nodes = [booking.node for _, _, booking in held if booking]
+            nodes = [booking.node for _, _, booking in saved if booking]
             fit.freed(nodes)
-            gone.append((held, nodes))
+            released.append((saved, nodes))
 
-            assert fit.fits() == really_fits(state, members)
-        for held, nodes in reversed(gone):
-            for member, standing, booking in held:
-                state.set(member, standing, booking)
+            assert fit.fits() == can_be_placed(state, members)
+        for saved, nodes in reversed(released):
+            for member, phase, booking in saved:
+                state.set(member, phase, booking)
             fit.recheck(nodes)
 
-            assert fit.fits() == really_fits(state, members)
+            assert fit.fits() == can_be_placed(state, members)
 
 
 @given(snapshots())
-def test_fit_check_detects_each_worker_that_would_free_a_slot(world: Snapshot) -> None:
-    state = PlanningState(world, tree_of(world))
+def test_fit_check_detects_each_worker_that_would_free_a_slot(snapshot: Snapshot) -> None:
+    state = PlanningState(snapshot, tree_of(snapshot))
     running = [m for i in state.by_name.values() for m in i.members if m.phase is Phase.RUNNING]
-    for _, members in asking(state):
-        fit, kind = FitCheck(state, members), members[0].shape
+    for _, members in pending_workloads(state):
+        fit, shape = FitCheck(state, members), members[0].shape
         if len({member.shape for member in members}) > 1:
             continue
         for victim in running:
             booking = victim.booking
             assert booking is not None
             gains = fit.gains_from(booking)
-            if booking.node not in kind.nodes:
+            if booking.node not in shape.nodes:
                 assert not gains
                 continue
-            before = state.later.slots(booking.node, kind)
+            before = state.later.slots(booking.node, shape)
             mark = state.mark()
             state.release(victim)
-            after = state.later.slots(booking.node, kind)
+            after = state.later.slots(booking.node, shape)
             state.roll_back(mark)
 
             assert gains or after == before

@@ -37,86 +37,90 @@ from runai.hub_service.scheduler.explanations.forecast import (
 from strategies import snapshots
 
 
-def start_of(world: Snapshot, workload: str, *, cycles: int = 200) -> ExpectedStart:
-    return expected_start(world, workload, decide, cycles=cycles)
+def expected_start_of(snapshot: Snapshot, workload: str, *, cycles: int = 200) -> ExpectedStart:
+    return expected_start(snapshot, workload, decide, cycles=cycles)
 
 
 @given(snapshots(most=6), st.randoms(use_true_random=False))
-def test_with_known_run_times_the_expected_start_is_the_real_one(world, random) -> None:
-    def known(workload: Workload) -> Workload:
-        ran = max((world.now - k.started for k in workload.workers if k.started), default=0)
+def test_expected_start_is_exact_if_run_times_are_known(snapshot, random) -> None:
+    def with_known_run_time(workload: Workload) -> Workload:
+        ran = max((snapshot.now - k.started for k in workload.workers if k.started), default=0)
         ends = ran + random.randint(1, 8)
         return replace(workload, expected_runtime=ends, max_runtime=None)
 
-    world = replace(world, workloads=tuple(known(workload) for workload in world.workloads))
-    real = replayed(world, until=world.now + 60)
-    for wait in decide(world).decisions:
+    snapshot = replace(
+        snapshot, workloads=tuple(with_known_run_time(workload) for workload in snapshot.workloads)
+    )
+    actual_starts = replayed_starts(snapshot, until=snapshot.now + 60)
+    for wait in decide(snapshot).decisions:
         if isinstance(wait, Wait):
-            start = start_of(world, wait.workload)
+            start = expected_start_of(snapshot, wait.workload)
 
-            assert (start.at, start.is_estimated) == (real.get(wait.workload), False)
+            assert (start.at, start.is_estimated) == (actual_starts.get(wait.workload), False)
             assert (start.earliest, start.latest) == (start.at, start.at)
 
 
 @given(snapshots(most=6))
-def test_all_are_told_what_each_is_told_alone(world) -> None:
-    waiting = {d.workload for d in decide(world).decisions if isinstance(d, Wait)}
-    together = expected_starts(world, sorted(waiting), decide, cycles=20)
+def test_forecast_of_all_workloads_equals_the_forecast_of_each_alone(snapshot) -> None:
+    waiting = {d.workload for d in decide(snapshot).decisions if isinstance(d, Wait)}
+    together = expected_starts(snapshot, sorted(waiting), decide, cycles=20)
 
-    assert together == {name: start_of(world, name, cycles=20) for name in waiting}
+    assert together == {name: expected_start_of(snapshot, name, cycles=20) for name in waiting}
 
 
 @given(snapshots(most=6))
-def test_each_course_of_events_begins_with_what_is(world) -> None:
-    """The simulated futures share one index, one after the other."""
-    waiting = sorted({d.workload for d in decide(world).decisions if isinstance(d, Wait)})
-    silent = replace(world, policy=replace(world.policy, explain="none"))
-    index = ClusterIndex(silent)
+def test_simulation_on_a_shared_index_starts_from_the_current_state(snapshot) -> None:
+    """The simulations share one index, one after the other."""
+    waiting = sorted({d.workload for d in decide(snapshot).decisions if isinstance(d, Wait)})
+    without_explanations = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+    index = ClusterIndex(without_explanations)
 
     for factor in (LONGER, SHORTER, EXPECTED, LONGER):
-        played = _Simulation(index, silent, decide, factor).starts_of(waiting, 20)
-
-        assert played == _Simulation(ClusterIndex(silent), silent, decide, factor).starts_of(
+        simulated_starts = _Simulation(index, without_explanations, decide, factor).starts_of(
             waiting, 20
         )
 
+        assert simulated_starts == _Simulation(
+            ClusterIndex(without_explanations), without_explanations, decide, factor
+        ).starts_of(waiting, 20)
 
-def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
+
+def replayed_starts(snapshot: Snapshot, *, until: int) -> dict[str, int]:
     """Return when each workload first starts, simulated second by second.
 
     A workload leaves after its run time; a stopped one resumes with the time it has left.
     """
-    left = {w.name: w.expected_runtime or 0 for w in world.workloads}
+    remaining = {w.name: w.expected_runtime or 0 for w in snapshot.workloads}
     ends = {
-        w.name: min(k.started or 0 for k in w.workers if _is_up(k)) + left[w.name]
-        for w in world.workloads
-        if _runs(w)
+        w.name: min(k.started or 0 for k in w.workers if _is_running(k)) + remaining[w.name]
+        for w in snapshot.workloads
+        if _has_running_worker(w)
     }
     first: dict[str, int] = {}
-    while world.now < until:
-        ended = {name for name, end in ends.items() if end <= world.now}
+    while snapshot.now < until:
+        ended = {name for name, end in ends.items() if end <= snapshot.now}
         ends = {name: end for name, end in ends.items() if name not in ended}
-        alive = [w for w in world.workloads if w.name not in ended]
-        world = replace(world, workloads=tuple(alive))
+        alive = [w for w in snapshot.workloads if w.name not in ended]
+        snapshot = replace(snapshot, workloads=tuple(alive))
         for _ in range(8):
-            plan = decide(world)
-            before = {w.name for w in world.workloads if _runs(w)}
-            world = _after(world, plan)
-            after = {w.name: w for w in world.workloads if _runs(w)}
+            plan = decide(snapshot)
+            before = {w.name for w in snapshot.workloads if _has_running_worker(w)}
+            snapshot = _applied_at_once(snapshot, plan)
+            after = {w.name: w for w in snapshot.workloads if _has_running_worker(w)}
             for name in before - after.keys():
-                left[name] = ends.pop(name) - world.now
+                remaining[name] = ends.pop(name) - snapshot.now
             for name in after.keys() - before:
-                ends[name] = world.now + left[name]
+                ends[name] = snapshot.now + remaining[name]
             for name, workload in after.items():
-                if sum(_is_up(k) for k in workload.workers) >= workload.minimum:
-                    first.setdefault(name, world.now)
+                if sum(_is_running(k) for k in workload.workers) >= workload.minimum:
+                    first.setdefault(name, snapshot.now)
             if not any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions):
                 break
-        world = replace(world, now=world.now + 1)
+        snapshot = replace(snapshot, now=snapshot.now + 1)
     return first
 
 
-def _after(world: Snapshot, plan: Plan) -> Snapshot:
+def _applied_at_once(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """Apply a plan at once; a moved worker continues at its new place."""
     moves = {
         d.worker: Start(workload=d.workload, worker=d.worker, node=d.node, devices=d.devices)
@@ -125,93 +129,105 @@ def _after(world: Snapshot, plan: Plan) -> Snapshot:
         for d in plan.decisions
         if not isinstance(d, Wait)
     }
-    return applied(world, replace(plan, decisions=tuple(moves.values())), seconds=0)
+    return applied(snapshot, replace(plan, decisions=tuple(moves.values())), seconds=0)
 
 
-def _is_up(worker: Worker) -> bool:
+def _is_running(worker: Worker) -> bool:
     return worker.state is WorkerState.RUNNING
 
 
-def _runs(workload: Workload) -> bool:
-    return any(_is_up(worker) for worker in workload.workers)
+def _has_running_worker(workload: Workload) -> bool:
+    return any(_is_running(worker) for worker in workload.workers)
 
 
 # ---- estimates for run times that are not stated
 
 
-def held_for(seconds: int, **fields: Any) -> Workload:
+def job_running_for(seconds: int, **fields: Any) -> Workload:
     return job("old", on="n1:0", started=1000 - seconds, **fields)
 
 
-def one_gpu(*workloads: Workload, **policy: Any) -> Snapshot:
+def one_gpu_snapshot(*workloads: Workload, **policy: Any) -> Snapshot:
     return snapshot("1x1", [project("a", 1)], workloads, **policy)
 
 
-def test_half_of_what_has_run_for_long_runs_as_long_again() -> None:
-    start = start_of(one_gpu(held_for(300), job("new")), "new")
+def test_forecast_assumes_an_old_job_runs_as_long_again() -> None:
+    start = expected_start_of(one_gpu_snapshot(job_running_for(300), job("new")), "new")
 
     assert (start.earliest, start.at, start.latest) == (1100, 1300, 1900)
     assert start.is_estimated
 
 
 def test_forecast_assumes_one_minute_for_a_job_that_has_just_started() -> None:
-    start = start_of(one_gpu(held_for(0), job("new")), "new")
+    start = expected_start_of(one_gpu_snapshot(job_running_for(0), job("new")), "new")
 
     assert (start.earliest, start.at, start.latest) == (1020, 1060, 1180)
 
 
-def test_a_stated_run_time_that_is_over_is_an_estimate_again() -> None:
-    stated = start_of(one_gpu(held_for(300, expected_runtime=301), job("new")), "new")
-    over = start_of(one_gpu(held_for(300, expected_runtime=300), job("new")), "new")
+def test_forecast_estimates_again_once_a_stated_run_time_has_passed() -> None:
+    stated = expected_start_of(
+        one_gpu_snapshot(job_running_for(300, expected_runtime=301), job("new")), "new"
+    )
+    over = expected_start_of(
+        one_gpu_snapshot(job_running_for(300, expected_runtime=300), job("new")), "new"
+    )
 
     assert (stated.at, stated.is_estimated) == (1001, False)
     assert (over.at, over.is_estimated) == (1300, True)
 
 
 def test_forecast_assumes_the_typical_run_time_for_jobs_ahead_in_the_queue() -> None:
-    start = start_of(one_gpu(held_for(300), job("next"), job("new")), "new")
+    start = expected_start_of(
+        one_gpu_snapshot(job_running_for(300), job("next"), job("new")), "new"
+    )
 
     assert start.at == 1300 + 600
 
 
 def test_start_that_depends_on_an_unknown_end_has_no_forecast() -> None:
-    start = start_of(one_gpu(job("old", on="n1:0"), job("new")), "new")
+    start = expected_start_of(one_gpu_snapshot(job("old", on="n1:0"), job("new")), "new")
 
     assert (start.at, start.earliest, start.latest) == (None, None, None)
 
 
 def test_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
-    world = one_gpu(
-        held_for(10, expected_runtime=20),
+    snapshot = one_gpu_snapshot(
+        job_running_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(9)],
         job("new"),
     )
 
-    start = start_of(world, "new", cycles=3)
+    start = expected_start_of(snapshot, "new", cycles=3)
 
     assert (start.at, start.earliest, start.latest) == (None, 1030, None)
     assert start.text == "not within 30 seconds, where the forecast ends"
-    assert start_of(world, "new").at == 1100
+    assert expected_start_of(snapshot, "new").at == 1100
 
 
 def test_forecast_covers_all_waiting_workloads_or_only_the_requested_ones() -> None:
-    world = one_gpu(
-        held_for(10, expected_runtime=20),
+    snapshot = one_gpu_snapshot(
+        job_running_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(30)],
     )
-    plan = decide(world)
+    plan = decide(snapshot)
 
-    every, some = forecast(world, plan), forecast(world, plan, {"next-2", "next-29", "old"})
+    all_starts, requested_starts = (
+        forecast(snapshot, plan),
+        forecast(snapshot, plan, {"next-2", "next-29", "old"}),
+    )
 
-    assert {name: start.at for name, start in every.items()} == {
+    assert {name: start.at for name, start in all_starts.items()} == {
         f"next-{i}": 1010 + 10 * i for i in range(30)
     }
-    assert {name: start.at for name, start in some.items()} == {"next-2": 1030, "next-29": None}
-    assert forecast(world, plan, {"old"}) == {}
+    assert {name: start.at for name, start in requested_starts.items()} == {
+        "next-2": 1030,
+        "next-29": None,
+    }
+    assert forecast(snapshot, plan, {"old"}) == {}
 
 
 def test_stopping_job_frees_its_gpu_at_the_end_of_its_grace() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],
         [
@@ -220,21 +236,21 @@ def test_stopping_job_frees_its_gpu_at_the_end_of_its_grace() -> None:
         ],
     )
 
-    assert start_of(world, "new").at == 1025
+    assert expected_start_of(cluster_snapshot, "new").at == 1025
 
 
-def test_a_protected_victim_is_taken_when_its_time_is_over() -> None:
-    world = snapshot(
+def test_protected_victim_is_stopped_when_its_minimum_run_time_ends() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0, min_runtime=100), project("b", 1)],
-        [held_for(40, expected_runtime=1000), job("new", 1, "b")],
+        [job_running_for(40, expected_runtime=1000), job("new", 1, "b")],
     )
 
-    assert start_of(world, "new").at == 960 + 100
+    assert expected_start_of(cluster_snapshot, "new").at == 960 + 100
 
 
-def test_a_victim_that_was_all_but_done_needs_its_last_second() -> None:
-    world = snapshot(
+def test_paused_victim_resumes_for_its_last_second_of_run_time() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 1), project("b", 0)],
         [
@@ -244,11 +260,11 @@ def test_a_victim_that_was_all_but_done_needs_its_last_second() -> None:
         ],
     )
 
-    assert start_of(world, "later").at == 1010 + 1
+    assert expected_start_of(cluster_snapshot, "later").at == 1010 + 1
 
 
-def test_a_broken_gang_leaves_when_its_grace_is_over() -> None:
-    world = snapshot(
+def test_broken_gang_frees_its_gpus_in_the_forecast_after_its_grace() -> None:
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 2)],
         [
@@ -258,11 +274,11 @@ def test_a_broken_gang_leaves_when_its_grace_is_over() -> None:
         phases=("allocate", "stop_stale_gangs"),
     )
 
-    assert start_of(world, "ana-1").at == 970 + 61
+    assert expected_start_of(cluster_snapshot, "ana-1").at == 970 + 61
 
 
-def test_a_session_that_gives_way_ends_and_does_not_come_back() -> None:
-    world = snapshot(
+def test_stopped_session_does_not_restart_in_the_forecast() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0, min_runtime=100), project("b", 1)],
         [
@@ -272,12 +288,12 @@ def test_a_session_that_gives_way_ends_and_does_not_come_back() -> None:
         ],
     )
 
-    assert start_of(world, "owed").at == 1060
-    assert start_of(world, "later").at == 1070
+    assert expected_start_of(cluster_snapshot, "owed").at == 1060
+    assert expected_start_of(cluster_snapshot, "later").at == 1070
 
 
-def test_a_job_that_was_paused_often_is_left_alone_until_its_hour_is_over() -> None:
-    world = snapshot(
+def test_forecast_respects_max_pauses_per_hour() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],
         [
@@ -287,11 +303,11 @@ def test_a_job_that_was_paused_often_is_left_alone_until_its_hour_is_over() -> N
         max_pauses_per_hour=1,
     )
 
-    assert start_of(world, "owed").at == 500 + 3600
+    assert expected_start_of(cluster_snapshot, "owed").at == 500 + 3600
 
 
 def test_typical_run_time_is_the_median_of_running_workloads() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 4)],
         [
@@ -303,27 +319,31 @@ def test_typical_run_time_is_the_median_of_running_workloads() -> None:
         ],
     )
 
-    assert start_of(world, "new").at == 5000 + 230
+    assert expected_start_of(cluster_snapshot, "new").at == 5000 + 230
 
 
-def test_a_run_is_as_long_as_from_its_first_worker_on() -> None:
+def test_typical_run_time_counts_from_the_first_started_worker() -> None:
     late = job("pair", workers=2, on="n1:1 n1:2", started=800, expected_runtime=230)
     late = replace(late, workers=(late.workers[0], replace(late.workers[1], started=950)))
-    world = snapshot("1x4", [project("a", 4)], [late, job("next", 4, priority=75), job("new", 4)])
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 4)], [late, job("next", 4, priority=75), job("new", 4)]
+    )
 
-    assert start_of(world, "new").at == (800 + 230) + 230
+    assert expected_start_of(cluster_snapshot, "new").at == (800 + 230) + 230
 
 
 def test_session_stopped_by_the_plan_has_no_expected_start() -> None:
     # One of the two workers of "lab" runs, beyond the quota of a: b reclaims its own GPU, and a
     # session that is stopped ends.
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],
         [session("lab", 1, workers=2, on="n1:0", preemptible=True), job("own", 1, "b")],
     )
-    assert {d.workload for d in decide(world).decisions if isinstance(d, Stop)} == {"lab"}
+    assert {d.workload for d in decide(cluster_snapshot).decisions if isinstance(d, Stop)} == {
+        "lab"
+    }
 
-    start = start_of(world, "lab", cycles=1)
+    start = expected_start_of(cluster_snapshot, "lab", cycles=1)
 
     assert (start.at, start.earliest, start.latest) == (None, None, None)

@@ -22,22 +22,24 @@ from runai.hub_service.scheduler.state.fragmentation_index import (
 )
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape, RequestShapes
 
-A = [project("a", 64)]
+PROJECTS = [project("a", 64)]
 
 
 def place_of(nodes: str | list[Node], *workloads: Workload, packing: Packing = "frag") -> str:
-    return places(decide(snapshot(nodes, A, workloads, packing=packing)))["new-0"]
+    return places(decide(snapshot(nodes, PROJECTS, workloads, packing=packing)))["new-0"]
 
 
 # ---- one node
 
 
-def kinds_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[RequestShape]:
-    kinds = RequestShapes(nodes)
-    return [kinds.shape_of(worker, ()) for worker in workers]
+def shapes_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[RequestShape]:
+    shapes = RequestShapes(nodes)
+    return [shapes.shape_of(worker, ()) for worker in workers]
 
 
-def asking(gpus: int, *, cpu: int = 0, memory: int = 0, types: tuple[str, ...] = ()) -> Worker:
+def worker_requesting(
+    gpus: int, *, cpu: int = 0, memory: int = 0, types: tuple[str, ...] = ()
+) -> Worker:
     return Worker(
         name=f"{gpus}-{cpu}",
         gpus=MilliGpu(gpus),
@@ -47,47 +49,85 @@ def asking(gpus: int, *, cpu: int = 0, memory: int = 0, types: tuple[str, ...] =
     )
 
 
-LOST = {
-    "a device that nobody can use is lost to all": ([asking(1000)], (0, 400), 9, 9, 400),
-    "what fits is of use": ([asking(400)], (0, 400), 9, 9, 0),
+FRAGMENTATION_CASES = {
+    "a device that nobody can use is lost to all": ([worker_requesting(1000)], (0, 400), 9, 9, 400),
+    "what fits is of use": ([worker_requesting(400)], (0, 400), 9, 9, 0),
     "a request loses only the devices that are too full for it": (
-        [asking(500)],
+        [worker_requesting(500)],
         (400, 500, 1000),
         9,
         9,
         400,
     ),
-    "two devices for who wants three are lost": ([asking(3000)], (0, 1000, 1000), 9, 9, 2000),
-    "half of the mix loses half as much": ([asking(400), asking(1000)], (0, 600), 9, 9, 600),
-    "without CPU for one, everything is lost": ([asking(1000, cpu=4)], (1000,), 3, 9, 1000),
-    "without memory for one, everything is lost": ([asking(1000, memory=4)], (1000,), 9, 3, 1000),
+    "two devices for who wants three are lost": (
+        [worker_requesting(3000)],
+        (0, 1000, 1000),
+        9,
+        9,
+        2000,
+    ),
+    "half of the mix loses half as much": (
+        [worker_requesting(400), worker_requesting(1000)],
+        (0, 600),
+        9,
+        9,
+        600,
+    ),
+    "without CPU for one, everything is lost": (
+        [worker_requesting(1000, cpu=4)],
+        (1000,),
+        3,
+        9,
+        1000,
+    ),
+    "without memory for one, everything is lost": (
+        [worker_requesting(1000, memory=4)],
+        (1000,),
+        9,
+        3,
+        1000,
+    ),
     "CPU for one serves twice the devices of one": (
-        [asking(1000, cpu=4)],
+        [worker_requesting(1000, cpu=4)],
         (1000, 1000, 1000),
         4,
         9,
         1000,
     ),
     "memory for one serves twice the devices of one": (
-        [asking(1000, memory=4)],
+        [worker_requesting(1000, memory=4)],
         (1000, 1000, 1000),
         9,
         4,
         1000,
     ),
-    "another type's request loses it all": ([asking(500, types=("h100",))], (1000,), 9, 9, 1000),
-    "who asks for no GPU loses none": ([asking(0, cpu=2), asking(500)], (1000,), 9, 9, 0),
+    "another type's request loses it all": (
+        [worker_requesting(500, types=("h100",))],
+        (1000,),
+        9,
+        9,
+        1000,
+    ),
+    "who asks for no GPU loses none": (
+        [worker_requesting(0, cpu=2), worker_requesting(500)],
+        (1000,),
+        9,
+        9,
+        0,
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    ("workers", "devices", "cpu", "memory", "lost"), LOST.values(), ids=list(LOST)
+    ("workers", "devices", "cpu", "memory", "lost"),
+    FRAGMENTATION_CASES.values(),
+    ids=list(FRAGMENTATION_CASES),
 )
-def test_fragmentation_is_what_the_mix_cannot_use(
+def test_fragmentation_counts_gpus_that_the_request_mix_cannot_use(
     workers: list[Worker], devices: tuple[int, ...], cpu: int, memory: int, lost: int
 ) -> None:
     nodes = cluster("1x3", cpu_milli=9, gpu_type="a100") + cluster("1x1", gpu_type="h100")
-    mix = RequestMix(Counter(kinds_of(nodes, *workers)), [81920, 81920])
+    mix = RequestMix(Counter(shapes_of(nodes, *workers)), [81920, 81920])
 
     assert mix.profiles[0].fragmentation(NodeFreeCapacity(devices, cpu, memory)) == lost
 
@@ -148,7 +188,7 @@ CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] 
 
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
 @pytest.mark.parametrize(("nodes", "workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
-def test_a_place_is_chosen_by_what_it_leaves(
+def test_packing_chooses_devices_by_fullness_or_fragmentation(
     nodes: str | list[Node],
     workloads: list[Workload],
     expected: dict[Packing, str],
@@ -157,7 +197,7 @@ def test_a_place_is_chosen_by_what_it_leaves(
     assert place_of(nodes, *workloads, packing=packing) == expected[packing]
 
 
-def arrivals(world: Snapshot) -> list[Workload]:
+def arrivals(snapshot: Snapshot) -> list[Workload]:
     """Return single-worker jobs of one project, to be submitted one after another."""
     return [
         replace(
@@ -168,68 +208,76 @@ def arrivals(world: Snapshot) -> list[Workload]:
             kind="job",
             priority=None,
         )
-        for w in world.workloads
+        for w in snapshot.workloads
     ]
 
 
-@given(world=strategies.pending(most=12))
+@given(cluster_snapshot=strategies.pending(most=12))
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
-def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Snapshot) -> None:
-    """So `benchmarks/openb.py`, which uses a room, measures the platform's own placement."""
-    nodes = sorted(world.nodes, key=lambda node: node.name)
-    kinds, room = RequestShapes(nodes), capacity_for(packing, nodes)
-    there: list[Workload] = []
-    for new in arrivals(world):
-        world = snapshot(
-            nodes, [project("a", None)], [*there, new], packing=packing, phases=("allocate",)
+def test_free_capacity_places_single_workers_like_decide(
+    packing: Packing, cluster_snapshot: Snapshot
+) -> None:
+    """So `benchmarks/openb.py`, which uses a capacity, measures the platform's own placement."""
+    nodes = sorted(cluster_snapshot.nodes, key=lambda node: node.name)
+    shapes, capacity = RequestShapes(nodes), capacity_for(packing, nodes)
+    placed_workloads: list[Workload] = []
+    for new in arrivals(cluster_snapshot):
+        cluster_snapshot = snapshot(
+            nodes,
+            [project("a", None)],
+            [*placed_workloads, new],
+            packing=packing,
+            phases=("allocate",),
         )
-        plan = decide(world)
-        kind = kinds.shape_of(new.workers[0], ())
-        if isinstance(room, FragAwareCapacity):
-            room.expect(Counter(kinds.shape_of(w.workers[0], ()) for w in [*there, new]))
-        found = room.find(kind)
+        plan = decide(cluster_snapshot)
+        shape = shapes.shape_of(new.workers[0], ())
+        if isinstance(capacity, FragAwareCapacity):
+            capacity.expect(
+                Counter(shapes.shape_of(w.workers[0], ()) for w in [*placed_workloads, new])
+            )
+        placement = capacity.find(shape)
 
         expected = None
-        if found is not None:
-            node, devices = found
+        if placement is not None:
+            node, devices = placement
             expected = f"{nodes[node].name}:{','.join(str(device) for device in devices)}"
-            room.book(kinds.book(kind, *found))
-            at = replace(
+            capacity.book(shapes.book(shape, *placement))
+            placed_worker = replace(
                 new.workers[0],
                 state=WorkerState.RUNNING,
                 node=nodes[node].name,
                 devices=devices,
             )
-            there.append(replace(new, workers=(at,)))
+            placed_workloads.append(replace(new, workers=(placed_worker,)))
         assert places(plan).get(new.workers[0].name) == expected
 
 
-@given(world=strategies.pending(most=12))
-def test_state_kept_between_placements_finds_the_same_places_as_fresh_state(
-    world: Snapshot,
+@given(snapshot=strategies.pending(most=12))
+def test_reused_capacity_finds_the_same_places_as_fresh_capacity(
+    snapshot: Snapshot,
 ) -> None:
-    nodes = sorted(world.nodes, key=lambda node: node.name)
-    kinds = RequestShapes(nodes)
-    asked = [kinds.shape_of(w.workers[0], ()) for w in world.workloads]
-    kept = FragAwareCapacity(nodes)
-    kept.expect(Counter(asked))
+    nodes = sorted(snapshot.nodes, key=lambda node: node.name)
+    shapes = RequestShapes(nodes)
+    requested = [shapes.shape_of(w.workers[0], ()) for w in snapshot.workloads]
+    reused = FragAwareCapacity(nodes)
+    reused.expect(Counter(requested))
     booked: list[Booking] = []
-    for turn, kind in enumerate([*asked, *asked]):
+    for turn, shape in enumerate([*requested, *requested]):
         fresh = FragAwareCapacity(nodes)
-        fresh.expect(Counter(asked))
+        fresh.expect(Counter(requested))
         for booking in booked:
             fresh.book(booking)
-        found = kept.find(kind)
+        placement = reused.find(shape)
 
-        assert found == fresh.find(kind)
-        if found is not None:
-            booked.append(kinds.book(kind, *found))
-            kept.book(booked[-1])
+        assert placement == fresh.find(shape)
+        if placement is not None:
+            booked.append(shapes.book(shape, *placement))
+            reused.book(booked[-1])
         if turn % 3 == 2 and booked:
-            kept.book(booked.pop(0), -1)
+            reused.book(booked.pop(0), -1)
 
 
-def test_a_ranking_gives_the_first_however_often_ranks_change() -> None:
+def test_node_ranking_returns_the_lowest_rank_after_many_changes() -> None:
     ranking, ranks = NodeRanking(), dict[int, Rank]()
     for turn in range(2000):
         node, rank = turn * 7 % 40, (turn * 31 % 97,)

@@ -47,33 +47,33 @@ from runai.hub_service.scheduler import (
     milli_gpus,
 )
 from strategies import EVERY_PHASE
-from world import World, overbooked
+from world import PlanEffects, overbooked
 
 CYCLES = 10
-WORLDS = troubled()
+SNAPSHOTS = troubled()
 
 
-def parts(world: Snapshot, plan: Plan) -> Iterator[str]:
+def partial_gang_violations(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each gang that a plan starts, stops, moves, holds or leaves in part."""
     decided = {d.worker: d for d in plan.decisions if not isinstance(d, Wait)}
-    stops_stale = "stop_stale_gangs" in world.policy.phases
-    for gang in world.workloads:
+    stops_stale = "stop_stale_gangs" in snapshot.policy.phases
+    for gang in snapshot.workloads:
         fates = Counter(_fate(worker, decided.get(worker.name)) for worker in gang.workers)
         runs, starts, moves = fates["runs"], fates["starts"], fates["moves"]
-        held = runs + starts + moves + fates["reserves"] + fates["kept"]
-        comes = held + fates["stopping"]
-        told = f"{gang.name}, at least {gang.minimum}: {dict(fates)}"
+        placed = runs + starts + moves + fates["reserves"] + fates["kept"]
+        placed_or_stopping = placed + fates["stopping"]
+        description = f"{gang.name}, at least {gang.minimum}: {dict(fates)}"
         if starts and runs + starts + moves < gang.minimum:
-            yield f"a part starts of {told}"
-        if fates["stops"] and held and runs + starts + moves < gang.minimum:
-            yield f"a part stops of {told}"
-        if 0 < held < gang.minimum:
+            yield f"a part starts of {description}"
+        if fates["stops"] and placed and runs + starts + moves < gang.minimum:
+            yield f"a part stops of {description}"
+        if 0 < placed < gang.minimum:
             if starts or moves or fates["reserves"] or fates["stops"]:
-                yield f"a part is left of {told}"
-            if fates["kept"] and comes < gang.minimum:
-                yield f"a part is held of {told}"
-            if stops_stale and gang.kind == "job" and _is_overdue(gang, world.now):
-                yield f"a part stays after its grace of {told}"
+                yield f"a part is left of {description}"
+            if fates["kept"] and placed_or_stopping < gang.minimum:
+                yield f"a part is held of {description}"
+            if stops_stale and gang.kind == "job" and _is_overdue(gang, snapshot.now):
+                yield f"a part stays after its grace of {description}"
 
 
 def _is_overdue(gang: Workload, now: int) -> bool:
@@ -96,26 +96,33 @@ def _fate(worker: Worker, decision: object) -> str:
             return {"running": "runs", "reserved": "kept"}.get(worker.state, worker.state)
 
 
-def aged(before: Snapshot, after: Snapshot) -> Snapshot:
+def aged(previous_snapshot: Snapshot, next_snapshot: Snapshot) -> Snapshot:
     """Set since when each gang lacks workers, as a cluster does."""
     return replace(
-        after,
+        next_snapshot,
         workloads=tuple(
-            replace(w, below_min_since=(w.below_min_since or before.now) if is_short(w) else None)
-            for w in after.workloads
+            replace(
+                w,
+                below_min_since=(w.below_min_since or previous_snapshot.now)
+                if is_short(w)
+                else None,
+            )
+            for w in next_snapshot.workloads
         ),
     )
 
 
-def hit(world: Snapshot, blow: int) -> Snapshot:
+def with_lost_worker(snapshot: Snapshot, worker_number: int) -> Snapshot:
     """Lose one running worker, chosen by a number."""
-    names = [k.name for w in world.workloads for k in w.workers if k.state is WorkerState.RUNNING]
-    name = names[blow % len(names)] if names else ""
+    names = [
+        k.name for w in snapshot.workloads for k in w.workers if k.state is WorkerState.RUNNING
+    ]
+    name = names[worker_number % len(names)] if names else ""
     return replace(
-        world,
+        snapshot,
         workloads=tuple(
             replace(w, workers=tuple(lost(k) if k.name == name else k for k in w.workers))
-            for w in world.workloads
+            for w in snapshot.workloads
         ),
     )
 
@@ -124,30 +131,32 @@ def hit(world: Snapshot, blow: int) -> Snapshot:
 
 
 @given(
-    world=WORLDS,
-    blows=st.lists(st.none() | st.integers(0, 20), max_size=4),
+    snapshot=SNAPSHOTS,
+    losses=st.lists(st.none() | st.integers(0, 20), max_size=4),
     seconds=st.sampled_from([10, 61]),
     grace=st.booleans(),
 )
-def test_a_gang_has_all_its_minimum_or_waits_whole(
-    world: Snapshot, blows: list[int | None], seconds: int, grace: bool
+def test_gang_has_its_minimum_of_workers_or_waits_whole(
+    snapshot: Snapshot, losses: list[int | None], seconds: int, grace: bool
 ) -> None:
     for cycle in range(CYCLES):
-        plan = decide(world)
-        note(f"cycle {cycle} at {world.now}")
+        plan = decide(snapshot)
+        note(f"cycle {cycle} at {snapshot.now}")
         for decision in plan.decisions:
             note(str(decision))
-        assert list(parts(world, plan)) == []
-        after = applied(world, plan, seconds=seconds, grace=grace)
-        blow = blows[cycle] if cycle < len(blows) else None
-        world = aged(world, after if blow is None else hit(after, blow))
+        assert list(partial_gang_violations(snapshot, plan)) == []
+        after = applied(snapshot, plan, seconds=seconds, grace=grace)
+        loss = losses[cycle] if cycle < len(losses) else None
+        snapshot = aged(snapshot, after if loss is None else with_lost_worker(after, loss))
 
 
-@given(world=WORLDS, grace=st.booleans())
-def test_worlds_with_broken_gangs_come_to_rest(world: Snapshot, grace: bool) -> None:
+@given(snapshot=SNAPSHOTS, grace=st.booleans())
+def test_plans_with_broken_gangs_settle_within_a_few_cycles(
+    snapshot: Snapshot, grace: bool
+) -> None:
     plans = 3 + grace  # a gang stopped while incomplete starts whole a cycle later
     for cycle in range(CYCLES):
-        plan = decide(world)
+        plan = decide(snapshot)
         note(f"cycle {cycle}")
         for decision in plan.decisions:
             note(str(decision))
@@ -155,19 +164,19 @@ def test_worlds_with_broken_gangs_come_to_rest(world: Snapshot, grace: bool) -> 
             assert not [
                 d for d in plan.decisions if isinstance(d, Stop | Move | Resize | Reserve | Start)
             ]
-        world = aged(world, applied(world, plan, seconds=0, grace=grace))
+        snapshot = aged(snapshot, applied(snapshot, plan, seconds=0, grace=grace))
 
 
-@given(WORLDS)
-def test_broken_gangs_overbook_nothing(snapshot: Snapshot) -> None:
-    world = World(snapshot, decide(snapshot))
+@given(SNAPSHOTS)
+def test_broken_gangs_overbook_no_device_or_node(snapshot: Snapshot) -> None:
+    effects = PlanEffects(snapshot, decide(snapshot))
 
-    assert overbooked(world.now(), world.nodes) == []
-    assert overbooked(world.later(), world.nodes) == []
+    assert overbooked(effects.now(), effects.nodes) == []
+    assert overbooked(effects.later(), effects.nodes) == []
 
 
-@given(WORLDS)
-def test_a_workload_that_lacks_workers_hears_why_it_waits(snapshot: Snapshot) -> None:
+@given(SNAPSHOTS)
+def test_workload_below_its_minimum_has_exactly_one_wait(snapshot: Snapshot) -> None:
     plan = decide(snapshot)
     starts = {d.worker for d in plan.decisions if isinstance(d, Start)}
     expected = {
@@ -178,8 +187,8 @@ def test_a_workload_that_lacks_workers_hears_why_it_waits(snapshot: Snapshot) ->
         < gang.minimum
     }
 
-    heard = Counter(d.workload for d in plan.decisions if isinstance(d, Wait))
-    assert heard == Counter(expected)
+    wait_counts = Counter(d.workload for d in plan.decisions if isinstance(d, Wait))
+    assert wait_counts == Counter(expected)
 
 
 # ---- one by one
@@ -187,37 +196,37 @@ def test_a_workload_that_lacks_workers_hears_why_it_waits(snapshot: Snapshot) ->
 
 def gang(workers: str, **fields: Any) -> Workload:
     """Make a job; its workers run ("n1:0"), wait ("-"), or are "reserved@" or "stopping@"."""
-    made = []
+    gang_workers = []
     for index, word in enumerate(workers.split()):
         state, _, place = word.rpartition("@")
         on = None if place == "-" else place
         (worker,) = job("gang", 1, on=on, state=state or "running").workers
-        made.append(replace(worker, name=f"gang-{index}"))
-    return replace(job("gang", **fields), workers=tuple(made))
+        gang_workers.append(replace(worker, name=f"gang-{index}"))
+    return replace(job("gang", **fields), workers=tuple(gang_workers))
 
 
 def unreserved(plan: Plan) -> set[str]:
     return {d.worker for d in plan.decisions if isinstance(d, Unreserve)}
 
 
-FOR_ANOTHER = [project("a", 1), project("b", 3)]
-AT_HOME = [project("a", 4)]
-WAYS: dict[str, tuple[list[Project], Workload, dict[str, Any]]] = {
-    "for another project's quota": (FOR_ANOTHER, job("claim", 1, "b"), {}),
-    "for a session of its project": (AT_HOME, session("ann-claim"), {}),
-    "for a job that goes before it": (AT_HOME, job("claim", priority=90), {}),
-    "for nobody, when its grace is over": (AT_HOME, job("claim", 4), {"below_min_since": 900}),
+TWO_PROJECTS = [project("a", 1), project("b", 3)]
+ONE_PROJECT = [project("a", 4)]
+STOP_CAUSES: dict[str, tuple[list[Project], Workload, dict[str, Any]]] = {
+    "for another project's quota": (TWO_PROJECTS, job("claim", 1, "b"), {}),
+    "for a session of its project": (ONE_PROJECT, session("ann-claim"), {}),
+    "for a job that goes before it": (ONE_PROJECT, job("claim", priority=90), {}),
+    "for nobody, when its grace is over": (ONE_PROJECT, job("claim", 4), {"below_min_since": 900}),
 }
 
 
-@pytest.mark.parametrize(("owners", "claim", "fields"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(("owners", "claim", "fields"), STOP_CAUSES.values(), ids=STOP_CAUSES)
 @pytest.mark.parametrize(
     ("workers", "minimum"),
     [("n1:0 n1:1 -", 3), ("- n1:1 n1:0", 3), ("n1:0 n1:1 - -", 3)],
     ids=["last lost", "first lost", "elastic"],
 )
 @pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
-def test_a_gang_stopped_while_incomplete_waits_whole(
+def test_gang_stopped_while_incomplete_waits_whole(
     owners: list[Project],
     claim: Workload,
     fields: dict[str, Any],
@@ -227,20 +236,20 @@ def test_a_gang_stopped_while_incomplete_waits_whole(
     grace: bool,
 ) -> None:
     # The GPUs left by the claim suffice for some of the gang's workers, and never for all.
-    there = [job(f"there-{n}", 1, owners[-1].name, priority=95, on=f"n1:{n}") for n in (2, 3)]
-    lacking = gang(workers, min_workers=minimum, **fields)
-    world = snapshot("1x4", owners, [lacking, *there, claim])
-    runs = {k.name for k in lacking.workers if k.state is WorkerState.RUNNING}
+    existing = [job(f"there-{n}", 1, owners[-1].name, priority=95, on=f"n1:{n}") for n in (2, 3)]
+    incomplete_gang = gang(workers, min_workers=minimum, **fields)
+    cluster_snapshot = snapshot("1x4", owners, [incomplete_gang, *existing, claim])
+    runs = {k.name for k in incomplete_gang.workers if k.state is WorkerState.RUNNING}
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), waits(plan)["gang"]) == (runs, "stopping")
     for _ in range(5):
-        world = applied(world, plan, grace=grace)
-        plan = decide(world)
+        cluster_snapshot = applied(cluster_snapshot, plan, grace=grace)
+        plan = decide(cluster_snapshot)
         assert not any(name.startswith("gang") for name in (*started(plan), *reserved(plan)))
-    world = without(world, "there-2", "there-3")
-    assert {"gang-0", "gang-1", "gang-2"} <= started(decide(world))
+    cluster_snapshot = without(cluster_snapshot, "there-2", "there-3")
+    assert {"gang-0", "gang-1", "gang-2"} <= started(decide(cluster_snapshot))
 
 
 @pytest.mark.parametrize(
@@ -280,47 +289,49 @@ def test_a_gang_stopped_while_incomplete_waits_whole(
         "another finds a place, and both will start together",
     ],
 )
-def test_a_reservation_for_a_gang_starts_whole_or_ends(
+def test_gang_reservation_starts_whole_or_ends(
     workers: str, devices: int, fields: dict[str, Any], expected: dict[str, set[int]]
 ) -> None:
     plan = decide(snapshot(f"1x{devices}", [project("a", 5)], [gang(workers, **fields)]))
 
-    found = {
+    workers_by_action = {
         "started": started(plan),
         "reserved": reserved(plan),
         "stopped": stopped(plan),
         "unreserved": unreserved(plan),
     }
-    assert {what: names for what, names in found.items() if names} == {
+    assert {what: names for what, names in workers_by_action.items() if names} == {
         what: {f"gang-{index}" for index in indexes} for what, indexes in expected.items()
     }
 
 
-def needing(gpus: float, lacking: Workload) -> Workload:
+def with_last_request(gpus: float, incomplete_gang: Workload) -> Workload:
     """Return the gang with `gpus` as the request of its last worker."""
-    *others, last = lacking.workers
-    return replace(lacking, workers=(*others, replace(last, gpus=milli_gpus(gpus))))
+    *first_workers, last = incomplete_gang.workers
+    return replace(incomplete_gang, workers=(*first_workers, replace(last, gpus=milli_gpus(gpus))))
 
 
 def test_no_plan_moves_a_part_of_a_gang() -> None:
-    lacking = needing(4, gang("n1:0 n2:0 -"))
-    world = snapshot("2x2", [project("a", 9)], [lacking, job("new", 2)], phases=EVERY_PHASE)
+    incomplete_gang = with_last_request(4, gang("n1:0 n2:0 -"))
+    cluster_snapshot = snapshot(
+        "2x2", [project("a", 9)], [incomplete_gang, job("new", 2)], phases=EVERY_PHASE
+    )
 
-    assert moved(decide(world)) == set()
+    assert moved(decide(cluster_snapshot)) == set()
 
 
 @pytest.mark.parametrize("since", [990, 900], ids=["within its grace", "after it"])
-def test_a_gang_moves_its_own_workers_for_the_one_that_it_lacks(since: int) -> None:
-    lacking = needing(2, gang("n1:0 n2:0 -", below_min_since=since))
-    plan = decide(snapshot("2x2", [project("a", 9)], [lacking], phases=EVERY_PHASE))
+def test_gang_moves_its_workers_to_make_room_for_a_missing_worker(since: int) -> None:
+    incomplete_gang = with_last_request(2, gang("n1:0 n2:0 -", below_min_since=since))
+    plan = decide(snapshot("2x2", [project("a", 9)], [incomplete_gang], phases=EVERY_PHASE))
 
     assert (len(moved(plan)), reserved(plan), stopped(plan)) == (1, {"gang-2"}, set())
     assert waits(plan) == {"gang": "stopping"}
 
 
-def test_surplus_with_only_a_place_goes_before_workers_that_run() -> None:
-    leaves = job("leaves", on="n1:0", state="stopping")
+def test_reserved_surplus_is_dropped_before_running_surplus_stops() -> None:
+    stopping_job = job("leaves", on="n1:0", state="stopping")
     elastic = gang("reserved@n1:0 n1:1 n1:2", min_workers=2)
-    plan = decide(snapshot("1x3", [project("a", 3)], [leaves, elastic, job("new")]))
+    plan = decide(snapshot("1x3", [project("a", 3)], [stopping_job, elastic, job("new")]))
 
     assert (stopped(plan), unreserved(plan), reserved(plan)) == (set(), {"gang-0"}, {"new-0"})

@@ -27,17 +27,17 @@ EVERY_PHASE = (*Policy().phases, "consolidate")
 # ---- R10 (a): claims within their quota
 
 
-BOTH = [project("a", 2, weight=0), project("b", 2, weight=0)]
-KEPT: dict[str, tuple[str, list[Project], list[Workload], tuple[set[str], set[str]]]] = {
+TWO_PROJECTS = [project("a", 2, weight=0), project("b", 2, weight=0)]
+QUOTA_MOVES: dict[str, tuple[str, list[Project], list[Workload], tuple[set[str], set[str]]]] = {
     "a job of a project within its quota moves": (
         "2x2",
-        BOTH,
+        TWO_PROJECTS,
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
         ({"y-0"}, set()),
     ),
     "a session moves it too": (
         "2x2",
-        BOTH,
+        TWO_PROJECTS,
         [job("x", on="n1:0"), job("y", on="n2:0"), session("ana-1", 2, "b")],
         ({"y-0"}, set()),
     ),
@@ -75,28 +75,30 @@ KEPT: dict[str, tuple[str, list[Project], list[Workload], tuple[set[str], set[st
     ),
     "a job without a GPU moves for its CPU": (
         "2x2",
-        BOTH,
+        TWO_PROJECTS,
         [job("x", 0, on="n1:", cpu_milli=5000), job("new", 1, "b", nodes=("n1",), cpu_milli=5000)],
         ({"x-0"}, set()),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("nodes", "owners", "jobs", "expected"), KEPT.values(), ids=KEPT)
-def test_a_claim_within_its_quota_moves_jobs_that_lie_badly(
+@pytest.mark.parametrize(
+    ("nodes", "owners", "jobs", "expected"), QUOTA_MOVES.values(), ids=QUOTA_MOVES
+)
+def test_claim_within_quota_moves_jobs_that_fragment_the_nodes(
     nodes: str, owners: list[Project], jobs: list[Workload], expected: tuple[set[str], set[str]]
 ) -> None:
-    world = snapshot(cluster(nodes, cpu_milli=8000), owners, jobs)
-    plan = decide(world)
+    cluster_snapshot = snapshot(cluster(nodes, cpu_milli=8000), owners, jobs)
+    plan = decide(cluster_snapshot)
 
     assert (moved(plan), stopped(plan)) == expected
     assert reserved(plan) == {f"{jobs[-1].name}-0"}
-    after = settled(world)
+    after = settled(cluster_snapshot)
     assert {jobs[-1].name, *(name[:-2] for name in expected[0])} <= running(after)
     assert not [d for d in decide(after).decisions if d.kind != "wait"]
 
 
-UNKEPT: dict[str, tuple[list[Project], list[Workload], dict[str, Any]]] = {
+NO_QUOTA_MOVES: dict[str, tuple[list[Project], list[Workload], dict[str, Any]]] = {
     "beyond its quota": (
         [project("a", 2), project("b", 1)],
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
@@ -108,23 +110,23 @@ UNKEPT: dict[str, tuple[list[Project], list[Workload], dict[str, Any]]] = {
         {},
     ),
     "for work without a GPU": (
-        BOTH,
+        TWO_PROJECTS,
         [job(f"x{n}", on=f"n{n}:0", cpu_milli=5000) for n in (1, 2)]
         + [job("new", 0, "b", cpu_milli=8000)],
         {},
     ),
     "where the policy does not reclaim": (
-        BOTH,
+        TWO_PROJECTS,
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
         {"phases": ("allocate", "preempt")},
     ),
     "where the policy says no": (
-        BOTH,
+        TWO_PROJECTS,
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
         {"quota_moves": False},
     ),
     "sessions and preemptible sessions": (
-        BOTH,
+        TWO_PROJECTS,
         [
             session("x-1", on="n1:0"),
             session("y-1", on="n2:0", preemptible=True),
@@ -140,8 +142,8 @@ UNKEPT: dict[str, tuple[list[Project], list[Workload], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("owners", "jobs", "policy"), UNKEPT.values(), ids=UNKEPT)
-def test_a_promise_moves_nothing(
+@pytest.mark.parametrize(("owners", "jobs", "policy"), NO_QUOTA_MOVES.values(), ids=NO_QUOTA_MOVES)
+def test_claim_that_does_not_qualify_for_quota_moves_moves_no_job(
     owners: list[Project], jobs: list[Workload], policy: dict[str, Any]
 ) -> None:
     plan = decide(snapshot(cluster("2x2", cpu_milli=8000), owners, jobs, **policy))
@@ -166,7 +168,7 @@ def saving(
     return job(name, gpus, on=on or f"n{node}:0", saves=saves, started=started, **fields)
 
 
-WHICH: dict[str, tuple[list[Workload], dict[str, Any], set[str]]] = {
+CONSOLIDATION_CHOICES: dict[str, tuple[list[Workload], dict[str, Any], set[str]]] = {
     "the least GPU-time since the start": (
         [saving("x", 1), saving("y", 2, started=500)],
         {},
@@ -215,56 +217,64 @@ WHICH: dict[str, tuple[list[Workload], dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("jobs", "policy", "expected"), WHICH.values(), ids=WHICH)
+@pytest.mark.parametrize(
+    ("jobs", "policy", "expected"), CONSOLIDATION_CHOICES.values(), ids=CONSOLIDATION_CHOICES
+)
 def test_consolidation_chooses_the_cheapest_moves(
     jobs: list[Workload], policy: dict[str, Any], expected: set[str]
 ) -> None:
     owners = [project("a", 1, weight=0), project("b", 9, weight=0), project("c", 0, weight=0)]
-    world = snapshot("3x2", owners, [*jobs, saving("w", 3, kind="session"), job("new", 2)],
-                     phases=EVERY_PHASE, quota_moves=False, **policy)  # fmt: skip
+    workloads = [*jobs, saving("w", 3, kind="session"), job("new", 2)]
+    policy = {"phases": EVERY_PHASE, "quota_moves": False, **policy}
 
-    assert moved(decide(world)) == expected
+    assert moved(decide(snapshot("3x2", owners, workloads, **policy))) == expected
 
 
-def test_a_plan_moves_no_more_workloads_than_the_policy_says() -> None:
+def test_consolidation_moves_at_most_max_moves_workloads_per_plan() -> None:
     jobs = [saving(f"x{n}", n) for n in range(1, 9)]
     claims = [job(f"new{n}", 2) for n in range(4)]
-    world = snapshot("8x2", [project("a", 0)], [*jobs, *claims], phases=EVERY_PHASE, max_moves=3)
+    cluster_snapshot = snapshot(
+        "8x2", [project("a", 0)], [*jobs, *claims], phases=EVERY_PHASE, max_moves=3
+    )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (len(moved(plan)), len(reserved(plan))) == (3, 3)
-    assert len(moved(decide(applied(world, plan)))) == 1
+    assert len(moved(decide(applied(cluster_snapshot, plan)))) == 1
 
 
-def test_one_long_job_moves_rather_than_two_short_ones() -> None:
+def test_consolidation_moves_one_long_job_rather_than_two_short_jobs() -> None:
     jobs = [
         saving("x", 1, gpus=2, on="n1:0,1"),
         *[saving(f"y{device}", 2, on=f"n2:{device}", started=999) for device in (0, 1)],
         *[session(f"s-{node}", on=f"n{node}:2") for node in (1, 2)],
         session("s-3", 2, on="n3:0,1"),
     ]
-    world = snapshot("3x4", [project("a", 5)], [*jobs, job("new", 3)], phases=EVERY_PHASE)
+    cluster_snapshot = snapshot(
+        "3x4", [project("a", 5)], [*jobs, job("new", 3)], phases=EVERY_PHASE
+    )
 
-    assert moved(decide(world)) == {"x-0"}
+    assert moved(decide(cluster_snapshot)) == {"x-0"}
 
 
-def test_quota_moves_are_not_bounded() -> None:
+def test_quota_moves_ignore_max_moves_and_max_moves_per_hour() -> None:
     jobs = [saving(f"x{n}", n, pauses=(999, 1000)) for n in (1, 2, 3, 4)]
     claims = [job(f"new{n}", 2, "b") for n in range(2)]
-    world = snapshot("4x2", [project("a", 4), project("b", 4)], [*jobs, *claims],
+    cluster_snapshot = snapshot("4x2", [project("a", 4), project("b", 4)], [*jobs, *claims],
                      phases=EVERY_PHASE, max_moves=0, max_moves_per_hour=1)  # fmt: skip
 
-    assert len(moved(decide(world))) == 2
+    assert len(moved(decide(cluster_snapshot))) == 2
 
 
-def test_a_project_may_move_its_own_jobs_within_its_quota_until_it_is_beyond() -> None:
+def test_claim_moves_jobs_of_a_foreign_project_once_it_is_over_quota() -> None:
     # The first claim takes a beyond its quota: from then on b's claim may move a's jobs too.
     jobs = [saving(f"x{n}", n) for n in (1, 2, 3, 4)]
     claims = [job("first", 2), job("second", 2, "b")]
     owners = [project("a", 5, weight=0), project("b", 0, weight=0, priority=50)]
-    world = snapshot("4x2", owners, [*jobs, *claims], phases=EVERY_PHASE, quota_moves=False)
+    cluster_snapshot = snapshot(
+        "4x2", owners, [*jobs, *claims], phases=EVERY_PHASE, quota_moves=False
+    )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (len(moved(plan)), reserved(plan)) == (2, {"first-0", "second-0"})

@@ -13,7 +13,7 @@ from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import Plan, Snapshot, decide
 from runai.hub_service.scheduler.model.plan_json import plan_to_json
 
-OTHERS = {
+FOREIGN_WORKLOADS = {
     "who is stopped": (
         snapshot(
             "1x1",
@@ -63,40 +63,44 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("world", "reader"), OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("names_others", [True, False])
+@pytest.mark.parametrize(("snapshot", "reader"), FOREIGN_WORKLOADS.values(), ids=FOREIGN_WORKLOADS)
+@pytest.mark.parametrize("names_visible", [True, False])
 def test_workloads_and_people_of_other_projects_are_named_where_the_policy_says_so(
-    world: Snapshot, reader: str, *, names_others: bool
+    snapshot: Snapshot, reader: str, *, names_visible: bool
 ) -> None:
-    world = replace(world, policy=replace(world.policy, name_others=names_others))
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, name_others=names_visible))
 
-    told = [
+    decisions_json = [
         json.dumps(decision)
-        for decision in plan_to_json(decide(world))["decisions"]
+        for decision in plan_to_json(decide(snapshot))["decisions"]
         if decision["workload"] == reader
     ]
 
-    assert told
-    assert any("theirs" in each for each in told) is names_others
-    assert any("secret" in each for each in told) or names_others or "build" in told[-1]
+    assert decisions_json
+    assert any("theirs" in each for each in decisions_json) is names_visible
+    assert (
+        any("secret" in each for each in decisions_json)
+        or names_visible
+        or "build" in decisions_json[-1]
+    )
 
 
 @given(strategies.snapshots())
-def test_hiding_names_changes_no_decision_and_names_no_foreign_workload(world: Snapshot) -> None:
-    named = decide(replace(world, policy=replace(world.policy, name_others=True)))
-    hidden = decide(replace(world, policy=replace(world.policy, name_others=False)))
+def test_hiding_names_changes_no_decision_and_names_no_foreign_workload(snapshot: Snapshot) -> None:
+    named = decide(replace(snapshot, policy=replace(snapshot.policy, name_others=True)))
+    hidden = decide(replace(snapshot, policy=replace(snapshot.policy, name_others=False)))
 
-    def deeds(plan: Plan) -> list[object]:
+    def actions(plan: Plan) -> list[object]:
         return [
             (d.kind, d.workload, getattr(d, "node", None), getattr(d, "devices", None))
             for d in plan.decisions
         ]
 
-    assert deeds(named) == deeds(hidden)
-    projects = {w.name: w.project for w in world.workloads}
-    workers = {k.name: w.project for w in world.workloads for k in w.workers}
+    assert actions(named) == actions(hidden)
+    projects = {w.name: w.project for w in snapshot.workloads}
+    workers = {k.name: w.project for w in snapshot.workloads for k in w.workers}
     for decision in hidden.decisions:
-        mine = projects[decision.workload]
+        own_project = projects[decision.workload]
         gains = getattr(getattr(decision, "reason", None), "for_", None)
-        assert gains is None or projects.get(gains, mine) == mine
-        assert all(workers[w] == mine for w in getattr(decision, "waits_for", ()))
+        assert gains is None or projects.get(gains, own_project) == own_project
+        assert all(workers[w] == own_project for w in getattr(decision, "waits_for", ()))

@@ -54,22 +54,22 @@ def test_outcome_follows_from_the_decisions_about_a_workload(
     assert outcomes(snapshot("1x4", [project("p")], [workload]), plan) == {"x": expected}
 
 
-class Counted(Wait):
+class CountingWait(Wait):
     """A wait that counts how often its workload is read."""
 
     reads = 0
 
     def __getattribute__(self, name: str) -> object:
-        Counted.reads += name == "workload"
+        CountingWait.reads += name == "workload"
         return super().__getattribute__(name)
 
 
 def test_comparison_of_many_workloads_reads_each_decision_a_few_times() -> None:
     many = [job(f"x{n}", 1) for n in range(500)]
-    waits = tuple(Counted(workload=w.name, reason=WHY, position=n) for n, w in enumerate(many))
-    world, plan = snapshot("1x1", [project("p")], many), Plan(decisions=waits)
-    Counted.reads = 0
+    waits = tuple(CountingWait(workload=w.name, reason=WHY, position=n) for n, w in enumerate(many))
+    cluster_snapshot, plan = snapshot("1x1", [project("p")], many), Plan(decisions=waits)
+    CountingWait.reads = 0
 
-    compare((world, plan), (world, plan), (), lambda _: True)
+    compare((cluster_snapshot, plan), (cluster_snapshot, plan), (), lambda _: True)
 
-    assert Counted.reads <= 5 * len(many)
+    assert CountingWait.reads <= 5 * len(many)

@@ -27,11 +27,11 @@ from runai.hub_service.scheduler import (
     decide,
 )
 
-A = [project("a", 16)]
+PROJECTS = [project("a", 16)]
 
 
-def place_of(world: Snapshot, worker: str) -> str | None:
-    return places(decide(world)).get(worker)
+def place_of(snapshot: Snapshot, worker: str) -> str | None:
+    return places(decide(snapshot)).get(worker)
 
 
 # ---- P2
@@ -72,7 +72,7 @@ PACKING = {
 }
 
 
-LEAVING = {
+TERMINATING_CASES = {
     "an idle GPU is taken now": (
         [job("stays", 0.5, on="n1:0"), job("goes", 0.5, on="n1:0", state="stopping")],
         [job("new", 0.5)],
@@ -98,49 +98,51 @@ LEAVING = {
 }
 
 
-@pytest.mark.parametrize(("there", "new", "expected", "waiting"), LEAVING.values(), ids=LEAVING)
-def test_a_part_never_waits_for_one_that_leaves_while_a_gpu_is_idle(
-    there: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
+@pytest.mark.parametrize(
+    ("existing", "new", "expected", "waiting"), TERMINATING_CASES.values(), ids=TERMINATING_CASES
+)
+def test_fraction_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
+    existing: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
 ) -> None:
     """Packing chooses among devices that have room now; no fraction waits while a GPU is idle.
 
     The time a stopping worker needs is unknown, and the next fraction joins the device that stays
     half empty (P2).
     """
-    plan = decide(snapshot("1x2", A, [*there, *new]))
+    plan = decide(snapshot("1x2", PROJECTS, [*existing, *new]))
 
     assert (places(plan), reserved(plan)) == (expected, waiting)
 
 
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
-@pytest.mark.parametrize(("nodes", "there", "new", "expected"), PACKING.values(), ids=PACKING)
-def test_packing(
-    nodes: str, there: list[Workload], new: Workload, expected: dict[str, str], packing: str
+@pytest.mark.parametrize(("nodes", "existing", "new", "expected"), PACKING.values(), ids=PACKING)
+def test_packing_policy_chooses_the_node_and_the_device(
+    nodes: str, existing: list[Workload], new: Workload, expected: dict[str, str], packing: str
 ) -> None:
-    world = snapshot(nodes, A, [*there, new], packing=packing)
+    cluster_snapshot = snapshot(nodes, PROJECTS, [*existing, new], packing=packing)
 
-    assert place_of(world, "new-0") == expected[packing]
+    assert place_of(cluster_snapshot, "new-0") == expected[packing]
 
 
 # ---- P1, P3
 
 
 def test_sixteen_halves_fill_eight_devices_and_no_more() -> None:
-    plan = decide(snapshot("1x8", A, [job(f"h{i:02}", 0.5) for i in range(17)]))
+    plan = decide(snapshot("1x8", PROJECTS, [job(f"h{i:02}", 0.5) for i in range(17)]))
 
     used = [d.devices[0].device for d in plan.decisions if isinstance(d, Start)]
     assert sorted(used) == sorted([*range(8), *range(8)])
     assert waits(plan) == {"h16": "behind"}
 
 
-def test_a_tenth_and_two_tenths_fit_a_quota_of_three_tenths() -> None:
-    world = snapshot(
+def test_fractions_of_0_1_and_0_2_fit_a_quota_of_0_3_gpus() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0.3)],
         [session("ana-1", 0.1), session("bo-1", 0.2), session("cy-1", 0.1)],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert started(plan) == {"ana-1-0", "bo-1-0"}
     assert waits(plan) == {"cy-1": "over_build_quota"}
@@ -156,21 +158,30 @@ MEMORY = {
 }
 
 
-@pytest.mark.parametrize(("size", "there", "asked", "fits"), MEMORY.values(), ids=MEMORY)
-def test_memory(size: int, there: list[Workload], asked: int, *, fits: bool) -> None:
-    world = snapshot(cluster("1x1", memory_mib=size), A, [*there, job("new", gpu_memory_mib=asked)])
+@pytest.mark.parametrize(("size", "existing", "requested_mib", "fits"), MEMORY.values(), ids=MEMORY)
+def test_memory_request_fits_only_beside_the_booked_memory(
+    size: int, existing: list[Workload], requested_mib: int, *, fits: bool
+) -> None:
+    cluster_snapshot = snapshot(
+        cluster("1x1", memory_mib=size),
+        PROJECTS,
+        [*existing, job("new", gpu_memory_mib=requested_mib)],
+    )
 
-    assert ("new-0" in started(decide(world))) is fits
+    assert ("new-0" in started(decide(cluster_snapshot))) is fits
 
 
 def test_pure_fractions_stay_within_one_whole_even_where_memory_would_allow_more() -> None:
     thirds = [job(f"t{i}", 0.335) for i in range(3)]  # 3 x 33 MiB, but 1005 milli
 
-    assert started(decide(snapshot(cluster("1x1", memory_mib=100), A, thirds))) == {"t0-0", "t1-0"}
+    assert started(decide(snapshot(cluster("1x1", memory_mib=100), PROJECTS, thirds))) == {
+        "t0-0",
+        "t1-0",
+    }
 
 
 def test_memory_counts_in_quotas_rounded_up() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         cluster("1x1", memory_mib=1024),
         [project("a", 0.25)],
         [session("ana-1", gpu_memory_mib=256)],
@@ -181,65 +192,75 @@ def test_memory_counts_in_quotas_rounded_up() -> None:
         [session("ana-1", gpu_memory_mib=257)],
     )
 
-    assert decide(world).projects["a"].allocated == 250
+    assert decide(cluster_snapshot).projects["a"].allocated == 250
     assert waits(decide(more)) == {"ana-1": "over_build_quota"}
 
 
-def test_a_fraction_on_several_devices_takes_distinct_ones() -> None:
-    world = snapshot("1x3", A, [job("x", 0.75, on="n1:0"), job("new", 0.5, devices_wanted=2)])
+def test_fraction_on_several_devices_uses_distinct_devices() -> None:
+    cluster_snapshot = snapshot(
+        "1x3", PROJECTS, [job("x", 0.75, on="n1:0"), job("new", 0.5, devices_wanted=2)]
+    )
 
-    assert place_of(world, "new-0") == "n1:1,2"
+    assert place_of(cluster_snapshot, "new-0") == "n1:1,2"
 
 
 # ---- P4
 
 
-def test_a_gang_prefers_one_node() -> None:
-    world = snapshot("2x1+1x4", A, [job("x", 2, on="n3:0,1"), job("gang", workers=2)])
+def test_gang_prefers_a_single_node() -> None:
+    cluster_snapshot = snapshot(
+        "2x1+1x4", PROJECTS, [job("x", 2, on="n3:0,1"), job("gang", workers=2)]
+    )
 
-    assert places(decide(world)) == {"gang-0": "n3:2", "gang-1": "n3:3"}
+    assert places(decide(cluster_snapshot)) == {"gang-0": "n3:2", "gang-1": "n3:3"}
 
 
-def test_a_gang_then_prefers_one_domain() -> None:
+def test_gang_prefers_a_single_domain_if_no_node_fits() -> None:
     nodes = [
         *cluster("1x2", labels={"rack": "r1"}),
         Node(name="n2", devices=1, labels={"rack": "r2"}),
         Node(name="n3", devices=2, labels={"rack": "r2"}),
     ]
-    world = snapshot(nodes, A, [job("gang", workers=3, pack_by="rack")])
+    cluster_snapshot = snapshot(nodes, PROJECTS, [job("gang", workers=3, pack_by="rack")])
 
-    assert places(decide(world)) == {"gang-0": "n3:0", "gang-1": "n3:1", "gang-2": "n2:0"}
+    assert places(decide(cluster_snapshot)) == {
+        "gang-0": "n3:0",
+        "gang-1": "n3:1",
+        "gang-2": "n2:0",
+    }
 
 
-def test_a_gang_then_takes_few_nodes_and_fills_the_last_well() -> None:
-    world = snapshot("1x1+2x4+1x2", A, [job("gang", workers=6)])
+def test_gang_uses_few_nodes_and_fills_the_last_node_well() -> None:
+    cluster_snapshot = snapshot("1x1+2x4+1x2", PROJECTS, [job("gang", workers=6)])
 
-    used = {place.split(":")[0] for place in places(decide(world)).values()}
+    used = {place.split(":")[0] for place in places(decide(cluster_snapshot)).values()}
 
     assert used == {"n2", "n4"}
 
 
-def test_a_gang_starts_with_all_its_workers_or_none() -> None:
-    world = snapshot("1x3", A, [job("x", on="n1:0"), job("gang", workers=3)])
+def test_gang_starts_with_all_its_workers_or_none() -> None:
+    cluster_snapshot = snapshot("1x3", PROJECTS, [job("x", on="n1:0"), job("gang", workers=3)])
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (started(plan), waits(plan)) == (set(), {"gang": "gang_incomplete"})
 
 
-def test_a_gang_of_unlike_workers_starts_together() -> None:
+def test_gang_of_unequal_workers_starts_together() -> None:
     launcher = job("mpi", 0, workers=1)
     gang = Workload(
         name="mpi", project="a", workers=(*launcher.workers, *job("mpi-w", 2, workers=2).workers)
     )
 
-    assert started(decide(snapshot("1x4", A, [gang]))) == {"mpi-0", "mpi-w-0", "mpi-w-1"}
+    assert started(decide(snapshot("1x4", PROJECTS, [gang]))) == {"mpi-0", "mpi-w-0", "mpi-w-1"}
 
 
-def test_a_gang_waits_whole_for_what_is_leaving() -> None:
-    world = snapshot("1x2", A, [job("old", on="n1:0", state="stopping"), job("gang", workers=2)])
+def test_gang_is_reserved_whole_while_a_worker_stops() -> None:
+    cluster_snapshot = snapshot(
+        "1x2", PROJECTS, [job("old", on="n1:0", state="stopping"), job("gang", workers=2)]
+    )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (started(plan), reserved(plan)) == (set(), {"gang-0", "gang-1"})
 
@@ -247,7 +268,7 @@ def test_a_gang_waits_whole_for_what_is_leaving() -> None:
 # ---- P5
 
 
-def test_only_allowed_nodes_are_used() -> None:
+def test_jobs_start_only_on_allowed_nodes() -> None:
     nodes = [
         Node(name="n1", devices=4, gpu_type="t4", labels={"zone": "x"}),
         Node(name="n2", devices=4, gpu_type="a100", labels={"zone": "x"}),
@@ -261,21 +282,21 @@ def test_only_allowed_nodes_are_used() -> None:
         job("by-nothing", gpu_types=("h100",)),
     ]
 
-    plan = decide(snapshot(nodes, A, jobs))
+    plan = decide(snapshot(nodes, PROJECTS, jobs))
 
     assert places(plan) == {"by-type-0": "n2:0", "by-label-0": "n4:0", "by-name-0": "n1:0"}
     assert waits(plan) == {"by-nothing": "no_such_node"}
 
 
-def test_cpu_and_memory_of_a_node_are_respected() -> None:
+def test_workers_do_not_exceed_the_cpu_of_their_node() -> None:
     nodes = cluster("1x4", cpu_milli=4000)
 
-    plan = decide(snapshot(nodes, A, [job(f"j{i}", 0.5, cpu_milli=1500) for i in range(3)]))
+    plan = decide(snapshot(nodes, PROJECTS, [job(f"j{i}", 0.5, cpu_milli=1500) for i in range(3)]))
 
     assert started(plan) == {"j0-0", "j1-0"}
 
 
-def test_building_and_training_may_have_nodes_of_their_own() -> None:
+def test_sessions_and_jobs_use_the_node_types_of_their_project() -> None:
     nodes = [
         Node(name="dgx", devices=2, labels={"runai/node-type": "dgx"}),
         Node(name="ws", devices=2, labels={"runai/node-type": "workstation"}),
@@ -288,7 +309,7 @@ def test_building_and_training_may_have_nodes_of_their_own() -> None:
     assert places(plan) == {"ana-1-0": "ws:0", "j-0": "dgx:0"}
 
 
-def test_children_keep_to_their_parents_nodes() -> None:
+def test_child_project_uses_only_the_node_types_of_its_parent() -> None:
     nodes = [
         Node(name="n1", devices=2, labels={"runai/node-type": "x"}),
         Node(name="n2", devices=2, labels={"runai/node-type": "y"}),
@@ -354,19 +375,21 @@ CAPS = {
 
 
 @pytest.mark.parametrize(("projects", "workloads", "expected"), CAPS.values(), ids=CAPS)
-def test_caps(projects: list[Project], workloads: list[Workload], expected: dict[str, str]) -> None:
+def test_workload_over_its_build_quota_or_limit_waits(
+    projects: list[Project], workloads: list[Workload], expected: dict[str, str]
+) -> None:
     assert waits(decide(snapshot("1x4", projects, workloads))) == expected
 
 
 def test_never_lent_gpus_stay_idle_for_their_owner() -> None:
     owners = [project("a", 2, never_lent=2), project("b", 0)]
-    world = snapshot("1x4", owners, [job(f"b{i}", 1, "b") for i in range(4)])
+    cluster_snapshot = snapshot("1x4", owners, [job(f"b{i}", 1, "b") for i in range(4)])
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
     assert started(plan) == {"b0-0", "b1-0"}
     assert waits(plan) == {"b2": "held_for", "b3": "held_for"}
 
-    with_login = with_(world, session("ana-1", 1))
+    with_login = with_(cluster_snapshot, session("ana-1", 1))
     assert started(decide(with_login)) == {"ana-1-0", "b0-0", "b1-0"}
 
 
@@ -377,19 +400,21 @@ def test_gpus_that_a_parent_never_lends_go_to_its_children() -> None:
         project("b", 1, parent="p"),
         project("c", 0),
     ]
-    world = snapshot("1x2", owners, [job(f"{n}{i}", 1, n) for n in "cb" for i in range(2)])
+    cluster_snapshot = snapshot(
+        "1x2", owners, [job(f"{n}{i}", 1, n) for n in "cb" for i in range(2)]
+    )
 
-    assert started(decide(world)) == {"b0-0"}
+    assert started(decide(cluster_snapshot)) == {"b0-0"}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [{"cpu_milli": 8000}, {"memory_mib": 1000}],
     ids=["all the CPU", "all the memory"],
 )
-def test_a_worker_may_ask_for_all_that_a_node_has(asked):
+def test_worker_may_request_all_cpu_or_memory_of_a_node(requested):
     node = Node(
         name="n1", devices=1, device_memory_mib=Mib(1000), cpu_milli=8000, memory_mib=Mib(1000)
     )
 
-    assert started(decide(snapshot([node], A, [job("j", **asked)]))) == {"j-0"}
+    assert started(decide(snapshot([node], PROJECTS, [job("j", **requested)]))) == {"j-0"}

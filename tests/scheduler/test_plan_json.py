@@ -79,7 +79,7 @@ PLAN = Plan(
 )
 
 
-def test_plans_survive_their_json() -> None:
+def test_plan_is_unchanged_by_a_json_round_trip() -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
 
 
@@ -88,12 +88,12 @@ TIMES = st.none() | st.integers()
 GPUS = st.integers(0, 10**6).map(MilliGpu)
 
 
-def _some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+def _tuples_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(values, max_size=3).map(tuple)
 
 
 CHANGES = (
-    st.builds(EndWorkloads, workloads=_some(NAMES))
+    st.builds(EndWorkloads, workloads=_tuples_of(NAMES))
     | st.builds(
         ChangeRequest,
         workload=NAMES,
@@ -109,21 +109,23 @@ CHANGES = (
 )
 EXPLANATIONS = st.builds(
     Explanation,
-    ahead=_some(NAMES),
-    holders=_some(st.builds(Holder, project=NAMES, gpus=GPUS, until=TIMES)),
-    counterfactuals=_some(st.builds(Counterfactual, changes=_some(CHANGES), protected_until=TIMES)),
+    ahead=_tuples_of(NAMES),
+    holders=_tuples_of(st.builds(Holder, project=NAMES, gpus=GPUS, until=TIMES)),
+    counterfactuals=_tuples_of(
+        st.builds(Counterfactual, changes=_tuples_of(CHANGES), protected_until=TIMES)
+    ),
 )
 
 
 @given(EXPLANATIONS)
-def test_explanations_survive_their_json(explanation: Explanation) -> None:
+def test_explanation_is_unchanged_by_a_json_round_trip(explanation: Explanation) -> None:
     wait = Wait(workload="w", reason=WHY, position=1, explanation=explanation)
     plan = Plan(decisions=(wait,))
 
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
-def test_a_plan_is_written_as_the_interface_says() -> None:
+def test_plan_json_has_the_documented_format() -> None:
     written = plan_to_json(PLAN)
 
     assert written["decisions"][1] == {
@@ -162,7 +164,7 @@ def test_a_plan_is_written_as_the_interface_says() -> None:
     ],
     ids=["unknown kind", "missing field"],
 )
-def test_wrong_plans_are_refused(document: object, message: str) -> None:
+def test_invalid_plan_json_is_refused_with_its_cause(document: object, message: str) -> None:
     with pytest.raises(InvalidSnapshot) as caught:
         plan_from_json(document)
 
@@ -183,7 +185,9 @@ def test_wrong_plans_are_refused(document: object, message: str) -> None:
         ),
     ],
 )
-def test_a_wrong_change_is_named(change: dict[str, object], text: str) -> None:
+def test_invalid_counterfactual_change_is_named_in_the_error(
+    change: dict[str, object], text: str
+) -> None:
     written = plan_to_json(PLAN)
     written["decisions"][-1]["explanation"]["counterfactuals"][0]["changes"] = [change]
 

@@ -22,16 +22,16 @@ from runai.hub_service.scheduler import (
     WorkerState,
     decide,
 )
-from world import World, fits_somewhere, looked_at, overbooked
+from world import PlanEffects, decide_and_note, fits_somewhere, overbooked
 
 SNAPSHOTS = strategies.snapshots()
 
 
-def under(snapshot: Snapshot, **policy: object) -> Snapshot:
+def with_policy(snapshot: Snapshot, **policy: object) -> Snapshot:
     return replace(snapshot, policy=replace(snapshot.policy, **policy))  # type: ignore[arg-type]
 
 
-def losing(plan: Plan) -> list[Stop | Move]:
+def preemptions(plan: Plan) -> list[Stop | Move]:
     """Return the decisions that take devices from running workers for other workloads."""
     return [d for d in plan.decisions if isinstance(d, Stop | Move) and d.reason.rule != "R11"]
 
@@ -41,16 +41,16 @@ def losing(plan: Plan) -> list[Stop | Move]:
 
 @given(SNAPSHOTS)
 def test_consolidation_stops_no_worker_and_moves_only_preemptible_jobs(snapshot: Snapshot) -> None:
-    snapshot = under(snapshot, phases=("allocate", "consolidate"))
-    plan, world = looked_at(snapshot)
+    snapshot = with_policy(snapshot, phases=("allocate", "consolidate"))
+    plan, effects = decide_and_note(snapshot)
     gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
 
-    assert not world.stops
-    for _, worker in world.workers():
+    assert not effects.stops
+    for _, worker in effects.workers():
         if worker.state is WorkerState.RUNNING:
-            assert world.keeps(worker)
-    for move in losing(plan):
-        mover = world.workload_of[move.worker]
+            assert effects.placement_after(worker)
+    for move in preemptions(plan):
+        mover = effects.workload_of[move.worker]
         claimant = next(w for w in snapshot.workloads if w.name == move.reason.for_)
         assert (move.reason.code, move.reason.rule) == ("consolidated", "R10")
         assert mover.is_preemptible
@@ -64,93 +64,99 @@ def test_consolidation_moves_workers_only_if_the_claimant_needs_their_room(
     snapshot: Snapshot,
 ) -> None:
     # Moving all workers back that moved for one workload leaves no room for that workload.
-    plan, world = looked_at(under(snapshot, phases=("allocate", "consolidate")))
+    plan, effects = decide_and_note(with_policy(snapshot, phases=("allocate", "consolidate")))
 
-    for move in losing(plan):
-        usage = world.later()
-        theirs = [d.worker for d in losing(plan) if d.reason.for_ == move.reason.for_]
-        for _, worker in world.workers():
-            if worker.name in theirs:
-                world.put_back(usage, worker)
-        assert overbooked(usage, world.nodes)
+    for move in preemptions(plan):
+        usage = effects.later()
+        moved_workers = [d.worker for d in preemptions(plan) if d.reason.for_ == move.reason.for_]
+        for _, worker in effects.workers():
+            if worker.name in moved_workers:
+                effects.put_back(usage, worker)
+        assert overbooked(usage, effects.nodes)
 
 
 @given(SNAPSHOTS, st.integers(0, 2))
 def test_consolidation_spares_other_projects_within_quota_and_jobs_that_do_not_save(
-    snapshot: Snapshot, most: int
+    snapshot: Snapshot, max_moves: int
 ) -> None:
     phases = ("allocate", "consolidate")
-    plan, world = looked_at(under(snapshot, phases=phases, moves="saves", max_moves=most))
-    held = world.held_after()
+    plan, effects = decide_and_note(
+        with_policy(snapshot, phases=phases, moves="saves", max_moves=max_moves)
+    )
+    allocated = effects.allocated_after()
     parents = {p.parent for p in snapshot.projects}  # their own work gets the rest
 
-    movers = {world.workload_of[d.worker].name for d in losing(plan)}
-    assert len(movers) <= most
-    for move in losing(plan):
-        mover = world.workload_of[move.worker]
+    movers = {effects.workload_of[d.worker].name for d in preemptions(plan)}
+    assert len(movers) <= max_moves
+    for move in preemptions(plan):
+        mover = effects.workload_of[move.worker]
         claimant = next(w for w in snapshot.workloads if w.name == move.reason.for_)
         assert mover.saves
         if mover.project not in parents | {claimant.project}:
-            assert held[mover.project] > world.quota(world.projects[mover.project])
+            assert allocated[mover.project] > effects.quota(effects.projects[mover.project])
 
 
 @given(SNAPSHOTS)
 def test_quota_moves_serve_claims_within_their_quota_and_move_preemptible_jobs(
     snapshot: Snapshot,
 ) -> None:
-    plan, world = looked_at(under(snapshot, phases=Policy().phases))
-    held = world.held_after()
+    plan, effects = decide_and_note(with_policy(snapshot, phases=Policy().phases))
+    allocated = effects.allocated_after()
     parents = {p.parent for p in snapshot.projects}
 
-    for move in losing(plan):
+    for move in preemptions(plan):
         if isinstance(move, Move) and move.reason.rule == "R10":
-            mover = world.workload_of[move.worker]
+            mover = effects.workload_of[move.worker]
             claimant = next(w for w in snapshot.workloads if w.name == move.reason.for_)
             assert (mover.is_preemptible, mover.kind) == (True, "job")
-            assert world.keeps(next(k for k in mover.workers if k.name == move.worker))
+            assert effects.placement_after(next(k for k in mover.workers if k.name == move.worker))
             if claimant.project not in parents:
-                path = world.path(claimant.project)
-                assert all(held[p.name] <= world.quota(p) for p in path)
+                path = effects.path(claimant.project)
+                assert all(allocated[p.name] <= effects.quota(p) for p in path)
 
 
 # ---- R8
 
 
 @given(SNAPSHOTS, st.integers(0, 3))
-def test_a_plan_takes_from_no_more_workers_than_it_may(snapshot: Snapshot, most: int) -> None:
-    plan = decide(under(snapshot, phases=strategies.EVERY_PHASE, max_evictions=most))
+def test_plan_preempts_no_more_workers_than_max_evictions(
+    snapshot: Snapshot, max_evictions: int
+) -> None:
+    plan = decide(with_policy(snapshot, phases=strategies.EVERY_PHASE, max_evictions=max_evictions))
 
-    assert len(losing(plan)) <= most
+    assert len(preemptions(plan)) <= max_evictions
 
 
 @given(SNAPSHOTS, st.integers(0, 2), st.data())
 def test_no_job_is_paused_more_often_than_max_pauses_per_hour(
-    snapshot: Snapshot, most: int, data: st.DataObject
+    snapshot: Snapshot, max_pauses: int, data: st.DataObject
 ) -> None:
     times = st.lists(st.sampled_from([10, 500, 900, 3000, 4000]), max_size=3)
     workloads = tuple(
         replace(w, pauses=tuple(sorted(data.draw(times)))) for w in snapshot.workloads
     )
     snapshot = replace(snapshot, now=4400, workloads=workloads)
-    plan, world = looked_at(
-        under(snapshot, phases=strategies.EVERY_PHASE, max_pauses_per_hour=most)
+    plan, effects = decide_and_note(
+        with_policy(snapshot, phases=strategies.EVERY_PHASE, max_pauses_per_hour=max_pauses)
     )
 
-    for lost in losing(plan):
-        workload = world.workload_of[lost.worker]
-        shrinks = lost.reason.code == "shrunk" or world.active_after(workload) >= workload.minimum
-        if not shrinks or lost.reason.rule == "R10":
-            assert sum(1 for time in workload.pauses if time > 4400 - 3600) < most
+    for preemption in preemptions(plan):
+        workload = effects.workload_of[preemption.worker]
+        shrinks = (
+            preemption.reason.code == "shrunk" or effects.active_after(workload) >= workload.minimum
+        )
+        if not shrinks or preemption.reason.rule == "R10":
+            assert sum(1 for time in workload.pauses if time > 4400 - 3600) < max_pauses
 
 
 # ---- liveness and stability
 
 
 @given(SNAPSHOTS, st.booleans())
-def test_held_for_wait_names_its_rule_and_a_workload_or_project(
+def test_wait_for_reserved_gpus_names_its_rule_and_a_workload_or_project(
     snapshot: Snapshot, backfill: bool
 ) -> None:
-    plan = decide(under(snapshot, phases=strategies.EVERY_PHASE, backfill=backfill))
+    plan = decide(with_policy(snapshot, phases=strategies.EVERY_PHASE, backfill=backfill))
 
     names = {w.name for w in snapshot.workloads} | {p.name for p in snapshot.projects}
     for wait in plan.decisions:
@@ -160,47 +166,58 @@ def test_held_for_wait_names_its_rule_and_a_workload_or_project(
 
 
 @given(SNAPSHOTS, st.integers(0, 8), st.data())
-def test_more_work_in_one_project_never_stops_anothers_within_its_quota(
+def test_new_work_never_reclaims_from_other_projects_within_quota(
     snapshot: Snapshot, index: int, data: st.DataObject
 ) -> None:
-    world = settled(snapshot, cycles=3, seconds=0)
-    owners = [p.name for p in world.projects if not any(c.parent == p.name for c in world.projects)]
+    settled_snapshot = settled(snapshot, cycles=3, seconds=0)
+    owners = [
+        p.name
+        for p in settled_snapshot.projects
+        if not any(c.parent == p.name for c in settled_snapshot.projects)
+    ]
     late = replace(data.draw(strategies.workloads(100 + index, owners)), submitted=50)
-    more = replace(world, workloads=(*world.workloads, late))
-    before = World(world, decide(world))
-    held = before.held_before()
+    more = replace(settled_snapshot, workloads=(*settled_snapshot.workloads, late))
+    before = PlanEffects(settled_snapshot, decide(settled_snapshot))
+    allocated = before.allocated_before()
 
-    plan, _ = looked_at(more)
+    plan, _ = decide_and_note(more)
 
-    for stop in losing(plan):
+    for stop in preemptions(plan):
         victim = before.workload_of[stop.worker]
-        others = victim.project in owners and victim.project != late.project
-        if stop.reason.rule == "R2" and isinstance(stop, Stop) and others:
-            levels = [p for p in before.path(victim.project) if held[p.name] > before.quota(p)]
+        is_other_project = victim.project in owners and victim.project != late.project
+        if stop.reason.rule == "R2" and isinstance(stop, Stop) and is_other_project:
+            levels = [p for p in before.path(victim.project) if allocated[p.name] > before.quota(p)]
             assert levels, "some level of its project was over its quota"
 
 
-def rests(plan: Plan) -> bool:
+def is_settled(plan: Plan) -> bool:
     return not any(isinstance(d, Stop | Move | Resize | Reserve | Start) for d in plan.decisions)
 
 
 @given(SNAPSHOTS)
 def test_settled_cluster_has_no_waiting_gang_that_fits_without_moves(snapshot: Snapshot) -> None:
-    world = settled(under(snapshot, phases=strategies.EVERY_PHASE), cycles=6, seconds=0)
-    plan, seen = looked_at(world)
-    usage, held = seen.now_and_reserved(), seen.held_after()
-    held_for = {(d.workload, d.reason.rule) for d in plan.decisions if isinstance(d, Wait)}
+    settled_snapshot = settled(
+        with_policy(snapshot, phases=strategies.EVERY_PHASE), cycles=6, seconds=0
+    )
+    plan, effects = decide_and_note(settled_snapshot)
+    usage, allocated = effects.now_and_reserved(), effects.allocated_after()
+    wait_rules = {(d.workload, d.reason.rule) for d in plan.decisions if isinstance(d, Wait)}
 
-    for workload in world.workloads:
-        if seen.active_after(workload) or not workload.is_preemptible or not rests(seen.plan):
+    for workload in settled_snapshot.workloads:
+        if (
+            effects.active_after(workload)
+            or not workload.is_preemptible
+            or not is_settled(effects.plan)
+        ):
             continue
         if workload.guaranteed:
             continue  # E4: it may wait for its quota
-        if (workload.name, "O4") in held_for:
+        if (workload.name, "O4") in wait_rules:
             continue  # for an older gang, whose victims may be guaranteed (E4)
-        wanted = list(workload.workers[: workload.minimum])
-        demand = sum(seen.pending_quota(worker) for worker in wanted)
+        minimum_workers = list(workload.workers[: workload.minimum])
+        demand = sum(effects.pending_quota(worker) for worker in minimum_workers)
         if all(
-            p.limit is None or held[p.name] + demand <= p.limit for p in seen.path(workload.project)
-        ) and not any(p.never_lent for p in world.projects):
-            assert not fits_somewhere(wanted, usage, seen.nodes)
+            p.limit is None or allocated[p.name] + demand <= p.limit
+            for p in effects.path(workload.project)
+        ) and not any(p.never_lent for p in settled_snapshot.projects):
+            assert not fits_somewhere(minimum_workers, usage, effects.nodes)

@@ -15,34 +15,36 @@ from runai.hub_service.scheduler import (
 )
 
 
-def waiting() -> ClusterIndex:
+def waiting_index() -> ClusterIndex:
     """Build an index of one GPU: one job of a runs, three of a and two of b wait."""
     jobs = [job(f"a-{n}", submitted=10 + n) for n in range(3)]
     jobs += [job(f"b-{n}", project="b", submitted=10 + n) for n in range(2)]
-    world = snapshot("1x1", [project("a", 1), project("b", 0)], [job("a-r", on="n1:0"), *jobs])
-    return ClusterIndex(world)
+    cluster_snapshot = snapshot(
+        "1x1", [project("a", 1), project("b", 0)], [job("a-r", on="n1:0"), *jobs]
+    )
+    return ClusterIndex(cluster_snapshot)
 
 
-def told(index: ClusterIndex) -> dict[str, Wait]:
+def waits_by_workload(index: ClusterIndex) -> dict[str, Wait]:
     plan = decide(index)
     assert plan == decide(index.snapshot())
     return {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
 
 
-def anew(before: dict[str, Wait], after: dict[str, Wait]) -> set[str]:
+def rebuilt_waits(before: dict[str, Wait], after: dict[str, Wait]) -> set[str]:
     return {name for name, wait in after.items() if before.get(name) is not wait}
 
 
 def test_unchanged_wait_reuses_the_previous_object() -> None:
-    index = waiting()
-    first = told(index)
+    index = waiting_index()
+    first = waits_by_workload(index)
 
     assert len(first) == 5
-    assert anew(first, told(index)) == set()
+    assert rebuilt_waits(first, waits_by_workload(index)) == set()
 
 
 @pytest.mark.parametrize(
-    ("come", "gone", "told_anew"),
+    ("added", "removed", "rebuilt"),
     [
         pytest.param([job("a-9", submitted=19)], [], {"a-9"}, id="a last one comes"),
         pytest.param(
@@ -57,39 +59,39 @@ def test_unchanged_wait_reuses_the_previous_object() -> None:
     ],
 )
 def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_them(
-    come: list[Workload], gone: list[str], told_anew: set[str]
+    added: list[Workload], removed: list[str], rebuilt: set[str]
 ) -> None:
-    index = waiting()
-    before = told(index)
-    index.apply(SnapshotChanges(workloads=tuple(come), removed=tuple(gone)))
+    index = waiting_index()
+    before = waits_by_workload(index)
+    index.apply(SnapshotChanges(workloads=tuple(added), removed=tuple(removed)))
 
-    assert anew(before, told(index)) == told_anew
+    assert rebuilt_waits(before, waits_by_workload(index)) == rebuilt
 
 
 def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
-    index = waiting()
-    before = told(index)
+    index = waiting_index()
+    before = waits_by_workload(index)
     index.apply(SnapshotChanges(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
 
-    after = told(index)
+    after = waits_by_workload(index)
 
     assert len(after) == 5
-    assert anew(before, after) == set(after)
+    assert rebuilt_waits(before, after) == set(after)
 
 
-def test_wait_for_a_project_share_is_reused_when_another_project_starts_a_job() -> None:
-    index = waiting()
-    before = told(index)
+def test_wait_for_a_project_share_is_reused_when_a_second_project_starts_a_job() -> None:
+    index = waiting_index()
+    before = waits_by_workload(index)
     index.apply(SnapshotChanges(removed=("a-r",)))
 
-    after = told(index)
+    after = waits_by_workload(index)
 
     assert "a-0" not in after
-    assert anew(before, after) == {"a-1", "a-2"}
+    assert rebuilt_waits(before, after) == {"a-1", "a-2"}
 
 
 def test_explain_none_reports_no_waits() -> None:
-    index = waiting()
+    index = waiting_index()
     index.apply(SnapshotChanges(policy=Policy(explain="none")))
 
-    assert told(index) == {}
+    assert waits_by_workload(index) == {}

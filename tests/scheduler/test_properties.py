@@ -28,7 +28,7 @@ from runai.hub_service.scheduler import (
 )
 from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
-from world import add, device_count, fits_somewhere, looked_at, overbooked, quota_of
+from world import add, decide_and_note, device_count, fits_somewhere, overbooked, quota_of
 
 SNAPSHOTS = strategies.snapshots()
 
@@ -37,29 +37,33 @@ SNAPSHOTS = strategies.snapshots()
 
 
 @given(SNAPSHOTS, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, shuffle: random.Random) -> None:
-    other = replace(
+def test_plan_is_independent_of_the_order_of_the_input(
+    snapshot: Snapshot, shuffle: random.Random
+) -> None:
+    reordered = replace(
         snapshot,
         nodes=tuple(shuffle.sample(snapshot.nodes, len(snapshot.nodes))),
         projects=tuple(shuffle.sample(snapshot.projects, len(snapshot.projects))),
         workloads=tuple(shuffle.sample(snapshot.workloads, len(snapshot.workloads))),
     )
 
-    assert decide(snapshot) == decide(other)
+    assert decide(snapshot) == decide(reordered)
 
 
 @given(strategies.impossible())
-def test_even_an_impossible_world_has_a_plan(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+def test_impossible_snapshot_gets_a_plan_that_overbooks_no_further_device(
+    snapshot: Snapshot,
+) -> None:
+    plan, effects = decide_and_note(snapshot)
 
     # A device or node may be overbooked already; the plan adds nothing there.
-    crowded = set(overbooked(world.before(), world.nodes))
-    assert set(overbooked(world.later(), world.nodes)) <= crowded
+    crowded = set(overbooked(effects.before(), effects.nodes))
+    assert set(overbooked(effects.later(), effects.nodes)) <= crowded
     assert decide(snapshot) == plan
 
 
 @given(SNAPSHOTS)
-def test_snapshots_and_plans_survive_their_json(snapshot: Snapshot) -> None:
+def test_snapshots_and_plans_are_unchanged_by_a_json_round_trip(snapshot: Snapshot) -> None:
     plan = decide(snapshot)
 
     assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
@@ -70,52 +74,52 @@ def test_snapshots_and_plans_survive_their_json(snapshot: Snapshot) -> None:
 
 
 @given(SNAPSHOTS)
-def test_no_device_or_node_ever_holds_more_than_it_has(snapshot: Snapshot) -> None:
-    _, world = looked_at(snapshot)
+def test_plan_overbooks_no_device_or_node(snapshot: Snapshot) -> None:
+    _, effects = decide_and_note(snapshot)
 
-    assert overbooked(world.now(), world.nodes) == []
-    assert overbooked(world.later(), world.nodes) == []
+    assert overbooked(effects.now(), effects.nodes) == []
+    assert overbooked(effects.later(), effects.nodes) == []
 
 
 @given(SNAPSHOTS)
-def test_every_worker_gets_as_many_distinct_devices_as_it_asks_for(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
-    workers = {worker.name: worker for _, worker in world.workers()}
+def test_worker_gets_as_many_distinct_devices_as_it_requests(snapshot: Snapshot) -> None:
+    plan, effects = decide_and_note(snapshot)
+    workers = {worker.name: worker for _, worker in effects.workers()}
 
     for decision in plan.decisions:
         if isinstance(decision, Start | Reserve | Move):
             worker = workers[decision.worker]
             devices = [share.device for share in decision.devices]
-            asked = device_count(worker)
-            assert len(set(devices)) == len(devices) == asked
-            if worker.gpu_memory_mib is None and asked:
+            requested = device_count(worker)
+            assert len(set(devices)) == len(devices) == requested
+            if worker.gpu_memory_mib is None and requested:
                 assert {share.gpus for share in decision.devices} == {min(1000, worker.gpus)}
 
 
 @given(SNAPSHOTS)
 def test_gangs_have_none_of_their_workers_or_their_minimum(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+    plan, effects = decide_and_note(snapshot)
     starts = {d.workload for d in plan.decisions if isinstance(d, Start)}
 
     for workload in snapshot.workloads:
-        active = world.active_after(workload)
+        active = effects.active_after(workload)
         assert active == 0 or active >= workload.minimum
         if workload.name in starts:
-            runs = sum(1 for worker in workload.workers if world.occupies(worker))
+            runs = sum(1 for worker in workload.workers if effects.occupies(worker))
             assert runs >= workload.minimum
 
 
 @given(SNAPSHOTS)
 def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None:
-    _, world = looked_at(snapshot)
-    before, after = world.held_before(), world.held_after()
-    built_before = world.held_before(fixed_only=True)
-    built_after = world.held_after(fixed_only=True)
+    _, effects = decide_and_note(snapshot)
+    before, after = effects.allocated_before(), effects.allocated_after()
+    built_before = effects.allocated_before(fixed_only=True)
+    built_after = effects.allocated_after(fixed_only=True)
 
-    for name, project in world.projects.items():
+    for name, project in effects.projects.items():
         if project.limit is not None:
             assert after[name] <= max(project.limit, before[name])
-        cap = world.build_quota(project)
+        cap = effects.build_quota(project)
         assert built_after[name] <= max(cap, built_before[name])
 
 
@@ -123,98 +127,101 @@ def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None
 def test_stopping_worker_counts_against_the_project_limit_until_it_ends(
     snapshot: Snapshot,
 ) -> None:
-    _, world = looked_at(snapshot)
-    before, after = world.held_at_once(by_plan=False), world.held_at_once(by_plan=True)
+    _, effects = decide_and_note(snapshot)
+    before, after = (
+        effects.allocated_at_once(by_plan=False),
+        effects.allocated_at_once(by_plan=True),
+    )
 
-    for name, project in world.projects.items():
+    for name, project in effects.projects.items():
         if project.limit is not None:
             assert after[name] <= max(project.limit, before[name])
 
 
 @given(SNAPSHOTS)
 def test_sessions_within_the_build_quota_are_never_stopped_or_moved(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+    plan, effects = decide_and_note(snapshot)
 
     for decision in plan.decisions:
         if isinstance(decision, Stop | Move | Resize):
-            assert world.workload_of[decision.worker].is_preemptible
+            assert effects.workload_of[decision.worker].is_preemptible
 
 
 @given(SNAPSHOTS)
 def test_every_stop_is_needed_for_the_claimant_that_it_names(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+    plan, effects = decide_and_note(snapshot)
     gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
 
-    for stop in world.stops.values():
+    for stop in effects.stops.values():
         assert stop.reason.for_ in gains
         # A victim that stayed would block the claimant: by its devices, a limit or a share.
-        victim = world.workload_of[stop.worker]
-        usage, held = world.later(), world.held_after()
+        victim = effects.workload_of[stop.worker]
+        usage, allocated = effects.later(), effects.allocated_after()
         for worker in victim.workers:
-            if worker.name in world.stops and world.stops[worker.name].reason == stop.reason:
-                back = world._old(worker)
-                add(usage, back, world.nodes[back.node])
-                for project in world.path(victim.project):
-                    held[project.name] += quota_of(worker, world.nodes[back.node])
+            if worker.name in effects.stops and effects.stops[worker.name].reason == stop.reason:
+                back = effects._placement_before(worker)
+                add(usage, back, effects.nodes[back.node])
+                for project in effects.path(victim.project):
+                    allocated[project.name] += quota_of(worker, effects.nodes[back.node])
         limited = any(
-            project.limit is not None and held[project.name] > project.limit
-            for project in world.projects.values()
+            project.limit is not None and allocated[project.name] > project.limit
+            for project in effects.projects.values()
         )
         within_share = all(
-            held[name] <= max(share.fair_share, share.quota or 0)
+            allocated[name] <= max(share.fair_share, share.quota or 0)
             for name, share in plan.projects.items()
         )
-        assert overbooked(usage, world.nodes) or limited or not within_share
+        assert overbooked(usage, effects.nodes) or limited or not within_share
 
 
 @given(SNAPSHOTS)
 def test_reclaim_stops_over_quota_jobs_and_preemption_lower_priority_or_surplus(
     snapshot: Snapshot,
 ) -> None:
-    plan, world = looked_at(snapshot)
-    before, at_once = world.held_before(), world.held_at_once(by_plan=True)
+    plan, effects = decide_and_note(snapshot)
+    before, at_once = effects.allocated_before(), effects.allocated_at_once(by_plan=True)
     started = {d.worker for d in plan.decisions if isinstance(d, Start)}
 
-    for stop in world.stops.values():
+    for stop in effects.stops.values():
         assert stop.worker not in started
-        victim = world.workload_of[stop.worker]
+        victim = effects.workload_of[stop.worker]
         claimant = next(w for w in snapshot.workloads if w.name == stop.reason.for_)
         if stop.reason.rule == "R1":
             assert victim.project == claimant.project
             assert not claimant.is_preemptible or victim.rank < claimant.rank
         elif stop.reason.rule == "E1":
             assert victim.project == claimant.project
-            assert world.active_after(victim) >= victim.minimum > 0
-            assert world.active_after(claimant) == claimant.minimum
+            assert effects.active_after(victim) >= victim.minimum > 0
+            assert effects.active_after(claimant) == claimant.minimum
         elif stop.reason.rule == "Q6":
-            after = world.held_after()
+            after = effects.allocated_after()
             assert victim.is_preemptible
             assert any(k.cpu_milli or k.memory_mib for k in victim.workers)
             assert any(k.gpus or k.gpu_memory_mib for k in claimant.workers)
-            assert all(after[p.name] <= world.quota(p) for p in world.path(claimant.project))
+            assert all(after[p.name] <= effects.quota(p) for p in effects.path(claimant.project))
         else:
             assert stop.reason.rule == "R2"
             assert victim.project != claimant.project
             # A parent's own workloads get the rest of its quota, after its children's quotas.
-            is_above = victim.project in {p.name for p in world.path(claimant.project)}
+            is_above = victim.project in {p.name for p in effects.path(claimant.project)}
             # Its project may exceed its quota by what the same plan started.
             over = [
                 p
-                for p in world.path(victim.project)
-                if max(before[p.name], at_once[p.name]) > world.quota(p)
+                for p in effects.path(victim.project)
+                if max(before[p.name], at_once[p.name]) > effects.quota(p)
             ]
             assert is_above or over
 
 
 @given(SNAPSHOTS)
-def test_a_minimum_run_time_is_kept(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+def test_no_workload_is_stopped_within_its_minimum_run_time(snapshot: Snapshot) -> None:
+    plan, effects = decide_and_note(snapshot)
 
     moves = {d.worker for d in plan.decisions if isinstance(d, Move) and d.reason.rule == "R10"}
-    for name in world.stops.keys() | moves:
-        workload = world.workload_of[name]
-        protected = max(p.min_runtime for p in world.path(workload.project))
-        if protected and (name in moves or world.active_after(workload) == 0):
+    for name in effects.stops.keys() | moves:
+        workload = effects.workload_of[name]
+        protected = max(p.min_runtime for p in effects.path(workload.project))
+        if protected and (name in moves or effects.active_after(workload) == 0):
             starts = [k.started for k in workload.workers if k.started is not None]
             assert max(starts) + protected <= snapshot.now
 
@@ -223,21 +230,21 @@ def test_a_minimum_run_time_is_kept(snapshot: Snapshot) -> None:
 def test_reclaim_stops_a_workload_only_if_its_project_exceeds_quota_or_share(
     snapshot: Snapshot,
 ) -> None:
-    plan, world = looked_at(snapshot)
-    after = world.held_after()
+    plan, effects = decide_and_note(snapshot)
+    after = effects.allocated_after()
 
-    for stop in world.stops.values():
-        victim = world.workload_of[stop.worker]
+    for stop in effects.stops.values():
+        victim = effects.workload_of[stop.worker]
         if stop.reason.rule != "R2" or any(p.parent == victim.project for p in snapshot.projects):
             continue
-        unit = sum(
+        victim_milli = sum(
             len(k.devices) * min(1000, k.gpus or 1000)
             for k in victim.workers
-            if k.name in world.stops
+            if k.name in effects.stops
         )
         assert any(
-            after[p.name] + unit > min(world.quota(p), plan.projects[p.name].fair_share)
-            for p in world.path(victim.project)
+            after[p.name] + victim_milli > min(effects.quota(p), plan.projects[p.name].fair_share)
+            for p in effects.path(victim.project)
         )
 
 
@@ -245,23 +252,23 @@ def test_reclaim_stops_a_workload_only_if_its_project_exceeds_quota_or_share(
 
 
 @given(SNAPSHOTS)
-def test_every_waiting_workload_hears_why_exactly_once(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
+def test_waiting_workload_has_exactly_one_wait_with_a_reason(snapshot: Snapshot) -> None:
+    plan, effects = decide_and_note(snapshot)
     waits = [d for d in plan.decisions if isinstance(d, Wait)]
     expected = {
         w.name
         for w in snapshot.workloads
         if any(k.state in {WorkerState.PENDING, WorkerState.RESERVED} for k in w.workers)
-        and sum(1 for k in w.workers if world.occupies(k)) < w.minimum
+        and sum(1 for k in w.workers if effects.occupies(k)) < w.minimum
         and not any(
-            k.name in world.stops or isinstance(world.new.get(k.name), Move) for k in w.workers
+            k.name in effects.stops or isinstance(effects.new.get(k.name), Move) for k in w.workers
         )
     }
 
     assert Counter(d.workload for d in waits) == Counter(expected)
     for wait in waits:
         assert wait.reason.text
-    positions = {(world.workload_of[f"{d.workload}-0"].project, d.position) for d in waits}
+    positions = {(effects.workload_of[f"{d.workload}-0"].project, d.position) for d in waits}
     assert len(positions) == len(waits)
 
 
@@ -270,9 +277,9 @@ def test_every_waiting_workload_hears_why_exactly_once(snapshot: Snapshot) -> No
 
 @given(SNAPSHOTS)
 def test_no_gpu_idles_that_a_ready_workload_could_use(snapshot: Snapshot) -> None:
-    plan, world = looked_at(snapshot)
-    usage, held = world.now_and_reserved(), world.held_after()
-    built = world.held_after(fixed_only=True)
+    plan, effects = decide_and_note(snapshot)
+    usage, allocated = effects.now_and_reserved(), effects.allocated_after()
+    built = effects.allocated_after(fixed_only=True)
 
     for wait in plan.decisions:
         if not isinstance(wait, Wait) or wait.reason.code in {"held_for", "stopping"}:
@@ -281,28 +288,28 @@ def test_no_gpu_idles_that_a_ready_workload_could_use(snapshot: Snapshot) -> Non
         if wait.reason.rule == "E4":
             assert workload.guaranteed
             continue
-        running = sum(1 for k in workload.workers if world.occupies(k))
-        wanted = [k for k in workload.workers if k.state is WorkerState.PENDING]
-        wanted = wanted[: workload.minimum - running]
+        running = sum(1 for k in workload.workers if effects.occupies(k))
+        pending_workers = [k for k in workload.workers if k.state is WorkerState.PENDING]
+        pending_workers = pending_workers[: workload.minimum - running]
         demand = sum(
             -(-(k.gpu_memory_mib or 0) * 1000 // 1000) * k.devices_wanted
             or (k.gpus if k.gpus > 1000 else k.gpus * k.devices_wanted)
-            for k in wanted
+            for k in pending_workers
         )
         allowed = all(
-            (p.limit is None or held[p.name] + demand <= p.limit)
-            and (workload.is_preemptible or built[p.name] + demand <= world.build_quota(p))
-            for p in world.path(workload.project)
+            (p.limit is None or allocated[p.name] + demand <= p.limit)
+            and (workload.is_preemptible or built[p.name] + demand <= effects.build_quota(p))
+            for p in effects.path(workload.project)
         )
-        assert not (allowed and fits_somewhere(wanted, usage, world.nodes))
+        assert not (allowed and fits_somewhere(pending_workers, usage, effects.nodes))
 
 
 @given(strategies.pending())
 def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
-    plan, _ = looked_at(snapshot)
+    plan, _ = decide_and_note(snapshot)
     starts = {d.workload for d in plan.decisions if isinstance(d, Start)}
 
-    def asks(name: str) -> tuple[object, ...]:
+    def request_of(name: str) -> tuple[object, ...]:
         workload = next(w for w in snapshot.workloads if w.name == name)
         return (
             workload.project,
@@ -314,7 +321,7 @@ def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
 
     for high in snapshot.workloads:
         for low in snapshot.workloads:
-            if asks(high.name) == asks(low.name) and high.rank > low.rank:
+            if request_of(high.name) == request_of(low.name) and high.rank > low.rank:
                 assert high.name in starts or low.name not in starts
 
 
@@ -323,30 +330,30 @@ def test_workload_within_quota_never_waits_if_one_reclaimable_victim_makes_room(
     snapshot: Snapshot,
 ) -> None:
     snapshot = settled(snapshot, cycles=3, seconds=0)
-    _, world = looked_at(snapshot)
-    held, built = world.held_after(), world.held_after(fixed_only=True)
-    at_rest = {name for name, code in waits(world.plan).items() if code != "held_for"}
+    _, effects = decide_and_note(snapshot)
+    allocated, built = effects.allocated_after(), effects.allocated_after(fixed_only=True)
+    waiting_names = {name for name, code in waits(effects.plan).items() if code != "held_for"}
     parents = {p.parent for p in snapshot.projects}  # their own work gets the rest
 
     for workload in snapshot.workloads:
-        wanted = workload.workers[: workload.minimum]
-        if workload.name not in at_rest or world.active_after(workload):
+        minimum_workers = workload.workers[: workload.minimum]
+        if workload.name not in waiting_names or effects.active_after(workload):
             continue
         if workload.project in parents:
             continue
-        demand = sum(world.pending_quota(worker) for worker in wanted)
+        demand = sum(effects.pending_quota(worker) for worker in minimum_workers)
         is_within = all(
-            held[p.name] + demand <= min(world.quota(p), p.limit or 10**9)
-            and (workload.is_preemptible or built[p.name] + demand <= world.build_quota(p))
-            for p in world.path(workload.project)
+            allocated[p.name] + demand <= min(effects.quota(p), p.limit or 10**9)
+            and (workload.is_preemptible or built[p.name] + demand <= effects.build_quota(p))
+            for p in effects.path(workload.project)
         )
         for victim in snapshot.workloads if is_within else ():
-            if world.may_reclaim(workload, victim, held):
-                usage = world.now_and_reserved()
+            if effects.may_reclaim(workload, victim, allocated):
+                usage = effects.now_and_reserved()
                 for worker in victim.workers:
-                    if kept := world.keeps(worker):
-                        add(usage, kept, world.nodes[kept.node], -1)
-                assert not fits_somewhere(list(wanted), usage, world.nodes)
+                    if allocation := effects.placement_after(worker):
+                        add(usage, allocation, effects.nodes[allocation.node], -1)
+                assert not fits_somewhere(list(minimum_workers), usage, effects.nodes)
 
 
 @given(
@@ -355,19 +362,21 @@ def test_workload_within_quota_never_waits_if_one_reclaimable_victim_makes_room(
     jobs=st.lists(st.integers(0, 2), max_size=12),
     data=st.data(),
 )
-def test_a_build_gpu_is_always_there(
+def test_sessions_within_the_build_quotas_always_start(
     builds: list[int], over: int, jobs: list[int], data: st.DataObject
 ) -> None:
     # The cluster can honour all quotas, training runs wherever it fits, and all users log in.
     owners = [builders.project(f"p{i}", quota) for i, quota in enumerate(builds)]
     running = [job(f"j{n}", 1, f"p{i % len(builds)}") for n, i in enumerate(jobs)]
-    world = settled(builders.snapshot(f"1x{sum(builds) + over}", owners, running), seconds=0)
-    who = data.draw(st.permutations([i for i, quota in enumerate(builds) for _ in range(quota)]))
+    snapshot = settled(builders.snapshot(f"1x{sum(builds) + over}", owners, running), seconds=0)
+    login_projects = data.draw(
+        st.permutations([i for i, quota in enumerate(builds) for _ in range(quota)])
+    )
 
-    logins = [session(f"u{n}-s", 1, f"p{i}") for n, i in enumerate(who)]
-    world = settled(with_(world, *logins), cycles=3, seconds=0)
+    logins = [session(f"u{n}-s", 1, f"p{i}") for n, i in enumerate(login_projects)]
+    snapshot = settled(with_(snapshot, *logins), cycles=3, seconds=0)
 
-    assert {login.name for login in logins} <= builders.running(world)
+    assert {login.name for login in logins} <= builders.running(snapshot)
 
 
 @given(
@@ -377,22 +386,22 @@ def test_a_build_gpu_is_always_there(
     late=st.lists(st.integers(0, 3), max_size=8),
 )
 @example(owned=[(1, True), (1, False), (0, False)], over=0, first=[2], late=[1])
-def test_a_project_gets_its_quota_beside_gpus_that_others_never_lend(
+def test_project_gets_its_quota_despite_gpus_that_are_never_lent(
     owned: list[tuple[int, bool]], over: int, first: list[int], late: list[int]
 ) -> None:
     owners = [
-        builders.project(f"p{i}", quota, never_lent=quota * keeps)
-        for i, (quota, keeps) in enumerate(owned)
+        builders.project(f"p{i}", quota, never_lent=quota * never_lends)
+        for i, (quota, never_lends) in enumerate(owned)
     ]
     size = max(1, sum(quota for quota, _ in owned) + over)
     running = [job(f"j{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(first)]
-    world = settled(builders.snapshot(f"1x{size}", owners, running), seconds=0)
-    world = with_(world, *(job(f"k{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(late)))
-    world = settled(world, cycles=4, seconds=0)
+    snapshot = settled(builders.snapshot(f"1x{size}", owners, running), seconds=0)
+    snapshot = with_(snapshot, *(job(f"k{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(late)))
+    snapshot = settled(snapshot, cycles=4, seconds=0)
 
-    runs = builders.running(world)
+    runs = builders.running(snapshot)
     for owner in owners:
-        jobs = [each.name for each in world.workloads if each.project == owner.name]
+        jobs = [workload.name for workload in snapshot.workloads if workload.project == owner.name]
         assert len(runs & set(jobs)) >= min(len(jobs), quota_in_gpus(owner))
 
 
@@ -404,24 +413,26 @@ def quota_in_gpus(owner: Project) -> int:
 # ---- stability
 
 
-def quiet(plan: Plan) -> bool:
+def is_settled(plan: Plan) -> bool:
     return not any(isinstance(d, Stop | Move | Resize | Reserve | Start) for d in plan.decisions)
 
 
 @pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
 @given(snapshot=SNAPSHOTS)
-def test_plans_come_to_rest_and_stay_there(snapshot: Snapshot, *, grace: bool) -> None:
+def test_plans_settle_within_a_few_cycles_and_stay_settled(
+    snapshot: Snapshot, *, grace: bool
+) -> None:
     # Two plans, and no more. A worker stopped with a grace period leaves a cycle later; with
     # consolidation, a stopped workload may find a place by a move that it asks for only then (R10).
     # A victim of another project may then preempt guaranteed workers of its own (E4).
     plans = 2 + grace + ("consolidate" in snapshot.policy.phases)
     plans += 2 * grace * any(workload.guaranteed_workers for workload in snapshot.workloads)
-    world = snapshot
+    current_snapshot = snapshot
     for cycle in range(9):
-        plan = decide(world)
+        plan = decide(current_snapshot)
         note(f"cycle {cycle}")
         for decision in plan.decisions:
             note(str(decision))
         if cycle >= plans:
-            assert quiet(plan)
-        world = applied(world, plan, seconds=0, grace=grace)
+            assert is_settled(plan)
+        current_snapshot = applied(current_snapshot, plan, seconds=0, grace=grace)

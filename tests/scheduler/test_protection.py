@@ -33,7 +33,9 @@ def full(
     [(900, {"a1-0"}), (950, set()), (None, {"a1-0"})],
     ids=["ran long enough", "too young", "nobody knows since when"],
 )
-def test_a_minimum_run_time_protects(since: int | None, expected: set[str]) -> None:
+def test_reclaim_spares_a_job_within_its_minimum_run_time(
+    since: int | None, expected: set[str]
+) -> None:
     projects = [project("a", 0, min_runtime=100), project("b", 1)]
 
     plan = decide(snapshot("1x2", projects, [*full(started=since), job("new", project="b")]))
@@ -41,14 +43,14 @@ def test_a_minimum_run_time_protects(since: int | None, expected: set[str]) -> N
     assert stopped(plan) == expected
 
 
-def test_a_minimum_run_time_does_not_protect_surplus() -> None:
+def test_minimum_run_time_does_not_protect_surplus_workers() -> None:
     projects = [project("a", 0, min_runtime=100), project("b", 1)]
     elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", started=999)
 
     assert stopped(decide(snapshot("1x2", projects, [elastic, job("new", project="b")]))) == {"e-1"}
 
 
-def test_a_department_protects_its_projects_work() -> None:
+def test_minimum_run_time_of_a_department_protects_jobs_of_its_projects() -> None:
     projects = [
         project("p", 0, min_runtime=100),
         project("a", 0, parent="p"),
@@ -61,7 +63,7 @@ def test_a_department_protects_its_projects_work() -> None:
 
 
 HOUR = 3600
-OFTEN = {
+PAUSE_TIMES = {
     "as often as it may": ((2000, 3000), set()),
     "once less": ((3000,), {"a1-0"}),
     "long ago": ((10, 20, 3000), {"a1-0"}),
@@ -69,13 +71,15 @@ OFTEN = {
 }
 
 
-@pytest.mark.parametrize(("pauses", "expected"), OFTEN.values(), ids=OFTEN)
-def test_a_job_is_not_paused_again_and_again(pauses: tuple[int, ...], expected: set[str]) -> None:
+@pytest.mark.parametrize(("pauses", "expected"), PAUSE_TIMES.values(), ids=PAUSE_TIMES)
+def test_job_is_not_paused_more_often_than_the_hourly_limit(
+    pauses: tuple[int, ...], expected: set[str]
+) -> None:
     projects = [project("a", 0), project("b", 1)]
     jobs = [*full(pauses=pauses), job("new", project="b")]
-    world = snapshot("1x2", projects, jobs, now=HOUR + 100, max_pauses_per_hour=2)
+    cluster_snapshot = snapshot("1x2", projects, jobs, now=HOUR + 100, max_pauses_per_hour=2)
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
     if not expected:
@@ -84,37 +88,41 @@ def test_a_job_is_not_paused_again_and_again(pauses: tuple[int, ...], expected: 
         )
 
 
-def test_another_is_paused_instead_of_one_that_was_paused_already() -> None:
+def test_job_never_paused_stops_before_a_job_at_its_pause_limit() -> None:
     projects = [project("a", 0), project("b", 1)]
     jobs = [job("rested", on="n1:0"), job("tired", on="n1:1", pauses=(900,)), job("new", 1, "b")]
 
-    world = snapshot("1x2", projects, jobs, max_pauses_per_hour=1)
+    cluster_snapshot = snapshot("1x2", projects, jobs, max_pauses_per_hour=1)
 
-    assert stopped(decide(world)) == {"rested-0"}
+    assert stopped(decide(cluster_snapshot)) == {"rested-0"}
 
 
-def test_no_pauses_at_all_is_a_policy_too() -> None:
+def test_pause_limit_of_zero_stops_no_job() -> None:
     projects = [project("a", 0), project("b", 1)]
-    world = snapshot("1x2", projects, [*full(), job("new", 1, "b")], max_pauses_per_hour=0)
+    cluster_snapshot = snapshot(
+        "1x2", projects, [*full(), job("new", 1, "b")], max_pauses_per_hour=0
+    )
 
-    assert stopped(decide(world)) == set()
+    assert stopped(decide(cluster_snapshot)) == set()
 
 
 def test_pause_limit_does_not_protect_surplus_workers() -> None:
     projects = [project("a", 0), project("b", 1)]
     elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", pauses=(900,))
 
-    world = snapshot("1x2", projects, [elastic, job("new", 1, "b")], max_pauses_per_hour=1)
+    cluster_snapshot = snapshot(
+        "1x2", projects, [elastic, job("new", 1, "b")], max_pauses_per_hour=1
+    )
 
-    assert stopped(decide(world)) == {"e-1"}
+    assert stopped(decide(cluster_snapshot)) == {"e-1"}
 
 
-def test_a_plan_stops_no_more_workers_than_it_may_and_the_next_goes_on() -> None:
+def test_plan_stops_at_most_max_evictions_and_the_next_plan_continues() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
     jobs = [*full("a", 4), *[job(f"b{n}", 1, "b") for n in range(4)]]
-    world = snapshot("1x4", projects, jobs, max_evictions=3)
+    cluster_snapshot = snapshot("1x4", projects, jobs, max_evictions=3)
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
     assert stopped(plan) == {"a1-0", "a2-0", "a3-0"}
     assert reserved(plan) == {"b0-0", "b1-0", "b2-0"}
     assert (waits(plan)["b3"], sentence(plan, "b3")) == (
@@ -122,7 +130,7 @@ def test_a_plan_stops_no_more_workers_than_it_may_and_the_next_goes_on() -> None
         "its place would stop more workers than the 3 that one plan may stop",
     )
 
-    assert running(settled(world)) == {"b0", "b1", "b2", "b3"}
+    assert running(settled(cluster_snapshot)) == {"b0", "b1", "b2", "b3"}
 
 
 def test_gang_that_needs_more_than_max_evictions_stops_no_job() -> None:

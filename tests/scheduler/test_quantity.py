@@ -26,7 +26,7 @@ from runai.hub_service.scheduler.model.quantity import (
         (1e9 + 0.1, 10**12 + 100),
     ],
 )
-def test_gpus_are_counted_in_thousandths(gpus: float, milli: int) -> None:
+def test_gpus_convert_exactly_to_thousandths(gpus: float, milli: int) -> None:
     assert milli_gpus(gpus) == milli
 
 
@@ -39,7 +39,7 @@ def test_invalid_gpu_amount_is_rejected(gpus: float) -> None:
 @pytest.mark.parametrize(
     ("milli", "device", "mib"), [(500, 1001, 500), (1, 999, 0), (1000, 77, 77), (333, 3000, 999)]
 )
-def test_a_fraction_books_its_memory_rounded_down(milli: int, device: int, mib: int) -> None:
+def test_fraction_of_a_device_books_memory_rounded_down(milli: int, device: int, mib: int) -> None:
     assert memory_of_fraction(milli, device) == mib
 
 
@@ -47,7 +47,7 @@ def test_a_fraction_books_its_memory_rounded_down(milli: int, device: int, mib: 
     ("mib", "device", "milli"),
     [(1, 1000, 1), (1, 1001, 1), (1000, 1000, 1000), (500, 1000, 500), (1, 3, 334), (0, 5, 0)],
 )
-def test_memory_counts_in_quotas_rounded_up(mib: int, device: int, milli: int) -> None:
+def test_memory_request_counts_in_quotas_rounded_up(mib: int, device: int, milli: int) -> None:
     assert fraction_of_memory(mib, device) == milli
 
 
@@ -67,10 +67,10 @@ def test_memory_counts_in_quotas_rounded_up(mib: int, device: int, milli: int) -
         (432_001, "6 days"),
     ],
 )
-def test_a_time_is_told_in_the_unit_that_people_use(seconds: int, text: str) -> None:
+def test_duration_text_has_a_readable_unit_and_is_rounded_up(seconds: int, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def test_amounts_are_written_as_people_do() -> None:
+def test_milli_gpus_are_formatted_as_decimal_gpus() -> None:
     assert [gpu_number(m) for m in (0, 1, 999, 1000, 1001)] == [0, 0.001, 0.999, 1, 1.001]
     assert [count_text(m) for m in (999, 1000, 1001)] == ["0.999 GPUs", "1 GPU", "1.001 GPUs"]

@@ -92,20 +92,20 @@ def test_last_gpu_goes_to_the_first_workload_in_queue_order(
     assert started(decide(snapshot(nodes, projects, workloads))) == {f"{expected}-0"}
 
 
-def test_the_smaller_share_with_the_workload_goes_first_even_if_it_holds_more() -> None:
+def test_equal_shares_with_the_workload_are_ordered_by_the_share_without_it() -> None:
     # a would be at 3 of 3, b at 2 of 2: equal; without it a is at 2/3, b at 0.
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 3), project("b", 2)],
         [job("runs", 2, on="n1:0,1"), job("a1", 1), job("b1", 2, "b")],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (started(plan), waits(plan)) == ({"b1-0"}, {"a1": "behind"})
 
 
-def test_the_order_is_found_anew_after_each_workload() -> None:
+def test_queue_order_is_recomputed_after_each_workload() -> None:
     jobs = [job(f"{name}{i}", 1, name) for name in "ab" for i in range(4)]
 
     plan = decide(snapshot("1x5", [project("a", 0, weight=1), project("b", 0, weight=1)], jobs))
@@ -113,8 +113,8 @@ def test_the_order_is_found_anew_after_each_workload() -> None:
     assert started(plan) == {"a0-0", "a1-0", "a2-0", "b0-0", "b1-0"}
 
 
-def test_the_more_deprived_parent_goes_first_whatever_its_children_hold() -> None:
-    world = snapshot(
+def test_more_deprived_parent_goes_first_whatever_its_children_use() -> None:
+    cluster_snapshot = snapshot(
         "1x5",
         [
             project("left", 2),
@@ -131,18 +131,18 @@ def test_the_more_deprived_parent_goes_first_whatever_its_children_hold() -> Non
         ],
     )
 
-    assert started(decide(world)) == {"poor-parent-0"}
+    assert started(decide(cluster_snapshot)) == {"poor-parent-0"}
 
 
-def test_a_small_job_may_pass_a_big_one_that_does_not_fit() -> None:
-    world = snapshot(
+def test_small_job_passes_a_big_job_that_does_not_fit() -> None:
+    cluster_snapshot = snapshot(
         "1x2", [project("a", 4)], [job("runs", on="n1:0"), job("big", 2), job("small")]
     )
 
-    assert started(decide(world)) == {"small-0"}
+    assert started(decide(cluster_snapshot)) == {"small-0"}
 
 
-def test_minima_go_before_surplus_which_comes_one_worker_at_a_time() -> None:
+def test_minimum_workers_of_all_jobs_start_before_surplus_workers() -> None:
     jobs = [job("e1", workers=3, min_workers=1), job("e2", workers=3, min_workers=1), job("late")]
 
     plan = decide(snapshot("1x4", [project("a", 4)], jobs))
@@ -150,7 +150,7 @@ def test_minima_go_before_surplus_which_comes_one_worker_at_a_time() -> None:
     assert started(plan) == {"e1-0", "e2-0", "late-0", "e1-1"}
 
 
-def test_a_gang_below_its_minimum_is_completed_first() -> None:
+def test_gang_below_its_minimum_is_completed_first() -> None:
     broken = job("broken", workers=2, on="n1:0", submitted=9)
 
     plan = decide(snapshot("1x2", [project("a", 2)], [job("old", submitted=1), broken]))
@@ -158,17 +158,19 @@ def test_a_gang_below_its_minimum_is_completed_first() -> None:
     assert started(plan) == {"broken-1"}
 
 
-def test_surplus_does_not_start_before_its_minimum_runs() -> None:
-    world = snapshot("1x1+1x2", [project("a", 9)], [job("e", 2, workers=3, min_workers=2)])
+def test_surplus_workers_do_not_start_before_the_minimum_runs() -> None:
+    cluster_snapshot = snapshot(
+        "1x1+1x2", [project("a", 9)], [job("e", 2, workers=3, min_workers=2)]
+    )
 
-    assert started(decide(world)) == set()
+    assert started(decide(cluster_snapshot)) == set()
 
 
 def test_surplus_worker_reserves_no_gpu_of_a_stopping_job() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("a", 2)],
         [job("e", workers=2, min_workers=1, on="n1:0"), job("old", on="n1:1", state="stopping")],
     )
 
-    assert decide(world).decisions == ()
+    assert decide(cluster_snapshot).decisions == ()

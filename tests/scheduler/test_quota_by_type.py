@@ -9,11 +9,11 @@ import pytest
 
 from builders import (
     applied,
-    asking,
     cluster,
     job,
     places,
     project,
+    requesting,
     reserved,
     sentence,
     session,
@@ -38,7 +38,7 @@ NODES = [
 ]
 
 
-def singles(count: int, owner: str, node: str, *, first: int = 0) -> list[Workload]:
+def single_gpu_jobs(count: int, owner: str, node: str, *, first: int = 0) -> list[Workload]:
     """Make running one-GPU jobs, one for each device."""
     return [
         job(f"{owner}-{node}-{i}", 1, owner, on=f"{node}:{i}") for i in range(first, first + count)
@@ -55,76 +55,82 @@ Y = table("y", {"a100": 2, "*": 2})
 RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
     "who is over on a type gives back there, though it is within its sum": (
         [X, Y],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
     "who is within on a type keeps it, though it is over elsewhere": (
         [X, Y],
         [
-            *singles(2, "x", "n1"),
-            *singles(4, "x", "n2"),
-            *singles(2, "y", "n1", first=2),
-            asking("a100", job("new", 1, "y")),
+            *single_gpu_jobs(2, "x", "n1"),
+            *single_gpu_jobs(4, "x", "n2"),
+            *single_gpu_jobs(2, "y", "n1", first=2),
+            requesting("a100", job("new", 1, "y")),
         ],
         set(),
     ),
     "and gives back where it is over": (
         [X, Y],
-        [*singles(2, "x", "n1"), *singles(4, "x", "n2"), asking("t4", job("new", 2, "y"))],
+        [
+            *single_gpu_jobs(2, "x", "n1"),
+            *single_gpu_jobs(4, "x", "n2"),
+            requesting("t4", job("new", 2, "y")),
+        ],
         {"x-n2-2-0", "x-n2-3-0"},
     ),
     "a type that is named has no part in any other": (
         [table("x", {"a100": 0, "*": 4}), Y],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
     "a table without any other guarantees nothing of the rest": (
         [table("x", {"a100": 4}), Y],
-        [*singles(4, "x", "n2"), asking("t4", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n2"), requesting("t4", job("new", 2, "y"))],
         {"x-n2-2-0", "x-n2-3-0"},
     ),
     "an unlimited entry is never over its quota": (
         [table("x", {"a100": None}), Y],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         set(),
     ),
     "a project with one number is judged as a whole": (
         [project("x", 4), Y],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         set(),
     ),
     "and takes back what is over of a type": (
         [X, project("y", 4)],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 2, "y"))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
     "whoever may use both types takes back where its quota has room": (
         [X, Y],
-        [*singles(4, "x", "n1"), *singles(4, "y", "n2"), job("new", 1, "y")],
+        [*single_gpu_jobs(4, "x", "n1"), *single_gpu_jobs(4, "y", "n2"), job("new", 1, "y")],
         {"x-n1-3-0"},
     ),
     "a priority goes first within a part": (
         [table("x", {"a100": 4})],
-        [*singles(4, "x", "n1"), asking("a100", job("new", 1, "x", priority=90))],
+        [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 1, "x", priority=90))],
         {"x-n1-3-0"},
     ),
 }
 
 
-@pytest.mark.parametrize(("projects", "there", "expected"), RECLAIMS.values(), ids=list(RECLAIMS))
-def test_a_guarantee_is_one_of_a_type(
-    projects: list[Project], there: list[Workload], expected: set[str]
+@pytest.mark.parametrize(
+    ("projects", "workloads", "expected"), RECLAIMS.values(), ids=list(RECLAIMS)
+)
+def test_quota_of_a_gpu_type_is_reclaimed_on_that_type(
+    projects: list[Project], workloads: list[Workload], expected: set[str]
 ) -> None:
-    world = snapshot(NODES, projects, there, quota_moves=False)
-    plan = decide(world)
+    cluster_snapshot = snapshot(NODES, projects, workloads, quota_moves=False)
+    plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
     assert reserved(plan) == ({"new-0"} if expected else set())
-    assert started(decide(applied(world, plan))) >= ({"new-0"} if expected else set())
+    assert started(decide(applied(cluster_snapshot, plan))) >= ({"new-0"} if expected else set())
 
 
-def test_the_sum_of_a_table_stands_in_the_plan() -> None:
-    plan = decide(snapshot(NODES, [X, Y], [asking("a100", job("new", 3, "x"))]))
+def test_plan_reports_the_sum_of_a_quota_table() -> None:
+    plan = decide(snapshot(NODES, [X, Y], [requesting("a100", job("new", 3, "x"))]))
 
     share = plan.projects["x"]
     assert (share.quota, share.fair_share, share.allocated, share.over_quota) == (
@@ -138,30 +144,30 @@ def test_the_sum_of_a_table_stands_in_the_plan() -> None:
 SHARES: dict[str, tuple[list[Project], list[Workload], dict[str, int]]] = {
     "types that all quotas tell apart are shared apart": (
         [X, Y],
-        [asking("a100", job("x-1", 4, "x")), asking("t4", job("y-1", 4, "y"))],
+        [requesting("a100", job("x-1", 4, "x")), requesting("t4", job("y-1", 4, "y"))],
         {"x": 4000, "y": 4000},
     ),
     "no share is larger than what there is of a type": (
         [X, project("y", 0, weight=1)],
-        [asking("a100", job("x-1", 4, "x", workers=2)), job("y-1", 1, "y")],
+        [requesting("a100", job("x-1", 4, "x", workers=2)), job("y-1", 1, "y")],
         {"x": 4000, "y": 1000},
     ),
     "surplus of a type goes by the weights that tables give it": (
         [table("x", {"a100": 3}, weight=3), table("y", {"a100": 1}, weight=1)],
         [
-            asking("a100", job("x-1", 4, "x", workers=2)),
-            asking("a100", job("y-1", 4, "y", workers=2)),
+            requesting("a100", job("x-1", 4, "x", workers=2)),
+            requesting("a100", job("y-1", 4, "y", workers=2)),
         ],
         {"x": 3000, "y": 1000},
     ),
 }
 
 
-@pytest.mark.parametrize(("projects", "there", "expected"), SHARES.values(), ids=list(SHARES))
-def test_fair_shares_by_type(
-    projects: list[Project], there: list[Workload], expected: dict[str, int]
+@pytest.mark.parametrize(("projects", "workloads", "expected"), SHARES.values(), ids=list(SHARES))
+def test_fair_shares_are_divided_by_gpu_type(
+    projects: list[Project], workloads: list[Workload], expected: dict[str, int]
 ) -> None:
-    plan = decide(snapshot(NODES, projects, there))
+    plan = decide(snapshot(NODES, projects, workloads))
 
     assert {name: share.fair_share for name, share in plan.projects.items()} == expected
 
@@ -170,19 +176,19 @@ def test_fair_shares_by_type(
 
 
 def test_project_within_its_quota_of_the_type_starts_first() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         NODES,
         [X, Y],
         [
-            *singles(2, "x", "n1"),
+            *single_gpu_jobs(2, "x", "n1"),
             # y holds more in all, but nothing of this type.
-            *singles(4, "y", "n2"),
-            asking("a100", job("x-new", 2, "x")),
-            asking("a100", job("y-new", 2, "y")),
+            *single_gpu_jobs(4, "y", "n2"),
+            requesting("a100", job("x-new", 2, "x")),
+            requesting("a100", job("y-new", 2, "y")),
         ],
     )
 
-    assert started(decide(world)) == {"y-new-0"}
+    assert started(decide(cluster_snapshot)) == {"y-new-0"}
 
 
 # ---- workloads that may use several types
@@ -191,11 +197,11 @@ def test_project_within_its_quota_of_the_type_starts_first() -> None:
 CHOICES: dict[str, tuple[list[Workload], dict[str, str]]] = {
     "any other first": ([job("g", 1, "x")], {"g-0": "n2:0"}),
     "beyond its quota where GPUs are idle": (
-        [*singles(3, "x", "n2"), job("g", 2, "x")],
+        [*single_gpu_jobs(3, "x", "n2"), job("g", 2, "x")],
         {"g-0": "n1:0,1"},
     ),
     "a gang stays on one side of the table": (
-        [*singles(2, "y", "n2"), job("g", 1, "x", workers=3)],
+        [*single_gpu_jobs(2, "y", "n2"), job("g", 1, "x", workers=3)],
         {"g-0": "n1:0", "g-1": "n1:1", "g-2": "n1:2"},
     ),
     "each on its own where the other is full": (
@@ -209,47 +215,49 @@ CHOICES: dict[str, tuple[list[Workload], dict[str, str]]] = {
         ],
         {"g-0": "n1:0"},
     ),
-    "without a GPU anywhere": ([*singles(4, "x", "n2"), job("g", 0, "x")], {"g-0": "n2:"}),
+    "without a GPU anywhere": ([*single_gpu_jobs(4, "x", "n2"), job("g", 0, "x")], {"g-0": "n2:"}),
 }
 
 
-@pytest.mark.parametrize(("there", "expected"), CHOICES.values(), ids=list(CHOICES))
+@pytest.mark.parametrize(("workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
 def test_workload_that_may_use_several_gpu_types_is_placed_on_one(
-    there: list[Workload], expected: dict[str, str]
+    workloads: list[Workload], expected: dict[str, str]
 ) -> None:
-    assert places(decide(snapshot(NODES, [X, Y], there))) == expected
+    assert places(decide(snapshot(NODES, [X, Y], workloads))) == expected
 
 
 def test_sessions_stay_within_the_build_quota_of_the_type_and_of_the_project() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         NODES,
         [table("x", {"a100": 1, "*": 3}, build=3)],
         [
-            asking("a100", session("ana-1", 1, "x")),
-            asking("a100", session("bo-1", 1, "x")),
-            asking("t4", session("cy-1", 2, "x")),
-            asking("t4", session("di-1", 1, "x")),
+            requesting("a100", session("ana-1", 1, "x")),
+            requesting("a100", session("bo-1", 1, "x")),
+            requesting("t4", session("cy-1", 2, "x")),
+            requesting("t4", session("di-1", 1, "x")),
         ],
     )
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert started(plan) == {"ana-1-0", "cy-1-0"}
     assert waits(plan) == {"bo-1": "over_build_quota", "di-1": "over_build_quota"}
 
 
-def test_a_wait_within_a_table_names_the_type_and_the_numbers() -> None:
-    world = snapshot(
+def test_wait_reason_with_a_quota_table_names_the_type_and_the_numbers() -> None:
+    cluster_snapshot = snapshot(
         NODES,
         [table("x", {"a100": 2, "*": 2}), table("y", {"a100": 2})],
         [
-            asking("a100", session("ana-1", 2, "x", on="n1:0,1")),
-            asking("a100", session("bo-1", 1, "x")),
-            asking("a100", job("y-1", 2, "y", on="n1:2,3")),
-            asking("a100", job("y-2", 2, "y")),
-            asking("a100", job("x-1", 1, "x")),
+            requesting("a100", session("ana-1", 2, "x", on="n1:0,1")),
+            requesting("a100", session("bo-1", 1, "x")),
+            requesting("a100", job("y-1", 2, "y", on="n1:2,3")),
+            requesting("a100", job("y-2", 2, "y")),
+            requesting("a100", job("x-1", 1, "x")),
         ],
     )
-    plan = decide(replace(world, policy=replace(world.policy, name_others=False)))
+    plan = decide(
+        replace(cluster_snapshot, policy=replace(cluster_snapshot.policy, name_others=False))
+    )
 
     assert {name: sentence(plan, name) for name in ("bo-1", "y-2", "x-1")} == {
         "bo-1": "the build quota of x on a100 is 2 GPUs, and its notebooks hold 2: ana 2",
@@ -260,33 +268,35 @@ def test_a_wait_within_a_table_names_the_type_and_the_numbers() -> None:
     }
 
 
-def test_a_limit_is_one_for_all_types() -> None:
-    world = snapshot(
+def test_project_limit_covers_all_gpu_types_together() -> None:
+    cluster_snapshot = snapshot(
         NODES,
         [table("x", {"a100": 2, "*": 2}, limit=3)],
-        [asking("a100", job("j1", 2, "x")), asking("t4", job("j2", 2, "x"))],
+        [requesting("a100", job("j1", 2, "x")), requesting("t4", job("j2", 2, "x"))],
     )
 
-    assert waits(decide(world)) == {"j2": "over_limit"}
+    assert waits(decide(cluster_snapshot)) == {"j2": "over_limit"}
 
 
-def test_a_parents_table_counts_as_its_sum() -> None:
-    world = snapshot(NODES, [table("lab", {"a100": 1, "*": 2}), project("x", 5, parent="lab")])
+def test_quota_table_of_a_parent_counts_as_its_sum() -> None:
+    cluster_snapshot = snapshot(
+        NODES, [table("lab", {"a100": 1, "*": 2}), project("x", 5, parent="lab")]
+    )
 
-    assert decide(world).projects["lab"].quota == 3000
+    assert decide(cluster_snapshot).projects["lab"].quota == 3000
 
 
 def test_request_for_a_missing_gpu_type_waits_with_no_such_node() -> None:
-    world = snapshot(NODES, [X], [asking("h100", job("new", 1, "x"))])
+    cluster_snapshot = snapshot(NODES, [X], [requesting("h100", job("new", 1, "x"))])
 
-    assert waits(decide(world)) == {"new": "no_such_node"}
+    assert waits(decide(cluster_snapshot)) == {"new": "no_such_node"}
 
 
-def test_more_of_a_type_is_promised_than_there_is() -> None:
+def test_oversubscribed_quota_of_a_gpu_type_is_reported() -> None:
     nodes = [*NODES, Node(name="old", devices=1, gpu_type="k80")]
-    world = snapshot(nodes, [table("x", {"a100": 3}), table("y", {"a100": 2, "*": 1})])
+    cluster_snapshot = snapshot(nodes, [table("x", {"a100": 3}), table("y", {"a100": 2, "*": 1})])
 
-    assert oversubscribed(world) == (
+    assert oversubscribed(cluster_snapshot) == (
         "the quotas of a100 add up to 5 GPUs, but the cluster has 4 GPUs of them",
     )
 
@@ -298,7 +308,7 @@ AB = [Node(name="n1", devices=2, gpu_type="a"), Node(name="n2", devices=2, gpu_t
 BUSY_A = job("high", 2, "x", on="n1:0,1", priority=80)
 
 
-def any_of(*gpu_types: str, **fields: Any) -> Workload:
+def claim_on_types(*gpu_types: str, **fields: Any) -> Workload:
     """Return the claim of x, which may use these GPU types."""
     return job("new", project="x", priority=50, submitted=9, gpu_types=gpu_types, **fields)
 
@@ -306,19 +316,19 @@ def any_of(*gpu_types: str, **fields: Any) -> Workload:
 SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
     "preempted on the second type": (
         [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
-        any_of("a", "b"),
+        claim_on_types("a", "b"),
         "stop",
         {"low-0"},
     ),
     "preempted on any type": (
         [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
-        any_of(),
+        claim_on_types(),
         "stop",
         {"low-0"},
     ),
     "reclaimed on the second type": (
         [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
-        any_of("a", "b"),
+        claim_on_types("a", "b"),
         "stop",
         {"y1-0"},
     ),
@@ -327,13 +337,13 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
             session("ana-1", 2, "x", on="n1:0,1"),
             *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2)),
         ],
-        any_of("a", "b"),
+        claim_on_types("a", "b"),
         "stop",
         {"y1-0"},
     ),
     "reclaimed for a gang": (
         [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
-        any_of("a", "b", workers=2),
+        claim_on_types("a", "b", workers=2),
         "stop",
         {"y0-0", "y1-0"},
     ),
@@ -348,7 +358,7 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
     ),
     "reclaimed for an elastic job": (
         [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
-        any_of("a", "b", workers=3, min_workers=2),
+        claim_on_types("a", "b", workers=3, min_workers=2),
         "stop",
         {"y0-0", "y1-0"},
     ),
@@ -367,23 +377,25 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
 
 
 @pytest.mark.parametrize(
-    ("there", "new", "kind", "expected"), SECOND_TYPE.values(), ids=list(SECOND_TYPE)
+    ("existing", "new", "kind", "expected"), SECOND_TYPE.values(), ids=list(SECOND_TYPE)
 )
-def test_claim_gets_a_place_on_each_gpu_type_it_may_use(
-    there: list[Workload], new: Workload, kind: str, expected: set[str]
+def test_claim_stops_victims_on_every_gpu_type_it_may_use(
+    existing: list[Workload], new: Workload, kind: str, expected: set[str]
 ) -> None:
     nodes = [*AB, Node(name="n3", devices=2, gpu_type="b")] if kind == "move" else AB
     projects = [table("x", {"a": 2, "b": 2}), project("y", 0, weight=0), project("z", 2)]
-    plan = decide(snapshot(nodes, projects, [*there, new]))
+    plan = decide(snapshot(nodes, projects, [*existing, new]))
 
     changed = {d.worker for d in plan.decisions if d.kind == kind and not isinstance(d, Wait)}
     assert changed == expected
     assert {worker.partition("-")[0] for worker in reserved(plan)} == {"new"}
 
 
-def test_wait_of_a_job_with_several_gpu_types_counts_them_all() -> None:
-    there = [BUSY_A, job("equal", 2, "x", on="n2:0,1", priority=50)]
-    plan = decide(snapshot(AB, [table("x", {"a": 2, "b": 2})], [*there, any_of("a", "b")]))
+def test_wait_reason_of_a_job_with_several_gpu_types_counts_all_of_them() -> None:
+    existing = [BUSY_A, job("equal", 2, "x", on="n2:0,1", priority=50)]
+    plan = decide(
+        snapshot(AB, [table("x", {"a": 2, "b": 2})], [*existing, claim_on_types("a", "b")])
+    )
 
     assert sentence(plan, "new") == "4 of 4 GPUs are in use: x 4"
 
@@ -400,7 +412,7 @@ FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
 
 
 @pytest.mark.parametrize(
-    ("bounds", "there", "new", "expected"),
+    ("bounds", "existing", "new", "expected"),
     [
         pytest.param(
             {"build": 0.5},
@@ -432,10 +444,10 @@ FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
         ),
     ],
 )
-def test_memory_request_counts_by_the_device_it_gets(bounds, there, new, expected) -> None:
+def test_memory_request_counts_by_the_device_it_gets(bounds, existing, new, expected) -> None:
     owner = project("a", **{"quota": 2, **bounds})
 
-    assert places(decide(snapshot(SIZES, [owner], [*there, new]))) == expected
+    assert places(decide(snapshot(SIZES, [owner], [*existing, new]))) == expected
 
 
 def test_memory_request_reclaims_within_its_quota_on_the_larger_device() -> None:
@@ -447,7 +459,7 @@ def test_memory_request_reclaims_within_its_quota_on_the_larger_device() -> None
     assert (stopped(plan), reserved(plan)) == ({"f3-0"}, {"new-0"})
 
 
-def test_project_whose_memory_request_is_within_quota_on_its_device_goes_first() -> None:
+def test_project_within_quota_by_the_device_of_its_memory_request_goes_first() -> None:
     nodes = [replace(SIZES[0], name="small"), replace(SIZES[1], devices=1)]
     taken = [job(f"s{i}", 1, "c", on=f"small:{i}") for i in range(4)]
     projects = [project("a", 0.2), project("b", 0), project("c", 4)]
@@ -456,7 +468,7 @@ def test_project_whose_memory_request_is_within_quota_on_its_device_goes_first()
     assert started(decide(snapshot(nodes, projects, [*taken, rival, new]))) == {"new-0"}
 
 
-def test_wait_of_a_memory_request_is_about_the_devices_within_its_cap() -> None:
+def test_wait_reason_of_a_memory_request_names_a_device_within_its_limit() -> None:
     owners = [project("a", 2, limit=0.5), project("b", 4)]
     new = job("new", gpu_memory_mib=TEN_GIB)
     plan = decide(snapshot(SIZES, owners, [*FULL, new], quota_moves=False))

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import applied, asking, job, project, settled, snapshot, started, table
+from builders import applied, job, project, requesting, settled, snapshot, started, table
 from runai.hub_service.scheduler import (
     Node,
     Plan,
@@ -23,7 +23,7 @@ from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, Snapsh
 
 
 @st.composite
-def typed_worlds(draw: st.DrawFn) -> Snapshot:
+def gpu_type_snapshots(draw: st.DrawFn) -> Snapshot:
     """Draw a cluster of several GPU types; its projects have tables, numbers or both."""
     nodes = [
         Node(name=f"n{i}", devices=draw(st.integers(1, 3)), gpu_type=draw(st.sampled_from("ab")))
@@ -49,61 +49,65 @@ def typed_worlds(draw: st.DrawFn) -> Snapshot:
             node, device = free.pop(draw(st.integers(0, len(free) - 1)))
             place = f"{node}:{device}"
         workload = job(f"w{i}", size, owner, on=place)
-        wanted = draw(st.sampled_from([None, None, "a", "b"]))
-        if wanted and (place is None or type_of[place.partition(":")[0]] == wanted):
-            workload = asking(wanted, workload)
+        requested_type = draw(st.sampled_from([None, None, "a", "b"]))
+        if requested_type and (place is None or type_of[place.partition(":")[0]] == requested_type):
+            workload = requesting(requested_type, workload)
         workloads.append(workload)
     return snapshot(nodes, projects, workloads)
 
 
-def held_by_part(world: Snapshot) -> Counter[tuple[str, str]]:
+def allocated_by_entry(cluster_snapshot: Snapshot) -> Counter[tuple[str, str]]:
     """Sum the milli-GPU that each project holds of each entry of its table."""
-    type_of = {node.name: node.gpu_type for node in world.nodes}
-    tables = {p.name: p.quota_by_type for p in world.projects}
-    held: Counter[tuple[str, str]] = Counter()
-    for workload in world.workloads:
+    type_of = {node.name: node.gpu_type for node in cluster_snapshot.nodes}
+    tables = {p.name: p.quota_by_type for p in cluster_snapshot.projects}
+    allocated: Counter[tuple[str, str]] = Counter()
+    for workload in cluster_snapshot.workloads:
         for worker in workload.workers:
             if worker.state is WorkerState.RUNNING and worker.node is not None:
-                held[workload.project, _entry(tables[workload.project], type_of[worker.node])] += (
-                    worker.gpus
-                )
-    return held
+                allocated[
+                    workload.project, _entry(tables[workload.project], type_of[worker.node])
+                ] += worker.gpus
+    return allocated
 
 
 def _entry(quotas: Any, gpu_type: str) -> str:
     return gpu_type if quotas is not None and gpu_type in quotas else "*"
 
 
-@given(typed_worlds())
-def test_reclaim_stops_only_jobs_of_projects_over_their_quota_of_the_type(world: Snapshot) -> None:
-    plan = decide(world)
+@given(gpu_type_snapshots())
+def test_reclaim_stops_only_jobs_of_projects_over_their_quota_of_the_type(
+    cluster_snapshot: Snapshot,
+) -> None:
+    plan = decide(cluster_snapshot)
     # The plan's starts count: a project that gains GPUs may lose one that helps another.
-    held = held_by_part(world) + held_by_part(started_beside(world, plan))
-    type_of = {node.name: node.gpu_type for node in world.nodes}
-    by_name = {p.name: p for p in world.projects}
+    allocated = allocated_by_entry(cluster_snapshot) + allocated_by_entry(
+        snapshot_of_started(cluster_snapshot, plan)
+    )
+    type_of = {node.name: node.gpu_type for node in cluster_snapshot.nodes}
+    by_name = {p.name: p for p in cluster_snapshot.projects}
 
     for stop in plan.decisions:
         if isinstance(stop, Stop) and stop.reason.rule == "R2":
-            victim = next(w for w in world.workloads if w.name == stop.workload)
+            victim = next(w for w in cluster_snapshot.workloads if w.name == stop.workload)
             owner = by_name[victim.project]
             entry = _entry(owner.quota_by_type, type_of[victim.workers[0].node or ""])
             quotas = owner.quota_by_type
             quota = owner.quota if quotas is None else quotas.get(entry, 0)
             assert isinstance(quota, int)
-            assert held[owner.name, entry] > quota
+            assert allocated[owner.name, entry] > quota
 
 
-def started_beside(world: Snapshot, plan: Plan) -> Snapshot:
-    """Return the world after a plan, with only the workloads that the plan starts."""
+def snapshot_of_started(cluster_snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """Return the snapshot after a plan, with only the workloads that the plan starts."""
     new = started(plan)
-    after = applied(world, plan)
+    after = applied(cluster_snapshot, plan)
     return replace(after, workloads=tuple(w for w in after.workloads if w.workers[0].name in new))
 
 
-@given(typed_worlds())
-def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(world: Snapshot) -> None:
-    plan = decide(world)
-    after = applied(world, plan)
+@given(gpu_type_snapshots())
+def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(cluster_snapshot: Snapshot) -> None:
+    plan = decide(cluster_snapshot)
+    after = applied(cluster_snapshot, plan)
     waiting = {d.workload for d in plan.decisions if isinstance(d, Wait)}
     busy = {
         (worker.node, device)
@@ -113,7 +117,7 @@ def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(world: Snapshot) -> N
         for device in worker.devices
     } | {
         (worker.node, device)
-        for workload in world.workloads
+        for workload in cluster_snapshot.workloads
         for worker in workload.workers
         for device in worker.devices
     }
@@ -121,37 +125,39 @@ def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(world: Snapshot) -> N
     for workload in after.workloads:
         worker = workload.workers[0]
         if workload.name in waiting and worker.state is WorkerState.PENDING:
-            for node in world.nodes:
+            for node in cluster_snapshot.nodes:
                 if not worker.gpu_types or node.gpu_type in worker.gpu_types:
                     idle = [d for d in range(node.devices) if (node.name, d) not in busy]
                     assert len(idle) < max(1, worker.gpus // 1000)
 
 
-@given(typed_worlds(), st.randoms(use_true_random=False))
-def test_neither_order_nor_an_index_changes_a_plan_with_tables(world: Snapshot, dice: Any) -> None:
-    plan = decide(world)
+@given(gpu_type_snapshots(), st.randoms(use_true_random=False))
+def test_input_order_and_index_do_not_change_a_plan_with_quota_tables(
+    cluster_snapshot: Snapshot, dice: Any
+) -> None:
+    plan = decide(cluster_snapshot)
     other = replace(
-        world,
-        nodes=tuple(dice.sample(world.nodes, len(world.nodes))),
-        projects=tuple(dice.sample(world.projects, len(world.projects))),
-        workloads=tuple(dice.sample(world.workloads, len(world.workloads))),
+        cluster_snapshot,
+        nodes=tuple(dice.sample(cluster_snapshot.nodes, len(cluster_snapshot.nodes))),
+        projects=tuple(dice.sample(cluster_snapshot.projects, len(cluster_snapshot.projects))),
+        workloads=tuple(dice.sample(cluster_snapshot.workloads, len(cluster_snapshot.workloads))),
     )
-    index = ClusterIndex(replace(world, workloads=()))
+    index = ClusterIndex(replace(cluster_snapshot, workloads=()))
 
     assert decide(other) == plan
-    index.apply(SnapshotChanges(workloads=world.workloads))
+    index.apply(SnapshotChanges(workloads=cluster_snapshot.workloads))
     assert decide(index) == plan
     assert decide(index) == plan, "a cycle leaves nothing behind"
-    gone = world.workloads[0].name
-    index.apply(SnapshotChanges(removed=(gone,)))
+    removed = cluster_snapshot.workloads[0].name
+    index.apply(SnapshotChanges(removed=(removed,)))
     assert decide(index) == decide(index.snapshot())
 
 
-@given(typed_worlds())
-def test_plans_with_tables_come_to_rest(world: Snapshot) -> None:
-    world = settled(world)
+@given(gpu_type_snapshots())
+def test_plans_with_quota_tables_converge(cluster_snapshot: Snapshot) -> None:
+    cluster_snapshot = settled(cluster_snapshot)
 
     for _ in range(3):
-        plan = decide(world)
+        plan = decide(cluster_snapshot)
         assert {d.kind for d in plan.decisions} <= {"wait"}
-        world = applied(world, plan)
+        cluster_snapshot = applied(cluster_snapshot, plan)

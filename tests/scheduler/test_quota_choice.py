@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import asking, job, places, project, reserved, session, snapshot, table
+from builders import job, places, project, requesting, reserved, session, snapshot, table
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Project, Worker, Workload, decide
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, groups, types_of, within
@@ -25,7 +25,7 @@ def parts_of(*projects: Project) -> dict[str | None, ProjectNode]:
 X = table("x", {"h100": 1, "a100": 2, "*": 3})
 
 
-def test_a_table_has_a_part_for_each_entry_and_for_the_rest() -> None:
+def test_quota_table_has_a_part_for_each_entry_and_for_other_types() -> None:
     parts = parts_of(table("x", {"a100": 2, "h100": None}, created=7))
 
     assert {t: (p.name, p.quota >= 1 << 62, p.age[0]) for t, p in parts.items()} == {
@@ -40,12 +40,12 @@ def test_a_table_has_a_part_for_each_entry_and_for_the_rest() -> None:
     ("gpu_type", "expected"),
     [("a100", {"a100"}), ("h100", {"h100"}), ("*", {"t4", "v100"})],
 )
-def test_types(gpu_type: str, expected: set[str]) -> None:
+def test_part_covers_the_gpu_types_of_its_entry(gpu_type: str, expected: set[str]) -> None:
     assert types_of(parts_of(X)[gpu_type], TYPES.values()) == expected
     assert types_of(parts_of(X)[gpu_type], ["b200"]) == ({"b200"} if gpu_type == "*" else set())
 
 
-def test_an_undivided_project_has_all_types() -> None:
+def test_project_without_a_quota_table_covers_all_gpu_types() -> None:
     account = ProjectTree([project("y", 1)]).projects["y"]
 
     assert types_of(account, TYPES.values()) == set(TYPES.values())
@@ -60,25 +60,27 @@ def mixed(*gpu_types: str) -> Workload:
 
 CANDIDATES: dict[str, tuple[Workload, list[str]]] = {
     "any other first, then by name": (job("j"), ["*", "a100", "h100"]),
-    "whose types it names": (asking("h100", job("j")), ["h100"]),
+    "whose types it names": (requesting("h100", job("j")), ["h100"]),
     "where all of a gang may go": (mixed("t4", "v100"), ["*"]),
     "else any other, where it finds no node": (mixed("t4", "a100"), ["*"]),
     "where it is": (job("j", on="n1:0"), ["a100"]),
     "where the first of it is": (job("j", workers=2, on="n3:0"), ["*"]),
     "on a node that is gone it is nowhere": (job("j", on="gone:0"), ["*", "a100", "h100"]),
     "without a GPU it matters not": (job("j", 0), ["*"]),
-    "of memory too": (asking("a100", job("j", gpu_memory_mib=Mib(100))), ["a100"]),
+    "of memory too": (requesting("a100", job("j", gpu_memory_mib=Mib(100))), ["a100"]),
 }
 
 
 @pytest.mark.parametrize(("workload", "expected"), CANDIDATES.values(), ids=list(CANDIDATES))
-def test_candidates(workload: Workload, expected: list[str]) -> None:
+def test_candidate_parts_match_the_gpu_types_of_the_workload(
+    workload: Workload, expected: list[str]
+) -> None:
     account = ProjectTree([X]).projects["x"]
 
     assert [part.gpu_type for part in candidates(account, workload, TYPES)] == expected
 
 
-def test_a_type_that_is_not_there_is_no_candidate() -> None:
+def test_part_for_a_gpu_type_without_a_node_is_no_candidate() -> None:
     account = ProjectTree([X]).projects["x"]
 
     found = candidates(account, job("j"), {"n1": "a100"})
@@ -112,15 +114,15 @@ WITHIN: dict[str, tuple[Worker, str, tuple[str, ...], tuple[str, ...] | None]] =
 @pytest.mark.parametrize(
     ("worker", "gpu_type", "types", "nodes"), WITHIN.values(), ids=list(WITHIN)
 )
-def test_a_worker_asks_within_its_part(
+def test_worker_is_restricted_to_the_gpu_types_of_its_part(
     worker: Worker, gpu_type: str, types: tuple[str, ...], nodes: tuple[str, ...] | None
 ) -> None:
-    asked = within(parts_of(X)[gpu_type], worker, TYPES.values())
+    restricted = within(parts_of(X)[gpu_type], worker, TYPES.values())
 
-    assert (asked.gpu_types, asked.nodes) == (types, nodes)
+    assert (restricted.gpu_types, restricted.nodes) == (types, nodes)
 
 
-def shared(
+def share_groups(
     projects: list[Project], requested: dict[str, int], capacity: int, by_type: dict[str, int]
 ) -> list[tuple[list[str], int]]:
     tree = ProjectTree(projects)
@@ -139,32 +141,32 @@ Z = table("z", {"a100": 1, "*": 1})
 CLUSTER = {"a100": 4000, "t4": 2000, "v100": 1000}
 
 
-def test_types_that_all_tell_apart_are_shared_apart() -> None:
-    wanted = {"z on a100": 1, "y on a100": 1, "y on other GPUs": 1}
+def test_gpu_types_in_all_quota_tables_are_shared_separately() -> None:
+    requested = {"z on a100": 1, "y on a100": 1, "y on other GPUs": 1}
 
-    assert shared([Y, Z], wanted, 7000, CLUSTER) == [
+    assert share_groups([Y, Z], requested, 7000, CLUSTER) == [
         (["y on other GPUs"], 3000),
         (["y on a100", "z on a100"], 4000),
     ]
 
 
-def test_one_number_joins_them_while_it_wants_something() -> None:
-    wanted = {"y on a100": 1, "y on other GPUs": 1}
+def test_project_without_a_table_merges_gpu_types_while_it_requests_gpus() -> None:
+    requested = {"y on a100": 1, "y on other GPUs": 1}
     both = [Y, project("w", 1)]
 
-    assert shared(both, wanted | {"w": 1}, 7000, CLUSTER) == [
+    assert share_groups(both, requested | {"w": 1}, 7000, CLUSTER) == [
         (["w", "y on a100", "y on other GPUs"], 7000)
     ]
-    assert shared(both, wanted, 7000, CLUSTER) == [
+    assert share_groups(both, requested, 7000, CLUSTER) == [
         (["y on other GPUs"], 3000),
         (["y on a100"], 4000),
     ]
 
 
-def test_below_a_parent_no_more_is_shared_than_it_gets() -> None:
-    wanted = {"y on a100": 1, "y on other GPUs": 1}
+def test_parts_share_no_more_than_the_capacity_of_their_parent() -> None:
+    requested = {"y on a100": 1, "y on other GPUs": 1}
 
-    assert shared([Y], wanted, 3500, CLUSTER) == [
+    assert share_groups([Y], requested, 3500, CLUSTER) == [
         (["y on other GPUs"], 3000),
         (["y on a100"], 500),
     ]
@@ -201,20 +203,20 @@ PLACES: dict[str, tuple[list[Node], list[Workload], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("nodes", "workloads", "expected"), PLACES.values(), ids=list(PLACES))
-def test_it_starts_where_there_is_room(
+def test_workload_starts_on_a_gpu_type_with_enough_idle_gpus(
     nodes: list[Node], workloads: list[Workload], expected: dict[str, str]
 ) -> None:
     assert places(decide(snapshot(nodes, [X, project("y", 0)], workloads))) == expected
 
 
-def test_each_entry_is_claimed_as_far_as_its_quota_goes() -> None:
+def test_claims_reclaim_up_to_the_quota_of_each_table_entry() -> None:
     owner = table("x", {"a100": 1, "*": 1}, weight=0)
-    world = snapshot(
+    cluster_snapshot = snapshot(
         [NODES[0], NODES[2]],
         [owner, table("y", {})],
         [*full("n1"), *full("n3"), *[job(f"j{i}", 1, "x") for i in range(3)]],
     )
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert reserved(plan) == {"j0-0", "j1-0"}
     assert {place.partition(":")[0] for place in places(plan).values()} == {"n1", "n3"}
@@ -289,17 +291,19 @@ PREFERRED: dict[str, tuple[Project, list[Workload], str | None]] = {
 
 
 @pytest.mark.parametrize(("owner", "jobs", "expected"), PREFERRED.values(), ids=PREFERRED)
-def test_a_workload_starts_on_the_first_type_that_it_prefers(
+def test_workload_starts_on_its_first_preferred_gpu_type_with_room(
     owner: Project, jobs: list[Workload], expected: str | None
 ) -> None:
     nodes = [replace(node, cpu_milli=8000) for node in NODES]
     found = places(decide(snapshot(nodes, [owner], jobs)))
 
-    on = {place.partition(":")[0] for name, place in found.items() if name.startswith("new")}
-    assert on == ({expected} if expected else set())
+    used_nodes = {
+        place.partition(":")[0] for name, place in found.items() if name.startswith("new")
+    }
+    assert used_nodes == ({expected} if expected else set())
 
 
-def test_a_workload_that_cannot_start_at_once_waits_for_any_type() -> None:
+def test_workload_that_cannot_start_reserves_gpus_of_any_preferred_type() -> None:
     owners = [project("x", 4), project("y", 0)]
     jobs = [busy("n1", "y"), busy("n2", "x"), preferring("h100", "a100")]
 

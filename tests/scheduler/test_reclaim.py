@@ -24,7 +24,7 @@ from builders import (
 )
 from runai.hub_service.scheduler import Project, Unreserve, Workload, decide
 
-OWN = [project("a", 2)]
+ONE_PROJECT = [project("a", 2)]
 
 
 def full(
@@ -86,31 +86,35 @@ PREEMPT = {
 }
 
 
-@pytest.mark.parametrize(("there", "new", "expected"), PREEMPT.values(), ids=PREEMPT)
-def test_preempt(there: list[Workload], new: Workload, expected: set[str]) -> None:
-    assert stopped(decide(snapshot("1x2", OWN, [*there, new]))) == expected
+@pytest.mark.parametrize(("existing", "new", "expected"), PREEMPT.values(), ids=PREEMPT)
+def test_preemption_stops_only_workloads_of_lower_rank(
+    existing: list[Workload], new: Workload, expected: set[str]
+) -> None:
+    assert stopped(decide(snapshot("1x2", ONE_PROJECT, [*existing, new]))) == expected
 
 
-def test_a_limit_may_be_relieved_by_preempting_and_counts_the_victim_until_it_has_ended() -> None:
-    world = snapshot("1x2", [project("a", 1, limit=1)], [job("j", on="n1:0"), session("ana-1")])
+def test_preemption_under_a_limit_counts_the_victim_until_it_has_exited() -> None:
+    cluster_snapshot = snapshot(
+        "1x2", [project("a", 1, limit=1)], [job("j", on="n1:0"), session("ana-1")]
+    )
 
-    plan = decide(world)
-    in_grace = applied(world, plan, grace=True)
-    then = decide(in_grace)
+    plan = decide(cluster_snapshot)
+    in_grace = applied(cluster_snapshot, plan, grace=True)
+    next_plan = decide(in_grace)
 
     assert (stopped(plan), started(plan)) == ({"j-0"}, set())
-    assert (started(then), waits(then)) == (set(), {"ana-1": "stopping"})
-    assert "waiting for j to stop" in sentence(then, "ana-1")
-    assert started(decide(applied(in_grace, then))) == {"ana-1-0"}
+    assert (started(next_plan), waits(next_plan)) == (set(), {"ana-1": "stopping"})
+    assert "waiting for j to stop" in sentence(next_plan, "ana-1")
+    assert started(decide(applied(in_grace, next_plan))) == {"ana-1-0"}
 
 
 # ---- R2, R3
 
 
-TWO = [project("a", 1), project("b", 1)]
+TWO_PROJECTS = [project("a", 1), project("b", 1)]
 RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
     "who is over gives back to who is within": (
-        TWO,
+        TWO_PROJECTS,
         [*full(), job("new", project="b")],
         {"a1-0"},
     ),
@@ -120,7 +124,7 @@ RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         set(),
     ),
     "nobody takes beyond its fair share": (
-        TWO,
+        TWO_PROJECTS,
         [*full(devices=1), job("b1", project="b", on="n1:1"), job("new", project="b")],
         set(),
     ),
@@ -154,12 +158,12 @@ RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         {"b-1-0"},
     ),
     "a gang goes whole": (
-        TWO,
+        TWO_PROJECTS,
         [job("gang", workers=2, on="n1:0 n1:1"), job("new", project="b")],
         {"gang-0", "gang-1"},
     ),
     "an elastic job gives its surplus": (
-        TWO,
+        TWO_PROJECTS,
         [job("e", workers=2, min_workers=1, on="n1:0 n1:1"), job("new", project="b")],
         {"e-1"},
     ),
@@ -167,11 +171,13 @@ RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
 
 
 @pytest.mark.parametrize(("projects", "workloads", "expected"), RECLAIM.values(), ids=RECLAIM)
-def test_reclaim(projects: list[Project], workloads: list[Workload], expected: set[str]) -> None:
+def test_reclaim_stops_workloads_of_projects_over_their_share(
+    projects: list[Project], workloads: list[Workload], expected: set[str]
+) -> None:
     assert stopped(decide(snapshot("1x2", projects, workloads))) == expected
 
 
-def test_departments_are_judged_where_their_paths_part() -> None:
+def test_reclaim_compares_departments_below_their_common_ancestor() -> None:
     # x is over its quota, but its department is within its own: y's department may not reclaim.
     projects = [
         project("left", 2),
@@ -188,19 +194,19 @@ def test_departments_are_judged_where_their_paths_part() -> None:
     assert stopped(decide(over)) == {"x2-0"}
 
 
-def test_a_child_is_not_protected_by_its_quota_while_its_department_is_over() -> None:
+def test_quota_of_a_child_does_not_protect_it_while_its_department_is_over() -> None:
     projects = [
         project("left", 1),
         project("right", 1),
         project("x", 2, parent="left"),
         project("y", 1, parent="right"),
     ]
-    world = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
+    cluster_snapshot = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
 
-    assert stopped(decide(world)) == {"x1-0"}
+    assert stopped(decide(cluster_snapshot)) == {"x1-0"}
 
 
-def test_the_claimants_department_must_stay_within_its_share_too() -> None:
+def test_reclaim_is_limited_by_the_share_of_the_claimants_department() -> None:
     projects = [
         project("left", 1),
         project("right", 1),
@@ -232,7 +238,7 @@ def test_shrink_first_stops_surplus_of_any_project_before_pausing_a_job(
     assert stopped(plan) == ({"e-1"} if shrink_first else {"a2-0"})
 
 
-def test_a_victim_that_fits_elsewhere_is_moved_rather_than_lost() -> None:
+def test_victim_that_fits_on_a_different_node_is_moved_and_not_stopped() -> None:
     projects = [project("a", 0), project("b", 0, created=1), project("c", 1)]
     halves = [job("x", 0.5, on="n1:0"), job("y", 0.5, "b", on="n2:0")]
 
@@ -242,7 +248,7 @@ def test_a_victim_that_fits_elsewhere_is_moved_rather_than_lost() -> None:
     assert places(plan) == {"y-0": "n1:0", "new-0": "n2:0"}
 
 
-def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
+def test_big_job_stops_the_fewest_jobs_that_free_one_node() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
     running = [*full("a", 4, node="n1"), *[job(f"z{d}", on=f"n2:{d}") for d in range(3)]]
 
@@ -276,7 +282,7 @@ def test_reclaim_stops_jobs_on_the_node_where_the_claimant_fits(
     assert stopped(plan) == expected
 
 
-def test_for_a_gang_as_many_nodes_are_made_free_as_it_needs() -> None:
+def test_gang_frees_only_as_many_nodes_as_it_needs() -> None:
     # a may give four GPUs; its four newest jobs are on four nodes: stopping them is no use.
     projects = [project("a", 4), project("b", 4)]
     running = [
@@ -284,21 +290,21 @@ def test_for_a_gang_as_many_nodes_are_made_free_as_it_needs() -> None:
         for node in (1, 2, 3, 4)
         for device, age in enumerate(["old", "young"])
     ]
-    world = snapshot("4x2", projects, [*running, job("gang", 2, "b", workers=2)])
+    cluster_snapshot = snapshot("4x2", projects, [*running, job("gang", 2, "b", workers=2)])
 
-    assert stopped(decide(world)) == {"n3-old-0", "n3-young-0", "n4-old-0", "n4-young-0"}
+    assert stopped(decide(cluster_snapshot)) == {"n3-old-0", "n3-young-0", "n4-old-0", "n4-young-0"}
 
 
-def test_nothing_stops_for_a_gang_that_one_gpu_keeps_from_fitting() -> None:
+def test_gang_that_would_still_lack_one_gpu_stops_no_job() -> None:
     projects = [project("a", 2), project("b", 4)]
-    world = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
+    cluster_snapshot = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), waits(plan)) == (set(), {"gang": "no_room"})
 
 
-def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
+def test_jobs_on_nodes_that_the_claimant_cannot_use_are_not_stopped() -> None:
     nodes = [*cluster("1x1", gpu_type="t4"), *cluster("2x1", gpu_type="a100")[1:]]
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
@@ -311,17 +317,17 @@ def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["cpu_milli", "memory_mib"])
-def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking: str) -> None:
+def test_reclaim_stops_the_smallest_job_that_frees_the_missing_cpu_or_memory(lacking: str) -> None:
     # n1 has an idle device, but lacks a thousandth of a core (or one MiB) for the job.
-    all_of_it: dict[str, Any] = {lacking: 1000}
-    a_bit: dict[str, Any] = {lacking: 1}
-    nodes = [replace(node, **all_of_it) for node in cluster("1x3+1x2")]
+    full_amount: dict[str, Any] = {lacking: 1000}
+    minimal_amount: dict[str, Any] = {lacking: 1}
+    nodes = [replace(node, **full_amount) for node in cluster("1x3+1x2")]
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
         job("bare", on="n1:0"),
-        job("in-the-way", on="n1:1", **a_bit),
-        job("elsewhere", 2, on="n2:0,1", submitted=1, **a_bit),
-        job("new", 1, "b", **all_of_it),
+        job("in-the-way", on="n1:1", **minimal_amount),
+        job("elsewhere", 2, on="n2:0,1", submitted=1, **minimal_amount),
+        job("new", 1, "b", **full_amount),
     ]
 
     assert stopped(decide(snapshot(nodes, projects, jobs))) == {"in-the-way-0"}
@@ -352,7 +358,7 @@ def test_claimant_stops_own_lower_priority_jobs_to_reclaim_within_its_quota() ->
     )
 
 
-def test_a_reservation_is_given_up_before_a_job_is_stopped_for_its_place() -> None:
+def test_reservation_is_cancelled_before_a_job_is_stopped_for_its_place() -> None:
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
         job("leaving", on="n1:0", state="stopping"),
@@ -376,7 +382,7 @@ def test_reclaim_cancels_an_over_quota_start_of_the_same_plan() -> None:
     assert (started(plan), stopped(plan), reserved(plan)) == (set(), {"theirs-0"}, {"new-0"})
 
 
-def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
+def test_claimant_of_two_gpus_stops_no_job_if_only_one_is_reclaimable() -> None:
     # b may reclaim one GPU of a, which is over its quota by one, and needs two on one node.
     projects = [project("a", 3), project("b", 2)]
     jobs = [*[job(f"a{i}", on=f"n{i // 2 + 1}:{i % 2}") for i in range(4)], job("b1", 2, "b")]
@@ -388,12 +394,12 @@ def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
 
 def test_oldest_job_moves_although_reclaim_stops_the_latest_first() -> None:
     """R4 stops the latest first; the one to continue elsewhere is chosen by age (O2, R5)."""
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2+1x1",
         [project("a", 0, limit=2), project("b", 3)],
         [*full("a", 2), job("new", 2, "b"), job("late")],
     )
 
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
     assert (stopped(plan), moved(plan)) == ({"a1-0"}, {"a0-0"})

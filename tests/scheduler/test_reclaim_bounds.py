@@ -25,46 +25,52 @@ from runai.hub_service.scheduler.steps.reclaim_bounds import ReclaimBounds
 from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
 
 
-def with_claims_for_one_worker(world: Snapshot) -> Snapshot:
+def with_claims_for_one_worker(cluster_snapshot: Snapshot) -> Snapshot:
     """Reduce each waiting workload to one worker: a gang could choose among many sets of nodes."""
     return replace(
-        world,
+        cluster_snapshot,
         workloads=tuple(
             replace(w, workers=w.workers[:1], min_workers=None)
             if all(worker.state is WorkerState.PENDING for worker in w.workers)
             else w
-            for w in world.workloads
+            for w in cluster_snapshot.workloads
         ),
     )
 
 
-def done(world: Snapshot) -> list[Decision]:
-    return [d for d in decide(world).decisions if not isinstance(d, Wait)]
+def non_wait_decisions(cluster_snapshot: Snapshot) -> list[Decision]:
+    return [d for d in decide(cluster_snapshot).decisions if not isinstance(d, Wait)]
 
 
 @given(strategies.snapshots().map(with_claims_for_one_worker))
-def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
-    counted = done(world)
+def test_bounds_do_not_change_the_decisions_of_a_plan(cluster_snapshot: Snapshot) -> None:
+    bounded_decisions = non_wait_decisions(cluster_snapshot)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReclaimBounds, "could_suffice", lambda *_arguments: True)
-        assert done(world) == counted
+        assert non_wait_decisions(cluster_snapshot) == bounded_decisions
 
 
 # ---- exactness of the bounds: a looser bound decides alike, but searches in vain
 
-OTHERS = PreemptionScope(other_projects=True, own_project=False, surplus_only=False, lent=False)
-OWN = PreemptionScope(other_projects=False, own_project=True, surplus_only=False, lent=False)
+OTHER_PROJECTS_SCOPE = PreemptionScope(
+    other_projects=True, own_project=False, surplus_only=False, lent=False
+)
+OWN_PROJECT_SCOPE = PreemptionScope(
+    other_projects=False, own_project=True, surplus_only=False, lent=False
+)
 PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
 
 
-def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[ReclaimBounds, PodSet]:
-    """Return the bounds of a world, and the claim of `new` of project a, within its quota."""
-    state = PlanningState(world, tree_of(world))
+def bounds_and_claim(
+    cluster_snapshot: Snapshot, shares: Mapping[str, int] = {}
+) -> tuple[ReclaimBounds, PodSet]:
+    """Return the bounds of a snapshot, and the claim of `new` of project a, within its quota."""
+    state = PlanningState(cluster_snapshot, tree_of(cluster_snapshot))
     for name, fair_share in shares.items():
         state.tree.projects[name].fair_share = fair_share
-    item = state.by_name["new"]
-    return ReclaimBounds(state), PodSet(item, tuple(item.members), is_surplus=False)
+    planned = state.by_name["new"]
+    return ReclaimBounds(state), PodSet(planned, tuple(planned.members), is_surplus=False)
 
 
 OVER = {
@@ -79,14 +85,14 @@ OVER = {
 }
 
 
-@pytest.mark.parametrize(("there", "expected"), OVER.values(), ids=list(OVER))
-def test_bounds_report_if_another_project_is_over_its_share(
-    there: list[Workload], expected: bool
+@pytest.mark.parametrize(("existing", "expected"), OVER.values(), ids=list(OVER))
+def test_bounds_report_if_a_rival_project_is_over_its_share(
+    existing: list[Workload], expected: bool
 ) -> None:
-    bounds, unit = claim(snapshot("1x4", PROJECTS, [*there, job("new", 1)]))
+    bounds, pod_set = bounds_and_claim(snapshot("1x4", PROJECTS, [*existing, job("new", 1)]))
 
-    assert bounds.has_project_over(unit, OTHERS) is expected
-    assert bounds.has_project_over(unit, OWN)
+    assert bounds.has_project_over(pod_set, OTHER_PROJECTS_SCOPE) is expected
+    assert bounds.has_project_over(pod_set, OWN_PROJECT_SCOPE)
 
 
 ENOUGH = {
@@ -107,27 +113,27 @@ ENOUGH = {
 }
 
 
-@pytest.mark.parametrize(("shape", "there", "expected"), ENOUGH.values(), ids=list(ENOUGH))
-def test_whether_the_first_node_could_have_room_for_two(
-    shape: str, there: list[Workload], expected: bool
+@pytest.mark.parametrize(("shape", "existing", "expected"), ENOUGH.values(), ids=list(ENOUGH))
+def test_bounds_report_if_a_node_could_have_room_for_two_gpus(
+    shape: str, existing: list[Workload], expected: bool
 ) -> None:
-    bounds, unit = claim(snapshot(shape, PROJECTS, [*there, job("new", 2)]))
+    bounds, pod_set = bounds_and_claim(snapshot(shape, PROJECTS, [*existing, job("new", 2)]))
 
-    assert bounds.could_suffice([0], unit, OTHERS) is expected
+    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE) is expected
 
 
 def test_protected_job_does_not_reduce_the_reclaimable_gpus_of_other_projects() -> None:
     projects = [project("a", 4), project("b", 1, min_runtime=3600), project("c", 1)]
-    there = [job("x", 2, "b", on="n1:0,1", started=990), job("y", 2, "c", on="n1:2,3")]
-    bounds, unit = claim(snapshot("1x4", projects, [*there, job("new", 2)]))
+    existing = [job("x", 2, "b", on="n1:0,1", started=990), job("y", 2, "c", on="n1:2,3")]
+    bounds, pod_set = bounds_and_claim(snapshot("1x4", projects, [*existing, job("new", 2)]))
 
-    assert bounds.could_suffice([0], unit, OTHERS)
+    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE)
 
 
 def test_claimant_at_exact_quota_counts_gpus_of_other_projects_over_their_share() -> None:
     projects = [project("a", 2), project("b", 0)]
-    world = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
-    bounds, unit = claim(world, shares={"b": 2000})
+    cluster_snapshot = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
+    bounds, pod_set = bounds_and_claim(cluster_snapshot, shares={"b": 2000})
 
-    assert bounds.could_suffice([0], unit, OTHERS)
-    assert bounds.has_project_over(unit, OTHERS)
+    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE)
+    assert bounds.has_project_over(pod_set, OTHER_PROJECTS_SCOPE)

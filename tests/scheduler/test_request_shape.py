@@ -56,31 +56,33 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("asked", "booked", "where"), TABLE.values(), ids=TABLE)
-def test_a_kind(asked: dict[str, Any], booked: tuple[int, int, int, int], where: set[str]) -> None:
-    kind = RequestShapes(NODES).shape_of(Worker(name="w", **asked), ())
+@pytest.mark.parametrize(("worker_fields", "booked", "node_names"), TABLE.values(), ids=TABLE)
+def test_request_shape_has_its_booked_amounts_and_eligible_nodes(
+    worker_fields: dict[str, Any], booked: tuple[int, int, int, int], node_names: set[str]
+) -> None:
+    shape = RequestShapes(NODES).shape_of(Worker(name="w", **worker_fields), ())
 
-    assert (kind.devices, kind.milli, kind.mib, kind.quota) == booked
-    assert {NODES[index].name for index in kind.nodes} == where
+    assert (shape.devices, shape.milli, shape.mib, shape.quota) == booked
+    assert {NODES[index].name for index in shape.nodes} == node_names
 
 
-def test_node_types_of_every_project_above_restrict_it() -> None:
-    kinds = RequestShapes(NODES)
+def test_node_types_of_all_ancestor_projects_restrict_the_nodes() -> None:
+    shapes = RequestShapes(NODES)
     worker = Worker(name="w")
 
-    assert kinds.shape_of(worker, (("train", "build"),)).nodes == {1}
-    assert kinds.shape_of(worker, (("train",), ("build",))).nodes == set()
+    assert shapes.shape_of(worker, (("train", "build"),)).nodes == {1}
+    assert shapes.shape_of(worker, (("train",), ("build",))).nodes == set()
 
 
-def test_the_same_request_is_the_same_kind() -> None:
-    kinds = RequestShapes(NODES)
-    first = kinds.shape_of(Worker(name="a", gpus=MilliGpu(500)), ())
+def test_equal_requests_share_one_shape() -> None:
+    shapes = RequestShapes(NODES)
+    first = shapes.shape_of(Worker(name="a", gpus=MilliGpu(500)), ())
 
     assert (
-        kinds.shape_of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
+        shapes.shape_of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
     )
-    others = [
-        kinds.shape_of(worker, types)
+    other_shapes = [
+        shapes.shape_of(worker, types)
         for worker, types in [
             (Worker(name="c", gpus=MilliGpu(250)), ()),
             (Worker(name="c", gpus=MilliGpu(500), cpu_milli=1), ()),
@@ -93,12 +95,12 @@ def test_the_same_request_is_the_same_kind() -> None:
         ]
     ]
 
-    assert len({first, *others}) == 9
-    assert [kind.order for kind in (first, *others)] == list(range(9))
+    assert len({first, *other_shapes}) == 9
+    assert [shape.order for shape in (first, *other_shapes)] == list(range(9))
 
 
 @pytest.mark.parametrize(
-    ("asked", "node", "devices", "mib", "quota", "shares"),
+    ("worker_fields", "node", "devices", "mib", "quota", "shares"),
     [
         pytest.param({"gpus": 500}, 1, (0,), 500, 500, 500, id="a-fraction-books-its-memory"),
         pytest.param({"gpus": 333}, 3, (0,), 133, 333, 333, id="rounded-down"),
@@ -108,12 +110,17 @@ def test_the_same_request_is_the_same_kind() -> None:
         pytest.param({"gpus": 2000}, 1, (1, 3), 1000, 2000, 1000, id="whole-devices"),
     ],
 )
-def test_a_booking(
-    asked: dict[str, Any], node: int, devices: tuple[int, ...], mib: int, quota: int, shares: int
+def test_booking_charges_memory_and_quota_by_the_devices_of_its_node(
+    worker_fields: dict[str, Any],
+    node: int,
+    devices: tuple[int, ...],
+    mib: int,
+    quota: int,
+    shares: int,
 ) -> None:
-    kinds = RequestShapes(NODES)
+    shapes = RequestShapes(NODES)
 
-    booking = kinds.book(kinds.shape_of(Worker(name="w", **asked), ()), node, devices)
+    booking = shapes.book(shapes.shape_of(Worker(name="w", **worker_fields), ()), node, devices)
 
     assert (booking.node, booking.devices) == (node, devices)
     assert (booking.mib, booking.quota, booking.shares) == (mib, quota, shares)

@@ -33,15 +33,15 @@ A, B = project("a", 2), project("b", 2)
 
 def elastic(name: str, sizes: tuple[int, int, int], owner: str = "a", **fields: Any) -> Workload:
     """Make a job of one worker; `sizes` are its minimum, requested and maximum GPUs."""
-    least, most = milli_gpus(sizes[0]), milli_gpus(sizes[2])
-    return job(name, sizes[1], owner, gpus_min=least, gpus_max=most, **fields)
+    min_gpus, max_gpus = milli_gpus(sizes[0]), milli_gpus(sizes[2])
+    return job(name, sizes[1], owner, gpus_min=min_gpus, gpus_max=max_gpus, **fields)
 
 
-def resizes(world: Snapshot) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+def resizes(cluster_snapshot: Snapshot) -> dict[str, tuple[str, str, tuple[int, ...]]]:
     """Return each resize by workload: code, rule, and the worker's new devices."""
     return {
         d.workload: (d.reason.code, d.reason.rule, tuple(s.device for s in d.devices))
-        for d in decide(world).decisions
+        for d in decide(cluster_snapshot).decisions
         if isinstance(d, Resize)
     }
 
@@ -80,34 +80,38 @@ STARTS = {
 
 
 @pytest.mark.parametrize(("nodes", "workloads", "expected"), STARTS.values(), ids=list(STARTS))
-def test_it_starts(nodes: str, workloads: list[Workload], expected: str | None) -> None:
+def test_elastic_worker_starts_on_as_many_idle_gpus_as_it_may_use(
+    nodes: str, workloads: list[Workload], expected: str | None
+) -> None:
     plan = decide(snapshot(nodes, [A, B, project("c", 4, limit=3)], workloads))
 
     assert places(plan).get("e-0") == expected
 
 
-def test_a_session_is_never_resized() -> None:
+def test_session_is_never_resized() -> None:
     ana = session("ana-1", 1, gpus_min=milli_gpus(1), gpus_max=milli_gpus(4))
-    world = snapshot("1x4", [A], [ana])
+    cluster_snapshot = snapshot("1x4", [A], [ana])
 
-    assert places(decide(world)) == {"ana-1-0": "n1:0"}
-    assert resizes(settled(world)) == {}
+    assert places(decide(cluster_snapshot)) == {"ana-1-0": "n1:0"}
+    assert resizes(settled(cluster_snapshot)) == {}
 
 
 # ---- growing and giving back
 
 
-def test_it_grows_on_its_node_when_gpus_come_free() -> None:
-    world = snapshot("2x4", [A], [elastic("e", (1, 2, 4), on="n1:0"), job("x", 2, on="n1:1,2")])
+def test_elastic_worker_grows_on_its_node_when_gpus_become_free() -> None:
+    cluster_snapshot = snapshot(
+        "2x4", [A], [elastic("e", (1, 2, 4), on="n1:0"), job("x", 2, on="n1:1,2")]
+    )
 
-    assert resizes(world) == {"e": ("grown", "E2", (0, 3))}
-    assert resizes(settled(without(world, "x"))) == {}
-    assert resizes(without(world, "x")) == {"e": ("grown", "E2", (0, 1, 2, 3))}
+    assert resizes(cluster_snapshot) == {"e": ("grown", "E2", (0, 3))}
+    assert resizes(settled(without(cluster_snapshot, "x"))) == {}
+    assert resizes(without(cluster_snapshot, "x")) == {"e": ("grown", "E2", (0, 1, 2, 3))}
 
 
 LENT = [elastic("e", (1, 2, 4), on="n1:0,1,2,3")]
 
-TOLD = {
+RESIZE_SENTENCES = {
     "grown by one": ([elastic("e", (1, 2, 2), on="n1:0")], "1 GPU more on n1 was idle"),
     "grown by more": ([elastic("e", (1, 2, 4), on="n1:0")], "3 GPUs more on n1 were idle"),
     "shrunk by one": ([*LENT, job("x", 1)], "1 GPU beyond its request: x waits for it"),
@@ -123,7 +127,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("jobs", "sentence"), TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize(("jobs", "sentence"), RESIZE_SENTENCES.values(), ids=RESIZE_SENTENCES)
 def test_sentence_of_a_resize_has_its_number_of_gpus(jobs: list[Workload], sentence: str) -> None:
     plan = decide(snapshot("1x4", [A, B], jobs))
 
@@ -164,25 +168,25 @@ SHRINKS = {
 
 
 @pytest.mark.parametrize(("projects", "workloads", "expected"), SHRINKS.values(), ids=list(SHRINKS))
-def test_it_gives_back(
+def test_elastic_worker_shrinks_for_a_claimant_of_its_gpus(
     projects: list[Any],
     workloads: list[Workload],
     expected: tuple[str, str, tuple[int, ...]] | None,
 ) -> None:
-    world = snapshot("1x4", projects, workloads)
-    plan = decide(world)
+    cluster_snapshot = snapshot("1x4", projects, workloads)
+    plan = decide(cluster_snapshot)
 
-    assert resizes(world).get("e") == expected
+    assert resizes(cluster_snapshot).get("e") == expected
     assert stopped(plan) == set()
     assert reserved(plan) == ({"x-0"} if expected else set())
-    after = applied(world, plan)
+    after = applied(cluster_snapshot, plan)
     assert started(decide(after)) == ({"x-0"} if expected else set())
     assert resizes(settled(after)) == {}, "and there is rest"
 
 
 def test_gpus_beyond_a_request_are_reclaimed_before_requested_gpus() -> None:
     """In one project the lower priority loses first, but GPUs beyond a request go before."""
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [A, B],
         [
@@ -192,7 +196,7 @@ def test_gpus_beyond_a_request_are_reclaimed_before_requested_gpus() -> None:
         ],
     )
 
-    assert resizes(world) == {"high": ("shrunk", "R2", (2,))}
+    assert resizes(cluster_snapshot) == {"high": ("shrunk", "R2", (2,))}
 
 
 SHIELDED = {
@@ -207,31 +211,29 @@ SHIELDED = {
 
 
 @pytest.mark.parametrize(
-    ("others", "at", "claimant", "gone"), SHIELDED.values(), ids=list(SHIELDED)
+    ("other_jobs", "place", "claimant", "expected"), SHIELDED.values(), ids=list(SHIELDED)
 )
 def test_gpus_lent_to_a_high_priority_job_shield_no_lower_priority_job(
-    others: list[Workload], at: str, claimant: Workload, gone: set[str]
+    other_jobs: list[Workload], place: str, claimant: Workload, expected: set[str]
 ) -> None:
     """R1: the shielding job is first in the order of R4, but may not be stopped itself."""
-    world = snapshot(
-        "1x4" if at.startswith("n1") else "1x3+1x2",
+    cluster_snapshot = snapshot(
+        "1x4" if place.startswith("n1") else "1x3+1x2",
         [project("a", 5), project("b", 0)],
         [
-            elastic("high", (1, 1, 2), priority=90, on=at),
+            elastic("high", (1, 1, 2), priority=90, on=place),
             job("low", 2, priority=10, on="n1:0,1"),
-            *others,
+            *other_jobs,
             claimant,
         ],
     )
 
-    assert stopped(decide(world)) == gone
+    assert stopped(decide(cluster_snapshot)) == expected
 
 
 @pytest.mark.parametrize("shrink_first", [True, False])
-def test_shrink_first_shrinks_an_elastic_job_before_stopping_another_job(
-    *, shrink_first: bool
-) -> None:
-    world = snapshot(
+def test_shrink_first_shrinks_an_elastic_job_before_a_job_is_stopped(*, shrink_first: bool) -> None:
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 2), project("b", 1)],
         [
@@ -241,26 +243,28 @@ def test_shrink_first_shrinks_an_elastic_job_before_stopping_another_job(
         ],
         shrink_first=shrink_first,
     )
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
 
-    assert (set(resizes(world)), stopped(plan)) == (
+    assert (set(resizes(cluster_snapshot)), stopped(plan)) == (
         ({"e"}, set()) if shrink_first else (set(), {"x-0"})
     )
 
 
-def test_it_stops_whole_where_its_minimum_is_owed() -> None:
-    world = snapshot("1x4", [project("a", 0), project("b", 4)], [*LENT, job("x", 4, "b")])
-    plan = decide(world)
+def test_elastic_worker_stops_as_a_whole_if_its_minimum_is_reclaimed() -> None:
+    cluster_snapshot = snapshot(
+        "1x4", [project("a", 0), project("b", 4)], [*LENT, job("x", 4, "b")]
+    )
+    plan = decide(cluster_snapshot)
 
-    assert (stopped(plan), resizes(world)) == ({"e-0"}, {})
+    assert (stopped(plan), resizes(cluster_snapshot)) == ({"e-0"}, {})
     [reserve] = [d for d in plan.decisions if d.kind == "reserve"]
     assert reserve.waits_for == ("e-0",)
 
 
 def test_claimant_of_two_gpus_waits_once_for_the_worker_that_returns_them() -> None:
-    world = snapshot("1x4", [A, B], [*LENT, job("x", 2, "b")])
+    cluster_snapshot = snapshot("1x4", [A, B], [*LENT, job("x", 2, "b")])
 
-    [reserve] = [d for d in decide(world).decisions if d.kind == "reserve"]
+    [reserve] = [d for d in decide(cluster_snapshot).decisions if d.kind == "reserve"]
     assert reserve.waits_for == ("e-0",)
 
 
@@ -274,8 +278,8 @@ def test_gpus_beyond_a_request_do_not_raise_the_fair_share() -> None:
 # ---- E3
 
 
-def test_the_next_gpu_goes_where_it_gains_most() -> None:
-    world = snapshot(
+def test_next_gpu_goes_to_the_job_that_gains_most_throughput() -> None:
+    cluster_snapshot = snapshot(
         "1x5",
         [project("a", 5)],
         [
@@ -285,22 +289,28 @@ def test_the_next_gpu_goes_where_it_gains_most() -> None:
         ],
     )
 
-    assert places(decide(world)) == {"flat-0": "n1:0", "steep-0": "n1:1,3,4", "x-0": "n1:2"}
+    assert places(decide(cluster_snapshot)) == {
+        "flat-0": "n1:0",
+        "steep-0": "n1:1,3,4",
+        "x-0": "n1:2",
+    }
 
 
-def test_a_gpu_that_gains_nothing_stays_idle() -> None:
-    world = snapshot("1x4", [A], [elastic("e", (1, 2, 4), throughput={"1": 10, "2": 18, "3": 18})])
+def test_gpu_that_gains_no_throughput_stays_idle() -> None:
+    cluster_snapshot = snapshot(
+        "1x4", [A], [elastic("e", (1, 2, 4), throughput={"1": 10, "2": 18, "3": 18})]
+    )
 
-    assert places(decide(world)) == {"e-0": "n1:0,1"}
+    assert places(decide(cluster_snapshot)) == {"e-0": "n1:0,1"}
 
 
-def test_a_gpu_that_gains_a_thousandth_of_another_is_used() -> None:
+def test_gpu_that_gains_a_thousandth_of_a_gpu_is_used() -> None:
     grows_little = elastic("e", (1, 1, 3), throughput={"1": 1000, "2": 1001, "3": 1001})
 
     assert places(decide(snapshot("1x3", [A], [grows_little]))) == {"e-0": "n1:0,1"}
 
 
-def test_no_resize_that_does_not_repay() -> None:
+def test_resize_that_does_not_repay_its_cost_is_not_planned() -> None:
     def grows(**fields: Any) -> bool:
         return bool(resizes(snapshot("1x2", [A], [elastic("e", (1, 2, 2), on="n1:0", **fields)])))
 
@@ -309,7 +319,7 @@ def test_no_resize_that_does_not_repay() -> None:
     assert grows(started=900, resize_cost=100, expected_runtime=3600)
 
 
-def test_growing_that_would_repay_only_with_what_another_got_is_undone() -> None:
+def test_growth_that_repays_only_with_gpus_of_a_rival_job_is_undone() -> None:
     one = elastic("e", (1, 1, 3), on="n1:0", started=1000, resize_cost=60, expected_runtime=100)
     other = elastic("f", (1, 1, 2), "b", on="n1:1")
 
@@ -318,6 +328,9 @@ def test_growing_that_would_repay_only_with_what_another_got_is_undone() -> None
 
 
 def test_job_without_a_project_is_not_resized() -> None:
-    held = [elastic("e", (1, 1, 2), "gone", on="n1:0"), elastic("f", (1, 1, 2), "gone", on="n2:0")]
+    elastic_jobs = [
+        elastic("e", (1, 1, 2), "gone", on="n1:0"),
+        elastic("f", (1, 1, 2), "gone", on="n2:0"),
+    ]
 
-    assert not resizes(snapshot("2x2", [A], held))
+    assert not resizes(snapshot("2x2", [A], elastic_jobs))

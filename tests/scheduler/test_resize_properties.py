@@ -23,52 +23,56 @@ from runai.hub_service.scheduler.state.cluster_index import ClusterIndex, Snapsh
 
 
 @st.composite
-def elastic_worlds(draw: st.DrawFn) -> Snapshot:
-    """Draw a world of elastic whole-GPU workers, some on fewer or more GPUs than requested."""
-    world = draw(strategies.snapshots())
-    taken = Counter(
-        (w.node, device) for job in world.workloads for w in job.workers for device in w.devices
+def elastic_snapshots(draw: st.DrawFn) -> Snapshot:
+    """Draw a snapshot of elastic whole-GPU workers, some on fewer or more GPUs than requested."""
+    snapshot = draw(strategies.snapshots())
+    in_use = Counter(
+        (w.node, device) for job in snapshot.workloads for w in job.workers for device in w.devices
     )
-    sizes = {node.name: node.devices for node in world.nodes}
+    sizes = {node.name: node.devices for node in snapshot.nodes}
 
-    def stretched(worker: Worker, most: int) -> Worker:
+    def stretched(worker: Worker, max_devices: int) -> Worker:
         """Return a running worker with some free devices of its node added."""
-        free = [d for d in range(sizes.get(worker.node or "", 0)) if not taken[worker.node, d]]
-        more = free[: draw(st.integers(0, most - len(worker.devices)))]
-        taken.update((worker.node, device) for device in more)
+        free = [d for d in range(sizes.get(worker.node or "", 0)) if not in_use[worker.node, d]]
+        more = free[: draw(st.integers(0, max_devices - len(worker.devices)))]
+        in_use.update((worker.node, device) for device in more)
         return replace(worker, devices=(*worker.devices, *more))
 
     workloads = []
-    for workload in world.workloads:
-        worker, *others = workload.workers
-        asked = worker.gpus // 1000
-        if others or worker.gpus % 1000 or not asked or not workload.is_preemptible:
+    for workload in snapshot.workloads:
+        worker, *other_workers = workload.workers
+        requested = worker.gpus // 1000
+        if other_workers or worker.gpus % 1000 or not requested or not workload.is_preemptible:
             workloads.append(workload)
             continue
-        least, most = draw(st.integers(1, asked)), draw(st.integers(asked, asked + 2))
+        min_gpus, max_gpus = (
+            draw(st.integers(1, requested)),
+            draw(st.integers(requested, requested + 2)),
+        )
         if worker.state is WorkerState.RUNNING:
             worker = stretched(
-                replace(worker, devices=worker.devices[: draw(st.integers(least, asked))]), most
+                replace(worker, devices=worker.devices[: draw(st.integers(min_gpus, requested))]),
+                max_gpus,
             )
         workloads.append(
             replace(
                 workload,
-                gpus_min=milli_gpus(least),
-                gpus_max=milli_gpus(most),
+                gpus_min=milli_gpus(min_gpus),
+                gpus_max=milli_gpus(max_gpus),
                 workers=(worker,),
                 resize_cost=draw(st.sampled_from([0, 0, 50])),
                 throughput=draw(st.sampled_from([{}, {}, {"1": 10, "2": 15, "3": 17, "5": 18}])),
             )
         )
-    return replace(world, workloads=tuple(workloads))
+    return replace(snapshot, workloads=tuple(workloads))
 
 
-@given(elastic_worlds())
-def test_an_elastic_worker_has_nothing_or_from_its_minimum_to_its_maximum(world: Snapshot) -> None:
-    plan = decide(world)
+@given(elastic_snapshots())
+def test_elastic_worker_gets_a_number_of_gpus_within_its_bounds(snapshot: Snapshot) -> None:
+    plan = decide(snapshot)
     bounds = {
         w.workers[0].name: (w.gpus_min // 1000, max(w.gpus_max, w.workers[0].gpus) // 1000)
-        for w in world.workloads
+        for w in snapshot.workloads
         if w.gpus_min is not None and w.gpus_max is not None
     }
 
@@ -76,15 +80,15 @@ def test_an_elastic_worker_has_nothing_or_from_its_minimum_to_its_maximum(world:
     assert len(named) == len(set(named)), "one decision for each worker"
     for decision in plan.decisions:
         if isinstance(decision, Start | Resize) and decision.worker in bounds:
-            least, most = bounds[decision.worker]
+            min_gpus, max_gpus = bounds[decision.worker]
             devices = [share.device for share in decision.devices]
-            assert least <= len(devices) <= most
+            assert min_gpus <= len(devices) <= max_gpus
             assert len(set(devices)) == len(devices)
 
 
-@given(elastic_worlds())
-def test_a_device_is_never_given_to_two(world: Snapshot) -> None:
-    after = applied(world, decide(world))
+@given(elastic_snapshots())
+def test_whole_device_is_never_allocated_to_two_workers(snapshot: Snapshot) -> None:
+    after = applied(snapshot, decide(snapshot))
 
     whole = Counter(
         (worker.node, device)
@@ -96,11 +100,11 @@ def test_a_device_is_never_given_to_two(world: Snapshot) -> None:
     assert [place for place, count in whole.items() if count > 1] == []
 
 
-@given(elastic_worlds())
-def test_a_resize_stays_on_its_node_and_changes_something(world: Snapshot) -> None:
-    was = {w.name: (w.node, set(w.devices)) for job in world.workloads for w in job.workers}
+@given(elastic_snapshots())
+def test_resize_stays_on_its_node_and_changes_the_devices(snapshot: Snapshot) -> None:
+    was = {w.name: (w.node, set(w.devices)) for job in snapshot.workloads for w in job.workers}
 
-    for decision in decide(world).decisions:
+    for decision in decide(snapshot).decisions:
         if isinstance(decision, Resize):
             node, devices = was[decision.worker]
             now = {share.device for share in decision.devices}
@@ -108,22 +112,26 @@ def test_a_resize_stays_on_its_node_and_changes_something(world: Snapshot) -> No
             assert now < devices if decision.reason.code == "shrunk" else now > devices
 
 
-@given(elastic_worlds())
-def test_plans_with_elastic_workers_come_to_rest(world: Snapshot) -> None:
+@given(elastic_snapshots())
+def test_plans_with_elastic_workers_converge(snapshot: Snapshot) -> None:
     """The clock is frozen: later a minimum run time would end, or a resize would repay."""
-    world = settled(replace(world, policy=replace(world.policy, explain="none")), seconds=0)
+    snapshot = settled(
+        replace(snapshot, policy=replace(snapshot.policy, explain="none")), seconds=0
+    )
 
     for _ in range(3):
-        plan = decide(world)
+        plan = decide(snapshot)
         assert plan.decisions == ()
-        world = applied(world, plan, seconds=0)
+        snapshot = applied(snapshot, plan, seconds=0)
 
 
-@given(elastic_worlds())
-def test_an_index_decides_about_elastic_workers_as_the_snapshot_does(world: Snapshot) -> None:
-    index = ClusterIndex(replace(world, workloads=()))
-    index.apply(SnapshotChanges(workloads=world.workloads))
+@given(elastic_snapshots())
+def test_index_plans_elastic_workers_like_its_snapshot(snapshot: Snapshot) -> None:
+    index = ClusterIndex(replace(snapshot, workloads=()))
+    index.apply(SnapshotChanges(workloads=snapshot.workloads))
 
-    assert decide(index) == decide(world)
-    index.apply(SnapshotChanges(workloads=world.workloads[:2], removed=(world.workloads[-1].name,)))
+    assert decide(index) == decide(snapshot)
+    index.apply(
+        SnapshotChanges(workloads=snapshot.workloads[:2], removed=(snapshot.workloads[-1].name,))
+    )
     assert decide(index) == decide(index.snapshot())

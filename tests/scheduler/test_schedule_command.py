@@ -64,7 +64,9 @@ def test_snapshot_may_begin_with_a_byte_order_mark(
     assert '"bob-1"' in capsys.readouterr().out
 
 
-def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_reports_a_missing_snapshot_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = str(tmp_path / "none.json")
 
     assert main([missing]) == 2
@@ -72,7 +74,7 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         pytest.param(b"\xff{}", "not JSON: it is no UTF-8 text", id="bytes"),
         pytest.param(b'{"now": 1, "now": 2}', "'now' is there twice in one object", id="twice"),
@@ -89,21 +91,21 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_unreadable_snapshot_exits_with_2_and_an_error_message(
-    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "snapshot.json"
     file.write_bytes(content)
 
     assert main([str(file)]) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_name_that_is_no_text_is_answered_as_it_was_given(
+def test_name_with_a_lone_surrogate_is_returned_unchanged(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     file = tmp_path / "snapshot.json"
-    given = json.dumps(EXAMPLE).replace("bob-1-0", r"\udfff")
-    file.write_text(given)
+    document = json.dumps(EXAMPLE).replace("bob-1-0", r"\udfff")
+    file.write_text(document)
 
     assert main([str(file)]) == 0
     (start,) = json.loads(capsysbinary.readouterr().out)["decisions"]

@@ -104,7 +104,7 @@ EVERY_FIELD: dict[str, Any] = {
 }
 
 
-def test_every_field_is_written_as_it_was_read() -> None:
+def test_snapshot_round_trip_preserves_every_field() -> None:
     written = snapshot_to_json(snapshot_from_json(EVERY_FIELD))
 
     assert json.loads(json.dumps(written)) == EVERY_FIELD

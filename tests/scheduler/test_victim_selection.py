@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given as each
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cluster, job, moved, parent, project, session, snapshot, stopped
@@ -25,38 +25,50 @@ from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.state.victim_order import victims_of
 
 
-def held(owner: str, node: str, *devices: int) -> list[Workload]:
+def running_jobs(owner: str, node: str, *devices: int) -> list[Workload]:
     """Return running one-GPU jobs of a project, the oldest first."""
     return [job(f"{owner}{d}", project=owner, on=f"{node}:{d}") for d in devices]
 
 
-def test_projects_give_in_turn_once_they_are_equally_far_over() -> None:
+def test_projects_equally_far_over_quota_lose_jobs_in_turn() -> None:
     # a is 3 over, b is 2: first a's job stops, then the younger of both, then a's again.
     projects = [project("a", 1), project("b", 1), project("c", 5)]
-    jobs = [*held("a", "n1", 0, 1, 2, 3), *held("b", "n1", 4, 5, 6), job("new", 1, "c", workers=3)]
+    jobs = [
+        *running_jobs("a", "n1", 0, 1, 2, 3),
+        *running_jobs("b", "n1", 4, 5, 6),
+        job("new", 1, "c", workers=3),
+    ]
 
     assert stopped(decide(snapshot("1x7", projects, jobs))) == {"a3-0", "a2-0", "b6-0"}
 
 
 def test_reclaim_stops_a_job_of_the_project_furthest_over_quota_first() -> None:
     projects = [project("a", 1), project("b", 1), project("c", 5)]
-    jobs = [*held("a", "n1", 0, 1, 2), *held("b", "n1", 3, 4, 5, 6), job("new", 1, "c")]
+    jobs = [
+        *running_jobs("a", "n1", 0, 1, 2),
+        *running_jobs("b", "n1", 3, 4, 5, 6),
+        job("new", 1, "c"),
+    ]
 
     assert stopped(decide(snapshot("1x7", projects, jobs))) == {"b6-0"}
 
 
-def test_below_a_parent_the_child_that_is_furthest_over_gives() -> None:
+def test_child_project_furthest_over_quota_loses_jobs_first() -> None:
     projects = [
         parent("lab"),
         *[project(name, 1, parent="lab") for name in ("x", "y", "z")],
         project("owner", 3),
     ]
-    jobs = [*held("x", "n1", 0), *held("y", "n1", 1, 2, 3), *held("z", "n1", 4, 5)]
+    jobs = [
+        *running_jobs("x", "n1", 0),
+        *running_jobs("y", "n1", 1, 2, 3),
+        *running_jobs("z", "n1", 4, 5),
+    ]
 
-    world = snapshot("1x6", projects, [*jobs, job("new", 1, "owner", workers=2)])
+    cluster_snapshot = snapshot("1x6", projects, [*jobs, job("new", 1, "owner", workers=2)])
 
     # y is over by two and z by one; then they are equal, and z's job is the younger.
-    assert stopped(decide(world)) == {"y3-0", "z5-0"}
+    assert stopped(decide(cluster_snapshot)) == {"y3-0", "z5-0"}
 
 
 def small() -> list[Node]:
@@ -94,52 +106,59 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("there", "new", "expected"), LACKING.values(), ids=LACKING)
+@pytest.mark.parametrize(("existing", "new", "expected"), LACKING.values(), ids=LACKING)
 def test_reclaim_stops_only_workloads_that_hold_the_missing_resource(
-    there: list[Workload], new: Workload, expected: set[str]
+    existing: list[Workload], new: Workload, expected: set[str]
 ) -> None:
     projects = [project("a", 0, weight=0), project("b", 2)]
 
-    assert stopped(decide(snapshot(small(), projects, [*there, new]))) == expected
+    assert stopped(decide(snapshot(small(), projects, [*existing, new]))) == expected
 
 
 # ---- R5: of equal victims the one that can go on elsewhere moves
 
 
-def of_a(name: str, device: str, submitted: int, **fields: Any) -> Workload:
+def running_job(name: str, device: str, submitted: int, **fields: Any) -> Workload:
     """Return a running job of `a`, which owns no quota."""
     return job(name, fields.pop("gpus", 1), on=f"n1:{device}", submitted=submitted, **fields)
 
 
-HERE: dict[str, Any] = {"nodes": ("n1",)}
+PINNED_TO_N1: dict[str, Any] = {"nodes": ("n1",)}
 MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
     "the older, if the younger fits nowhere else": (
         "1x2+1x1",
-        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1)],
+        [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1)],
         "free",
         "move",
     ),
     "the younger, if both fit elsewhere": (
         "1x2+1x1",
-        [of_a("young", "0", 2), of_a("old", "1", 1)],
+        [running_job("young", "0", 2), running_job("old", "1", 1)],
         "young",
         "move",
     ),
     "the one that began first, if the other fits nowhere else": (
         "1x2+1x1",
-        [of_a("pinned", "0", 1, started=900, **HERE), of_a("free", "1", 2, started=100)],
+        [
+            running_job("pinned", "0", 1, started=900, **PINNED_TO_N1),
+            running_job("free", "1", 2, started=100),
+        ],
         "free",
         "move",
     ),
     "the youngest that fits elsewhere": (
         "1x3+1x1",
-        [of_a("pinned", "0", 3, **HERE), of_a("old", "1", 1), of_a("free", "2", 2)],
+        [
+            running_job("pinned", "0", 3, **PINNED_TO_N1),
+            running_job("old", "1", 1),
+            running_job("free", "2", 2),
+        ],
         "free",
         "move",
     ),
     "the younger, if no GPU is idle elsewhere": (
         "1x2",
-        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1)],
+        [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1)],
         "pinned",
         "stop",
     ),
@@ -147,7 +166,7 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "1x2+1x1",
         [
             session("ana-s", on="n1:0", preemptible=True, priority=50, submitted=2),
-            of_a("free", "1", 1),
+            running_job("free", "1", 1),
         ],
         "free",
         "move",
@@ -155,7 +174,7 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
     "the younger, if the older is a session, which never moves": (
         "1x2+1x1",
         [
-            of_a("pinned", "0", 2, **HERE),
+            running_job("pinned", "0", 2, **PINNED_TO_N1),
             session("ana-s", on="n1:1", preemptible=True, priority=50, submitted=1),
         ],
         "pinned",
@@ -163,28 +182,28 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
     ),
     "never one of higher priority": (
         "1x2+1x1",
-        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1, priority=60)],
+        [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1, priority=60)],
         "pinned",
         "stop",
     ),
     "never one that holds more": (
         "1x3+1x2",
-        [of_a("pinned", "0", 2, **HERE), of_a("free", "1,2", 1, gpus=2)],
+        [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1,2", 1, gpus=2)],
         "pinned",
         "stop",
     ),
     "never one that loses more work": (
         "1x2+1x1",
         [
-            of_a("pinned", "0", 2, checkpointed=900, **HERE),
-            of_a("free", "1", 1, checkpointed=500),
+            running_job("pinned", "0", 2, checkpointed=900, **PINNED_TO_N1),
+            running_job("free", "1", 1, checkpointed=500),
         ],
         "pinned",
         "stop",
     ),
     "never one of another project": (
         "1x2+1x1",
-        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1, project="c")],
+        [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1, project="c")],
         "pinned",
         "stop",
     ),
@@ -192,11 +211,11 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
 
 
 @pytest.mark.parametrize(("shape", "jobs", "expected", "kind"), MOVABLE.values(), ids=MOVABLE)
-def test_of_equal_victims_the_one_that_fits_elsewhere_goes(
+def test_reclaim_prefers_among_equal_victims_the_job_that_can_move(
     shape: str, jobs: list[Workload], expected: str, kind: str
 ) -> None:
     projects = [project("a", 0), project("b", 1), project("c", 1)]
-    plan = decide(snapshot(shape, projects, [*jobs, job("new", 1, "b", **HERE)]))
+    plan = decide(snapshot(shape, projects, [*jobs, job("new", 1, "b", **PINNED_TO_N1)]))
 
     assert [(d.kind, d.workload) for d in plan.decisions if d.kind in {"move", "stop"}] == [
         (kind, expected)
@@ -206,13 +225,13 @@ def test_of_equal_victims_the_one_that_fits_elsewhere_goes(
 def test_two_victims_do_not_count_on_the_same_idle_gpu() -> None:
     # One GPU is idle on n2: one of the free jobs moves there, the other is no better there.
     jobs = [
-        of_a("free0", "0", 1),
-        of_a("free1", "1", 2),
-        of_a("pinned2", "2", 3, **HERE),
-        of_a("pinned3", "3", 4, **HERE),
+        running_job("free0", "0", 1),
+        running_job("free1", "1", 2),
+        running_job("pinned2", "2", 3, **PINNED_TO_N1),
+        running_job("pinned3", "3", 4, **PINNED_TO_N1),
     ]
     projects = [project("a", 0), project("b", 2)]
-    plan = decide(snapshot("1x4+1x1", projects, [*jobs, job("new", 2, "b", **HERE)]))
+    plan = decide(snapshot("1x4+1x1", projects, [*jobs, job("new", 2, "b", **PINNED_TO_N1)]))
 
     assert {(d.kind, d.workload) for d in plan.decisions if d.kind in {"move", "stop"}} == {
         ("move", "free1"),
@@ -220,36 +239,38 @@ def test_two_victims_do_not_count_on_the_same_idle_gpu() -> None:
     }
 
 
-@each(
+@given(
     pinned=st.lists(st.booleans(), min_size=1, max_size=6),
-    beside=st.integers(0, 3),
-    wanted=st.integers(1, 6),
+    idle_gpus=st.integers(0, 3),
+    claimed=st.integers(1, 6),
     as_gang=st.booleans(),
     ages=st.randoms(use_true_random=False),
 )
-def test_of_equal_victims_as_many_move_as_there_are_places(
-    pinned: list[bool], beside: int, wanted: int, ages: Any, *, as_gang: bool
+def test_reclaim_moves_as_many_equal_victims_as_idle_gpus_allow(
+    pinned: list[bool], idle_gpus: int, claimed: int, ages: Any, *, as_gang: bool
 ) -> None:
-    wanted = min(wanted, len(pinned))
+    claimed = min(claimed, len(pinned))
     order = ages.sample(range(1, 100), len(pinned))
     jobs = [
-        of_a(f"j{i}", str(i), order[i], **(HERE if is_pinned else {}))
+        running_job(f"j{i}", str(i), order[i], **(PINNED_TO_N1 if is_pinned else {}))
         for i, is_pinned in enumerate(pinned)
     ]
-    size: dict[str, Any] = {"workers": wanted} if as_gang else {"gpus": wanted}
-    claim = job("claim", project="b", submitted=200, **HERE, **size)
-    nodes = cluster(f"1x{len(pinned)}+1x{beside}")
+    size: dict[str, Any] = {"workers": claimed} if as_gang else {"gpus": claimed}
+    claim = job("claim", project="b", submitted=200, **PINNED_TO_N1, **size)
+    nodes = cluster(f"1x{len(pinned)}+1x{idle_gpus}")
 
-    plan = decide(snapshot(nodes, [project("a", 0), project("b", wanted)], [*jobs, claim]))
+    plan = decide(snapshot(nodes, [project("a", 0), project("b", claimed)], [*jobs, claim]))
 
-    movers = min(wanted, pinned.count(False), beside)
-    assert (len(moved(plan)), len(stopped(plan))) == (movers, wanted - movers)
+    movers = min(claimed, pinned.count(False), idle_gpus)
+    assert (len(moved(plan)), len(stopped(plan))) == (movers, claimed - movers)
 
 
 # ---- R4: jobs that save take turns, and of the others the last started goes
 
 
-def given(name: str, *, saves: bool = True, started: int | None = 100, **fields: Any) -> Workload:
+def job_on_named_devices(
+    name: str, *, saves: bool = True, started: int | None = 100, **fields: Any
+) -> Workload:
     """Return a job of `a` that runs on the device in its name."""
     places = " ".join(f"n1:{digit}" for digit in name if digit.isdigit())
     return job(name, workers=len(places.split()), on=places, saves=saves, started=started, **fields)
@@ -257,73 +278,107 @@ def given(name: str, *, saves: bool = True, started: int | None = 100, **fields:
 
 IN_TURN: dict[str, tuple[list[Workload], str]] = {
     "the longest run, not the latest submitted": (
-        [given("a0", started=500), given("a1"), given("a2", started=900)],
+        [
+            job_on_named_devices("a0", started=500),
+            job_on_named_devices("a1"),
+            job_on_named_devices("a2", started=900),
+        ],
         "a1",
     ),
     "one that saves before one that loses its work": (
-        [given("a0", saves=False), given("a1", started=900), given("a2", saves=False)],
+        [
+            job_on_named_devices("a0", saves=False),
+            job_on_named_devices("a1", started=900),
+            job_on_named_devices("a2", saves=False),
+        ],
         "a1",
     ),
     "a known checkpoint is no promise to save": (
-        [given("a0", checkpointed=5, saves=False), given("a1"), given("a2", started=900)],
+        [
+            job_on_named_devices("a0", checkpointed=5, saves=False),
+            job_on_named_devices("a1"),
+            job_on_named_devices("a2", started=900),
+        ],
         "a1",
     ),
     "without saving the last started, which loses least": (
         [
-            given("a0", saves=False, started=940, submitted=1),
-            given("a1", saves=False, submitted=2),
-            given("a2", saves=False, started=500, submitted=3),
+            job_on_named_devices("a0", saves=False, started=940, submitted=1),
+            job_on_named_devices("a1", saves=False, submitted=2),
+            job_on_named_devices("a2", saves=False, started=500, submitted=3),
         ],
         "a0",
     ),
     "without saving, of equal starts, the latest submitted": (
-        [given("a0", saves=False, submitted=3), given("a1", saves=False, submitted=2)],
+        [
+            job_on_named_devices("a0", saves=False, submitted=3),
+            job_on_named_devices("a1", saves=False, submitted=2),
+        ],
         "a0",
     ),
     "without saving an unknown start counts as now": (
-        [given("a0", saves=False, started=None), given("a1", saves=False, started=999)],
+        [
+            job_on_named_devices("a0", saves=False, started=None),
+            job_on_named_devices("a1", saves=False, started=999),
+        ],
         "a0",
     ),
     "the least known loss, not the last started": (
         [
-            given("a0", saves=False, started=100, checkpointed=900),
-            given("a1", saves=False, started=900, checkpointed=500),
+            job_on_named_devices("a0", saves=False, started=100, checkpointed=900),
+            job_on_named_devices("a1", saves=False, started=900, checkpointed=500),
         ],
         "a0",
     ),
     "of equal known losses the last started": (
         [
-            given("a0", saves=False, started=400, checkpointed=500),
-            given("a1", saves=False, started=100, checkpointed=500),
+            job_on_named_devices("a0", saves=False, started=400, checkpointed=500),
+            job_on_named_devices("a1", saves=False, started=100, checkpointed=500),
         ],
         "a0",
     ),
     "surplus of the latest submitted, whatever started last": (
         [
-            given("a01", saves=False, started=900, min_workers=1, submitted=1),
-            given("a23", saves=False, started=100, min_workers=1, submitted=2),
+            job_on_named_devices("a01", saves=False, started=900, min_workers=1, submitted=1),
+            job_on_named_devices("a23", saves=False, started=100, min_workers=1, submitted=2),
         ],
         "a23",
     ),
     "of equal starts the latest submitted": (
-        [given("a0", submitted=3), given("a1", submitted=2), given("a2", submitted=1)],
+        [
+            job_on_named_devices("a0", submitted=3),
+            job_on_named_devices("a1", submitted=2),
+            job_on_named_devices("a2", submitted=1),
+        ],
         "a0",
     ),
-    "of equal starts and ages the last by name": ([given("a0"), given("a1")], "a1"),
+    "of equal starts and ages the last by name": (
+        [job_on_named_devices("a0"), job_on_named_devices("a1")],
+        "a1",
+    ),
     "the lowest priority goes first all the same": (
-        [given("a0", started=0), given("a1", saves=False, priority=25)],
+        [
+            job_on_named_devices("a0", started=0),
+            job_on_named_devices("a1", saves=False, priority=25),
+        ],
         "a1",
     ),
     "surplus goes before a whole workload all the same": (
-        [given("a0", started=0), given("a12", saves=False, min_workers=1)],
+        [
+            job_on_named_devices("a0", started=0),
+            job_on_named_devices("a12", saves=False, min_workers=1),
+        ],
         "a12",
     ),
     "an unknown start counts as now": (
-        [given("a0", started=None), given("a1", started=999)],
+        [job_on_named_devices("a0", started=None), job_on_named_devices("a1", started=999)],
         "a1",
     ),
     "a start at this second is as late as an unknown one": (
-        [given("a0", started=1000, submitted=1), given("a1", started=None, submitted=2)],
+        [
+            job_on_named_devices("a0", started=1000, submitted=1),
+            job_on_named_devices("a1", started=None, submitted=2),
+        ],
         "a1",
     ),
 }
@@ -331,18 +386,20 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
 
 @pytest.mark.parametrize(("jobs", "expected"), IN_TURN.values(), ids=IN_TURN)
 @pytest.mark.parametrize("by_index", [False, True], ids=["snapshot", "index"])
-def test_a_project_gives_its_jobs_back_in_order(
+def test_project_loses_its_jobs_in_victim_order(
     jobs: list[Workload], expected: str, *, by_index: bool
 ) -> None:
-    held = sum(len(workload.workers) for workload in jobs)
-    world = snapshot(
-        f"1x{held}", [project("a", held - 1), project("b", 1)], [*jobs, job("new", 1, "b")]
+    device_count = sum(len(workload.workers) for workload in jobs)
+    cluster_snapshot = snapshot(
+        f"1x{device_count}",
+        [project("a", device_count - 1), project("b", 1)],
+        [*jobs, job("new", 1, "b")],
     )
-    plan = decide(world)
+    plan = decide(cluster_snapshot)
     if by_index:
-        index = ClusterIndex(replace(world, now=10))
+        index = ClusterIndex(replace(cluster_snapshot, now=10))
         decide(index)
-        index.apply(SnapshotChanges(now=world.now))
+        index.apply(SnapshotChanges(now=cluster_snapshot.now))
         plan = decide(index)
 
     assert {worker.rpartition("-")[0] for worker in stopped(plan)} == {expected}
@@ -351,32 +408,41 @@ def test_a_project_gives_its_jobs_back_in_order(
 @pytest.mark.parametrize(
     ("saves", "expected"), [(True, {"a2-0"}), (False, {"a01-0", "a01-1"})], ids=["saves", "not"]
 )
-def test_a_gang_has_run_since_its_youngest_worker_started(
+def test_run_time_of_a_gang_counts_from_its_youngest_worker(
     *, saves: bool, expected: set[str]
 ) -> None:
-    gang = given("a01", started=100, saves=saves)
+    gang = job_on_named_devices("a01", started=100, saves=saves)
     old, young = gang.workers
     gang = replace(gang, workers=(old, replace(young, started=900)))
-    jobs = [gang, given("a2", started=500, saves=saves), job("new", 1, "b")]
-    world = snapshot("1x3", [project("a", 2), project("b", 1)], jobs)
+    jobs = [gang, job_on_named_devices("a2", started=500, saves=saves), job("new", 1, "b")]
+    cluster_snapshot = snapshot("1x3", [project("a", 2), project("b", 1)], jobs)
 
-    assert stopped(decide(world)) == expected
+    assert stopped(decide(cluster_snapshot)) == expected
 
 
-def test_explanations_and_the_search_for_victims_have_one_order() -> None:
+def test_explanations_list_victims_in_the_order_of_the_search() -> None:
     jobs = [
-        given("a0", started=500),
-        given("a1"),
-        given("a2", saves=False, checkpointed=7),
-        given("a3", saves=False, submitted=9),
-        given("a4", saves=False, started=900),
+        job_on_named_devices("a0", started=500),
+        job_on_named_devices("a1"),
+        job_on_named_devices("a2", saves=False, checkpointed=7),
+        job_on_named_devices("a3", saves=False, submitted=9),
+        job_on_named_devices("a4", saves=False, started=900),
     ]
-    world = snapshot("1x5", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")])
-    seen = HolderAllocations(world, Plan(), world.workloads[-1])
+    cluster_snapshot = snapshot(
+        "1x5", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")]
+    )
+    holders = HolderAllocations(cluster_snapshot, Plan(), cluster_snapshot.workloads[-1])
 
-    told = [held.workload.name for held in max(seen.sets_of(seen.allocations[0].project), key=len)]
-    item_of = PlanningState(world, tree_of(world)).by_name
-    victims = [v for w in jobs for v in victims_of(item_of[w.name], world.now)]
+    explained_order = [
+        allocation.workload.name
+        for allocation in max(holders.sets_of(holders.allocations[0].project), key=len)
+    ]
+    planned_by_name = PlanningState(cluster_snapshot, tree_of(cluster_snapshot)).by_name
+    victims = [v for w in jobs for v in victims_of(planned_by_name[w.name], cluster_snapshot.now)]
     victims.sort(key=lambda victim: victim.key, reverse=True)
 
-    assert told == [victim.planned.name for victim in victims] == ["a1", "a0", "a2", "a4", "a3"]
+    assert (
+        explained_order
+        == [victim.planned.name for victim in victims]
+        == ["a1", "a0", "a2", "a4", "a3"]
+    )

@@ -11,14 +11,14 @@ from runai.hub_service.scheduler import Node, Policy, Project, Stop, Wait, Workl
 from runai.hub_service.scheduler.model.quantity import Mib
 
 
-def test_every_code_has_its_sentence() -> None:
-    nodes, world = "1x4", {}
+def test_wait_reason_has_the_sentence_of_its_code() -> None:
+    nodes, snapshots = "1x4", {}
     expected = {}
 
     def case(
         workload: str, code: str, text: str, projects: list[Project], *workloads: Workload
     ) -> None:
-        world[workload] = snapshot(nodes, projects, workloads)
+        snapshots[workload] = snapshot(nodes, projects, workloads)
         expected[workload] = (code, text)
 
     vision = [project("vision", 2, limit=3)]
@@ -143,11 +143,11 @@ def test_every_code_has_its_sentence() -> None:
         job("other", 1, "b"),
     )
 
-    said = {}
-    for workload, snap in world.items():
-        plan = decide(snap)
-        said[workload] = (waits(plan)[workload], sentence(plan, workload))
-    assert said == expected
+    actual = {}
+    for workload, cluster_snapshot in snapshots.items():
+        plan = decide(cluster_snapshot)
+        actual[workload] = (waits(plan)[workload], sentence(plan, workload))
+    assert actual == expected
 
 
 LOSS = "node n1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
@@ -158,9 +158,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "code", "said"), LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize(("nodes", "code", "text"), LOSSES.values(), ids=LOSSES)
 def test_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
-    nodes: int, code: str, said: str
+    nodes: int, code: str, text: str
 ) -> None:
     lossy = [
         Node(name=name, devices=4, broken_devices=(0, 1, 2, 3), loss=LOSS.replace("n1", name))
@@ -171,7 +171,7 @@ def test_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
 
     plan = decide(snapshot([*lossy, *whole], [project("a", 9)], [*jobs, job("new")]))
 
-    assert (waits(plan)["new"], sentence(plan, "new")) == (code, said)
+    assert (waits(plan)["new"], sentence(plan, "new")) == (code, text)
 
 
 def test_reason_names_no_node_that_the_workload_may_not_use() -> None:
@@ -196,27 +196,28 @@ GRACE = {
 }
 
 
-@pytest.mark.parametrize(("times", "said"), GRACE.values(), ids=GRACE)
+@pytest.mark.parametrize(("times", "grace_text"), GRACE.values(), ids=GRACE)
 def test_reservation_reason_states_the_longest_grace_of_the_stopping_jobs(
-    times: list[int | None], said: str
+    times: list[int | None], grace_text: str
 ) -> None:
     projects = [project("a", 0), project("b", 2)]
-    going = [
-        job(f"old-{i}", on=f"n1:{i}", state="stopping", gone_by=gone_by)
-        for i, gone_by in enumerate(times)
+    stopping_jobs = [
+        job(f"old-{i}", on=f"n1:{i}", state="stopping", gone_by=deadline)
+        for i, deadline in enumerate(times)
     ]
     devices = ",".join(str(i) for i in range(len(times)))
     new = job("new", len(times), "b", on=f"n1:{devices}", state="reserved")
 
-    plan = decide(snapshot(f"1x{len(times)}", projects, [*going, new]))
+    plan = decide(snapshot(f"1x{len(times)}", projects, [*stopping_jobs, new]))
 
     names = " and ".join(f"old-{i}" for i in range(len(times)))
     assert (
-        sentence(plan, "new") == f"its place on n1 is reserved; waiting for {names} to stop{said}"
+        sentence(plan, "new")
+        == f"its place on n1 is reserved; waiting for {names} to stop{grace_text}"
     )
 
 
-def test_projects_with_equal_usage_are_listed_by_name() -> None:
+def test_wait_reason_lists_projects_of_equal_usage_by_name() -> None:
     jobs = [job("b-1", 2, "b", on="n1:0,1"), job("a-1", 2, "a", on="n1:2,3"), job("new", 1, "c")]
 
     plan = decide(snapshot("1x4", [project(name, 2) for name in "abc"], jobs))
@@ -224,32 +225,32 @@ def test_projects_with_equal_usage_are_listed_by_name() -> None:
     assert sentence(plan, "new") == "4 of 4 GPUs are in use: a 2, b 2"
 
 
-def test_one_gpu_is_in_use() -> None:
+def test_wait_reason_uses_the_singular_for_one_gpu() -> None:
     plan = decide(snapshot("1x1", [project("a", 2)], [job("old", on="n1:0"), job("new")]))
 
     assert sentence(plan, "new") == "1 of 1 GPU is in use: a 1"
 
 
-def test_memory_that_some_device_has_is_not_what_keeps_a_workload_out() -> None:
+def test_wait_reason_names_device_memory_only_if_no_device_has_enough() -> None:
     nodes = [*cluster("1x1", memory_mib=100), *cluster("2x1", memory_mib=50)[1:]]
-    asking = {
+    claims = {
         "more than any": job("new", gpu_memory_mib=101),
         "what one has": job("new", gpu_memory_mib=80, nodes=("n2",)),
     }
 
-    said = {
+    sentences = {
         k: sentence(decide(snapshot(nodes, [project("a", 2)], [w])), "new")
-        for k, w in asking.items()
+        for k, w in claims.items()
     }
 
-    assert said == {
+    assert sentences == {
         "more than any": "no device has 101 MiB of memory",
         "what one has": "no node that it may use has what it asks for",
     }
 
 
-def test_positions_count_each_projects_queue_in_its_order() -> None:
-    world = snapshot(
+def test_queue_positions_are_numbered_within_each_project() -> None:
+    cluster_snapshot = snapshot(
         "1x1",
         [project("a", 1), project("b", 0)],
         [
@@ -260,13 +261,15 @@ def test_positions_count_each_projects_queue_in_its_order() -> None:
         ],
     )
 
-    positions = {d.workload: d.position for d in decide(world).decisions if isinstance(d, Wait)}
+    positions = {
+        d.workload: d.position for d in decide(cluster_snapshot).decisions if isinstance(d, Wait)
+    }
 
     assert positions == {"high": 1, "low": 2, "other": 1}
 
 
 def test_stop_reason_names_the_claimant_and_the_rule() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x2",
         [project("eve", 1), project("vision", 1)],
         [
@@ -276,7 +279,7 @@ def test_stop_reason_names_the_claimant_and_the_rule() -> None:
         ],
     )
 
-    stop = next(d for d in decide(world).decisions if isinstance(d, Stop))
+    stop = next(d for d in decide(cluster_snapshot).decisions if isinstance(d, Stop))
 
     assert (
         stop.worker,
@@ -294,20 +297,20 @@ def test_stop_reason_names_the_claimant_and_the_rule() -> None:
 
 
 def test_project_shares_describe_the_cluster_after_the_plan() -> None:
-    world = snapshot(
+    cluster_snapshot = snapshot(
         "1x4",
         [project("a", 1), project("b", 3)],
         [job(f"a-{i}", on=f"n1:{i}") for i in range(4)] + [job("b-1", 2, "b")],
     )
 
-    shares = decide(world).projects
+    shares = decide(cluster_snapshot).projects
 
     assert (shares["a"].allocated, shares["a"].over_quota) == (2000, 1000)
     assert (shares["b"].allocated, shares["b"].over_quota) == (2000, 0)
 
 
 @pytest.mark.parametrize(
-    ("there", "asks", "code", "text"),
+    ("existing", "fields", "code", "text"),
     [
         pytest.param(
             [job("long", 0, on="n1:", cpu_milli=5000), job("short", 0, on="n1:", cpu_milli=9000)],
@@ -333,17 +336,19 @@ def test_project_shares_describe_the_cluster_after_the_plan() -> None:
         ),
     ],
 )
-def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(there, asks, code, text) -> None:
+def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(
+    existing, fields, code, text
+) -> None:
     nodes = [replace(node, memory_mib=Mib(64 * 1024)) for node in cluster("1x2", cpu_milli=16_000)]
-    asks = dict(asks)
-    claim = job("new", asks.pop("gpus"), **asks)
-    plan = decide(snapshot(nodes, [project("a", 0)], [*there, claim]))
+    fields = dict(fields)
+    claim = job("new", fields.pop("gpus"), **fields)
+    plan = decide(snapshot(nodes, [project("a", 0)], [*existing, claim]))
 
     assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "there", "asks", "code", "text"),
+    ("nodes", "existing", "fields", "code", "text"),
     [
         pytest.param(
             "1x1",
@@ -413,12 +418,14 @@ def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(there, asks, c
         ),
     ],
 )
-def test_wait_for_room_counts_devices_as_they_are_booked(nodes, there, asks, code, text) -> None:
-    asks = dict(asks)
-    claim = job("new", asks.pop("gpus", 0), **asks)
-    there = [replace(workload, submitted=0) for workload in there]
-    world = snapshot(cluster(nodes, memory_mib=46_068), [project("a", 9)], [*there, claim])
-    plan = decide(world, Policy(phases=("allocate",)))
+def test_wait_reason_counts_devices_as_they_are_booked(nodes, existing, fields, code, text) -> None:
+    fields = dict(fields)
+    claim = job("new", fields.pop("gpus", 0), **fields)
+    existing = [replace(workload, submitted=0) for workload in existing]
+    cluster_snapshot = snapshot(
+        cluster(nodes, memory_mib=46_068), [project("a", 9)], [*existing, claim]
+    )
+    plan = decide(cluster_snapshot, Policy(phases=("allocate",)))
 
     assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)
 
@@ -428,14 +435,16 @@ def test_wait_of_a_gang_counts_device_memory_on_the_nodes_of_its_first_worker() 
         job("new", gpu_memory_mib=40_000, devices_wanted=count).workers[0] for count in (2, 1)
     )
     gang = replace(job("new"), workers=(two, replace(one, name="new-1")))
-    there = [job(f"m{n}", on=f"n2:{n}", gpu_memory_mib=10_000, submitted=0) for n in range(2)]
+    existing = [job(f"m{n}", on=f"n2:{n}", gpu_memory_mib=10_000, submitted=0) for n in range(2)]
     nodes = cluster("1x1+1x2", memory_mib=46_068)
-    plan = decide(snapshot(nodes, [project("a", 9)], [*there, gang]), Policy(phases=("allocate",)))
+    plan = decide(
+        snapshot(nodes, [project("a", 9)], [*existing, gang]), Policy(phases=("allocate",))
+    )
 
     assert sentence(plan, "new") == (
         "1 of its 2 workers would fit now; it needs all of them at once"
     )
-    filled = [*there, job("m2", on="n1:0", gpu_memory_mib=40_000, submitted=0)]
+    filled = [*existing, job("m2", on="n1:0", gpu_memory_mib=40_000, submitted=0)]
     plan = decide(snapshot(nodes, [project("a", 9)], [*filled, gang]), Policy(phases=("allocate",)))
     assert sentence(plan, "new") == (
         "needs 40000 MiB on each of 2 GPUs of one node; n2 has at most 36068 of 46068 MiB free,"

@@ -25,53 +25,59 @@ from runai.hub_service.scheduler import (
     serves,
 )
 
-WORLD = snapshot(
+SNAPSHOT = snapshot(
     "1x4",
     [project("a", 2), Project(name="b", quota_by_type={"a100": MilliGpu(1000)})],
     [job("x", 2, on="n1:0,1"), job("gang", 1, workers=3, gpu_types=("h100",)), session("ro-1")],
 )
-WHY = Reason(code="reclaimed", rule="R2", text="")
+REASON = Reason(code="reclaimed", rule="R2", text="")
 
 
 def test_ended_workload_is_removed_from_the_snapshot() -> None:
-    other = changed(WORLD, [EndWorkloads(workloads=("x", "nobody"))])
+    other = changed(SNAPSHOT, [EndWorkloads(workloads=("x", "nobody"))])
 
     assert [w.name for w in other.workloads] == ["gang", "ro-1"]
-    assert replace(other, workloads=WORLD.workloads) == WORLD
+    assert replace(other, workloads=SNAPSHOT.workloads) == SNAPSHOT
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("quota", 5000), ("limit", None), ("weight", 3), ("min_runtime", 60), ("never_lent", 1000)],
 )
-def test_a_setting_is_changed_of_one_project_alone(setting, value) -> None:
-    other = changed(WORLD, [SetProject(project="a", setting=setting, value=value)])
+def test_project_setting_is_changed_for_that_project_only(setting, value) -> None:
+    other = changed(SNAPSHOT, [SetProject(project="a", setting=setting, value=value)])
 
-    assert other.projects == (replace(WORLD.projects[0], **{setting: value}), WORLD.projects[1])
+    assert other.projects == (
+        replace(SNAPSHOT.projects[0], **{setting: value}),
+        SNAPSHOT.projects[1],
+    )
 
 
-def test_a_quota_takes_the_place_of_a_table_by_type() -> None:
-    other = changed(WORLD, [SetProject(project="b", setting="quota", value=5000)])
+def test_quota_replaces_a_quota_table_by_type() -> None:
+    other = changed(SNAPSHOT, [SetProject(project="b", setting="quota", value=5000)])
 
     assert (other.projects[1].quota, other.projects[1].quota_by_type) == (5000, None)
 
 
-def test_moves_are_allowed_once() -> None:
+def test_repeated_permission_to_move_jobs_adds_one_phase() -> None:
     changes: list[Change] = [AllowMoves(), AllowMoves()]
-    other = changed(WORLD, changes)
+    other = changed(SNAPSHOT, changes)
 
-    assert other.policy.phases == (*WORLD.policy.phases, "consolidate")
+    assert other.policy.phases == (*SNAPSHOT.policy.phases, "consolidate")
 
 
-def test_a_workload_asks_otherwise_and_keeps_the_rest() -> None:
-    def gang(**otherwise):
-        change = ChangeRequest(workload="gang", **otherwise)
-        other = changed(WORLD, [change])
+def test_changed_request_leaves_the_rest_of_the_snapshot_unchanged() -> None:
+    def gang(**fields):
+        change = ChangeRequest(workload="gang", **fields)
+        other = changed(SNAPSHOT, [change])
         assert [w.name for w in other.workloads] == ["x", "gang", "ro-1"]
-        assert (other.workloads[0], other.workloads[2]) == (WORLD.workloads[0], WORLD.workloads[2])
+        assert (other.workloads[0], other.workloads[2]) == (
+            SNAPSHOT.workloads[0],
+            SNAPSHOT.workloads[2],
+        )
         return other.workloads[1]
 
-    before = WORLD.workloads[1]
+    before = SNAPSHOT.workloads[1]
     assert gang() == replace(before, min_workers=None)
     fewer = gang(workers=2)
     assert (len(fewer.workers), fewer.minimum) == (2, 2)
@@ -112,7 +118,12 @@ SERVED = {
         False,
         False,
     ),
-    "one of it stops": (GANG, [Stop(workload="gang", worker="gang-0", reason=WHY)], False, False),
+    "one of it stops": (
+        GANG,
+        [Stop(workload="gang", worker="gang-0", reason=REASON)],
+        False,
+        False,
+    ),
     "it stops already": (job("gang", on="n1:0", state="stopping"), [], False, False),
 }
 

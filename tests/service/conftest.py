@@ -241,7 +241,7 @@ async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def asking_hub() -> AsyncIterator[Callable[..., HubAuthenticator]]:
-    made: list[HubAuthenticator] = []
+    authenticators: list[HubAuthenticator] = []
 
     def make(api_url: str, token: str = "unused") -> HubAuthenticator:
         settings = Config.from_environment(
@@ -253,11 +253,11 @@ async def asking_hub() -> AsyncIterator[Callable[..., HubAuthenticator]]:
             }
         ).hub
         assert settings is not None
-        made.append(HubAuthenticator(settings, prefix=PREFIX, secret="of the tests"))
-        return made[-1]
+        authenticators.append(HubAuthenticator(settings, prefix=PREFIX, secret="of the tests"))
+        return authenticators[-1]
 
     yield make
-    for each in made:
+    for each in authenticators:
         await each.close()
 
 

@@ -21,7 +21,7 @@ TWO = {"a": 1, "b": 1}
 BOB_AND_PATTY = (("a1", "a", 0, 2, 100), ("b1", "b", 40, 1, 60))
 
 
-def test_a_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
+def test_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
     run = simulate(jobs(*BOB_AND_PATTY), "quota", setting(nodes=2, quotas=TWO, since=0, until=200))
 
     assert tuple(asdict(run.results)) == RESULT_KEYS
@@ -48,7 +48,7 @@ def test_a_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
     )
 
 
-def test_one_with_checkpoints_goes_on_and_pays_for_it(jobs, setting):
+def test_reclaimed_job_resumes_from_its_checkpoint_and_pays_for_reading_it(jobs, setting):
     rows = jobs(*BOB_AND_PATTY, checkpoint_cost_s=10)
 
     run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
@@ -81,7 +81,7 @@ def test_utilized_time_is_the_busy_part_of_what_was_requested(
     assert run.results.utilized_pct == pytest.approx(utilized * 200 / 201)
 
 
-def test_utilized_time_leaves_out_the_reading_of_a_checkpoint(jobs, setting):
+def test_utilized_time_excludes_the_reading_of_a_checkpoint(jobs, setting):
     rows = jobs(*BOB_AND_PATTY, checkpoint_cost_s=10, busy_pct=50.0)
 
     run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
@@ -89,7 +89,7 @@ def test_utilized_time_leaves_out_the_reading_of_a_checkpoint(jobs, setting):
     assert run.results.utilized_pct == pytest.approx(run.results.useful_pct / 2)
 
 
-def test_a_second_pause_in_the_middle_of_reading_a_checkpoint_keeps_the_work(jobs, setting):
+def test_pause_while_reading_a_checkpoint_loses_no_work(jobs, setting):
     rows = jobs(
         ("a1", "a", 0, 2, 100),
         ("b1", "b", 40, 1, 60),
@@ -115,7 +115,7 @@ QUEUE = (("j1", "a", 0, 1, 100), ("j2", "a", 10, 2, 50), ("j3", "b", 20, 1, 30))
         pytest.param("pool-strict", {"a": 45, "b": 130}, 130, id="strict"),
     ],
 )
-def test_only_a_strict_queue_blocks_jobs_behind_a_waiting_one(
+def test_strict_queue_alone_blocks_jobs_behind_a_waiting_job(
     jobs, setting, policy, waits, violated
 ):
     run = simulate(jobs(*QUEUE), policy, setting(gpus=2, quotas=TWO, since=0, until=200))
@@ -125,7 +125,7 @@ def test_only_a_strict_queue_blocks_jobs_behind_a_waiting_one(
     assert run.longest_violation_s == violated
 
 
-def test_a_promise_is_broken_until_the_next_decision_and_no_longer(jobs, setting):
+def test_quota_violation_ends_with_the_next_decision(jobs, setting):
     # Decisions at 0, 10, 20, 30, 40: a1 ends at 15 and a2 at 35; a job waits each time.
     rows = jobs(("a1", "a", 0, 1, 15), ("a2", "a", 10, 1, 15), ("a3", "a", 30, 1, 15))
 
@@ -143,7 +143,7 @@ def test_a_promise_is_broken_until_the_next_decision_and_no_longer(jobs, setting
         pytest.param("static-strict", {"a": 270 / 3, "b": 90}, id="strict"),
     ],
 )
-def test_static_is_a_cluster_for_each(jobs, setting, policy, waits):
+def test_static_policy_gives_each_project_its_own_queue_and_gpus(jobs, setting, policy, waits):
     rows = jobs(
         ("a1", "a", 0, 2, 50),
         ("a2", "a", 10, 3, 200),
@@ -157,7 +157,7 @@ def test_static_is_a_cluster_for_each(jobs, setting, policy, waits):
     assert run.mean_waits == pytest.approx(waits)
 
 
-def test_a_private_part_is_of_whole_nodes_as_far_as_that_goes(jobs, setting):
+def test_static_part_consists_of_whole_nodes_as_far_as_possible(jobs, setting):
     # Five nodes of two GPUs: a has 7 GPUs, three nodes and half of one; b has the rest.
     rows = jobs(("a1", "a", 0, 7, 100), ("b1", "b", 0, 2, 10), ("b2", "b", 0, 1, 10))
 
@@ -174,7 +174,7 @@ def test_worse_off_than_alone_counts_projects_with_longer_waits(jobs, setting):
     assert simulate(rows, "quota", both).results.worse_than_alone == 0
 
 
-def test_an_elastic_job_uses_what_is_idle_and_gives_it_back(jobs, setting):
+def test_elastic_job_uses_idle_gpus_and_returns_them_without_a_pause(jobs, setting):
     rows = [
         *jobs(("a1", "a", 0, 2, 100), min_workers=1, max_workers=4),
         *jobs(("b1", "b", 20, 2, 100)),
@@ -187,7 +187,7 @@ def test_an_elastic_job_uses_what_is_idle_and_gives_it_back(jobs, setting):
     assert run.results.jct_p50_h == pytest.approx(84 / HOUR)
 
 
-def test_a_job_larger_than_a_node_takes_whole_nodes(jobs, setting):
+def test_job_larger_than_a_node_is_allocated_whole_nodes(jobs, setting):
     run = simulate(
         jobs(("a1", "a", 0, 3, 100)), "quota", setting(nodes=2, gpus=2, since=0, until=100)
     )
@@ -203,21 +203,21 @@ def test_protection_ends_without_a_submission_or_a_job_end(jobs, setting):
 
 
 def test_cycles_are_ten_seconds_apart(jobs, setting):
-    made: list[int] = []
+    cycle_times: list[int] = []
     rows = jobs(*((f"j{n}", "a", n, 1, 1000) for n in range(25)))
 
-    simulate(rows, "quota", setting(gpus=25), on_plan=lambda now, _plan: made.append(now))
+    simulate(rows, "quota", setting(gpus=25), on_plan=lambda now, _plan: cycle_times.append(now))
 
-    assert made == [0, 10, 20, 30, *range(1000, 1031, 10)]
+    assert cycle_times == [0, 10, 20, 30, *range(1000, 1031, 10)]
 
 
-def test_job_that_fits_on_no_node_is_counted_as_never_ran(jobs, setting):
+def test_job_that_fits_on_no_node_is_reported_as_never_ran(jobs, setting):
     run = simulate(jobs(("a1", "a", 0, 9, 10), ("a2", "a", 0, 1, 10)), "pool-strict", setting())
 
     assert (run.never_ran, run.results.jobs) == (1, 1)
 
 
-def test_a_job_of_an_unknown_project_is_refused(jobs, setting):
+def test_job_of_an_unknown_project_is_refused(jobs, setting):
     with pytest.raises(InvalidRequest, match="Job x1 belongs to project x"):
         simulate(jobs(("x1", "x", 0, 1, 10)), "quota", setting())
 

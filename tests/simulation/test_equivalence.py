@@ -91,7 +91,7 @@ STORY = trace(
 )
 
 
-def test_a_replay_and_the_live_controller_decide_alike():
+def test_replay_and_live_controller_make_the_same_decisions():
     log = replayed(STORY)
 
     kinds = {line[0] for _, plan in log for line in plan}
@@ -101,7 +101,7 @@ def test_a_replay_and_the_live_controller_decide_alike():
 
 @given(given_rows=ROWS)
 @settings(max_examples=40, deadline=None)
-def test_they_do_for_any_trace(given_rows):
+def test_replay_and_live_controller_agree_on_generated_traces(given_rows):
     rows = trace(given_rows)
 
     assert replayed(rows) == live(rows)

@@ -43,9 +43,9 @@ PROJECTS = [
 POLICY = Policy(packing="spread", users_take_turns=True)
 
 
-def job(name: str, gpus: float, **asked: Any) -> WorkloadSpec:
+def job(name: str, gpus: float, **fields: Any) -> WorkloadSpec:
     project, _, short = name.partition("/")
-    given: dict[str, Any] = {"user": "ana", "priority": 50, **asked}
+    given: dict[str, Any] = {"user": "ana", "priority": 50, **fields}
     return WorkloadSpec(
         project, short, kind="job", command=("true",), gpus=MilliGpu(round(1000 * gpus)), **given
     )
@@ -68,10 +68,10 @@ def played(
 ) -> tuple[Log, list[PastWorkload], CurrentCluster]:
     """Run the submissions; return the decisions, the recorded past and today's settings."""
 
-    async def happen() -> tuple[Log, list[PastWorkload], CurrentCluster]:
+    async def play_live() -> tuple[Log, list[PastWorkload], CurrentCluster]:
         live = Live(submissions, NODES, PROJECTS, policy, EVERY_S)
         ledger = Ledger(folder / "ledger.sqlite", clock=lambda: float(live.now))
-        live.look = HistoryRecorder(
+        live.on_change = HistoryRecorder(
             live.cluster,
             ledger,
             live.controller.changes,
@@ -99,7 +99,7 @@ def played(
         ledger.close()
         return log, past, CurrentCluster.read(snapshot_to_json(live.controller.last.snapshot))
 
-    return asyncio.run(happen())
+    return asyncio.run(play_live())
 
 
 def replayed(rows: Sequence[TraceRow], today: CurrentCluster) -> Log:
@@ -121,7 +121,7 @@ def decided(log: Log) -> Log:
     return [(at, plan) for at, plan in did if plan]
 
 
-def test_with_nothing_changed_the_past_happens_again(tmp_path):
+def test_replay_of_unchanged_history_makes_the_same_decisions(tmp_path):
     log, past, today = played(STORY, tmp_path)
 
     kinds = {line[0] for _, plan in log for line in plan}
@@ -148,7 +148,9 @@ def test_with_nothing_changed_the_past_happens_again(tmp_path):
     takes_turns=st.booleans(),
 )
 @settings(max_examples=15, deadline=None, derandomize=True)
-def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory):
+def test_replay_of_generated_history_makes_the_same_decisions(
+    given_jobs, packing, takes_turns, tmp_path_factory
+):
     submissions = [
         (at, job(f"{project}/{n}", gpus, priority=priority, gpu_types=types, user=user), duration)
         for n, (project, at, gpus, duration, priority, types, user) in enumerate(given_jobs)
@@ -161,7 +163,7 @@ def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("request_fields", "why"),
     [
         ({"workers": [{"count": 0}]}, "too many workers, or none"),
         ({"workers": [{"count": 10**9}]}, "too many workers, or none"),
@@ -172,23 +174,23 @@ def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
-def test_malformed_past_request_raises_invalid_request_with_the_cause(asked, why):
-    past = a_past(asked=asked)
+def test_malformed_past_request_raises_invalid_request_with_the_cause(request_fields, why):
+    past = past_workload(asked=request_fields)
 
-    with pytest.raises(InvalidRequest, match=why) as said:
+    with pytest.raises(InvalidRequest, match=why) as raised:
         rows_of([past])
 
-    assert said.value.hint == "Is this client as new as the platform?"
+    assert raised.value.hint == "Is this client as new as the platform?"
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_recorded_job_that_saves_does_so_when_it_is_replayed(saves):
+def test_replayed_job_saves_checkpoints_as_recorded(saves):
     workload = Workload(
         name="a/x", project="a", workers=(Worker(name="x-0", gpus=MilliGpu(1000)),), saves=saves
     )
-    asked = json.loads(request_of(workload))
+    request_fields = json.loads(request_of(workload))
 
-    (row,) = rows_of([a_past(asked=asked)])
+    (row,) = rows_of([past_workload(asked=request_fields)])
 
     assert row.request is not None
     assert row.request.saves is saves
@@ -197,7 +199,7 @@ def test_recorded_job_that_saves_does_so_when_it_is_replayed(saves):
 # ---- durations, and unknown fields
 
 
-def a_past(**fields: Any) -> PastWorkload:
+def past_workload(**fields: Any) -> PastWorkload:
     given: dict[str, Any] = {
         "id": "a/x",
         "project": "a",
@@ -236,8 +238,8 @@ SIZED = {"workers": [{"gpus": 4}], "gpus_min": 1, "gpus_max": 8}
         "of several sizes",
     ],
 )
-def test_a_duration_is_what_it_takes_with_all_that_it_asks_for(fields, duration):
-    assert [row.duration_s for row in rows_of([a_past(**fields)])] == [duration]
+def test_replayed_duration_excludes_pauses_and_assumes_all_requested_gpus(fields, duration):
+    assert [row.duration_s for row in rows_of([past_workload(**fields)])] == [duration]
 
 
 def on_one_node(past: Sequence[PastWorkload], gpus: int) -> tuple[Log, Run]:
@@ -255,18 +257,20 @@ def on_one_node(past: Sequence[PastWorkload], gpus: int) -> tuple[Log, Run]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"), [(ELASTIC, 4), (SIZED, 8)], ids=["of several workers", "of several sizes"]
+    ("request_fields", "gpus"),
+    [(ELASTIC, 4), (SIZED, 8)],
+    ids=["of several workers", "of several sizes"],
 )
-def test_an_elastic_job_takes_what_is_idle_and_is_as_fast_as_that(asked, gpus):
-    [(at, plan), *_], run = on_one_node([a_past(asked=asked)], gpus)
+def test_replayed_elastic_job_uses_idle_gpus_and_speeds_up_accordingly(request_fields, gpus):
+    [(at, plan), *_], run = on_one_node([past_workload(asked=request_fields)], gpus)
 
     assert (at, sum(len(decision[4]) for decision in plan)) == (1000, gpus)
     assert run.results.jct_mean_h == pytest.approx(600 * 2 / gpus / 3600)
 
 
-def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
-    first = a_past(id="a/sized", asked=SIZED, gpus=4.0, held_s=600.0)
-    second = a_past(
+def test_replayed_resizable_worker_yields_gpus_and_regains_them():
+    first = past_workload(id="a/sized", asked=SIZED, gpus=4.0, held_s=600.0)
+    second = past_workload(
         id="a/second", submitted=datetime.fromtimestamp(1100, UTC), held_s=100.0, gpus=4.0,
         asked={"workers": [{"gpus": 4}]},
     )  # fmt: skip
@@ -279,12 +283,12 @@ def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
     assert run.results.pauses == 0
 
 
-def test_a_platform_that_says_something_new_is_not_understood():
+def test_unknown_policy_field_of_a_newer_platform_is_refused():
     with pytest.raises(InvalidRequest, match="colour"):
         CurrentCluster.read({"policy": {"colour": "red"}})
 
 
-def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
+def report_sentences(past: Sequence[PastWorkload], **today: Any) -> list[str]:
     seen = CurrentCluster.read({"projects": [{"name": "a", "quota": 8}], **today})
     known = [one for one in past if one.project == "a"]
     return list(left_out(past, rows_of(known), seen))[1:]
@@ -293,10 +297,18 @@ def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("past", "today", "sentence"),
     [
-        ([a_past(asked={"workers": [{"gpus": 2}]})], {}, None),
-        ([a_past()], {}, "1 job is of before it was written down what is asked for"),
-        ([a_past(project="gone"), a_past(project="gone")], {}, "2 jobs are of projects that are"),
-        ([a_past(asked=ELASTIC)], {}, "1 job is elastic: taken to be as fast as they have GPUs."),
+        ([past_workload(asked={"workers": [{"gpus": 2}]})], {}, None),
+        ([past_workload()], {}, "1 job is of before it was written down what is asked for"),
+        (
+            [past_workload(project="gone"), past_workload(project="gone")],
+            {},
+            "2 jobs are of projects that are",
+        ),
+        (
+            [past_workload(asked=ELASTIC)],
+            {},
+            "1 job is elastic: taken to be as fast as they have GPUs.",
+        ),
         ([], {"policy": {"history_weight": 2}}, "The policy's history_weight counts for nothing"),
         ([], {"nodes": [{"name": "n7", "schedulable": False}]}, "taken to have worked: n7."),
         ([], {"nodes": [{"name": "n", "devices": 2, "broken_devices": [1]}]}, "to have worked: n."),
@@ -304,7 +316,7 @@ def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
     ids=["all", "request", "project", "elastic", "history_weight", "closed", "broken"],
 )
 def test_report_states_each_gap_and_assumption_in_the_history(past, today, sentence):
-    said = told(past, **today)
+    sentences = report_sentences(past, **today)
 
-    assert len(said) == (sentence is not None)
-    assert all(sentence in one for one in said)
+    assert len(sentences) == (sentence is not None)
+    assert all(sentence in one for one in sentences)

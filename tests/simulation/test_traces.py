@@ -18,7 +18,7 @@ def written(folder, *lines, name="jobs.csv"):
     return path
 
 
-def test_rows_come_in_order_of_submission(tmp_path):
+def test_trace_rows_are_sorted_by_submission(tmp_path):
     path = written(tmp_path, HEADER, "late,a,20,1,5", "b,a,10,0.5,5", "", "a,a,10,8,5")
 
     rows = read_trace(path)
@@ -30,14 +30,14 @@ def test_rows_come_in_order_of_submission(tmp_path):
     ]
 
 
-def test_a_gzipped_trace_is_read_too(tmp_path):
+def test_gzipped_trace_is_read(tmp_path):
     path = tmp_path / "jobs.csv.gz"
     path.write_bytes(gzip.compress(f"{HEADER}\nj,a,0,1,5\n".encode()))
 
     assert [row.job for row in read_trace(path)] == ["j"]
 
 
-def test_a_spreadsheets_trace_is_read_too(tmp_path):
+def test_trace_with_byte_order_mark_and_blanks_is_read(tmp_path):
     path = written(tmp_path, f"\ufeff{HEADER.replace(',', ', ')}", "j, a, 0, 1, 5")
 
     assert [(row.job, row.project) for row in read_trace(path)] == [("j", "a")]
@@ -54,7 +54,7 @@ def test_optional_columns_may_be_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         pytest.param(["job,project,gpus"], "line 1: the column submit_s is missing", id="missing"),
         pytest.param([f"{HEADER},wrkers"], "line 1: there is no column 'wrkers'", id="unknown"),
@@ -131,13 +131,13 @@ def test_optional_columns_may_be_empty(tmp_path):
         ),
     ],
 )
-def test_a_mistake_names_line_column_and_value(tmp_path, lines, said):
-    with pytest.raises(InvalidRequest, match=f"jobs.csv, .*{said}"):
+def test_malformed_trace_error_names_line_column_and_value(tmp_path, lines, message):
+    with pytest.raises(InvalidRequest, match=f"jobs.csv, .*{message}"):
         read_trace(written(tmp_path, *lines))
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"no gzip"], ids=["absent", "bytes", "zip"])
-def test_a_file_that_is_no_trace_is_said(tmp_path, content):
+def test_unreadable_trace_file_raises_invalid_request(tmp_path, content):
     path = tmp_path / ("jobs.csv.gz" if content == b"no gzip" else "jobs.csv")
     if content is not None:
         path.write_bytes(content)

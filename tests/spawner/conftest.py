@@ -78,8 +78,8 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     file = tmp_path / "kubeconfig"
     here = {"name": "here", "context": {"cluster": "here", "user": "here"}}
     server = {"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}
-    made = {"current-context": "here", "contexts": [here], "clusters": [server]}
-    file.write_text(yaml.safe_dump({**made, "users": [{"name": "here", "user": {}}]}))
+    config = {"current-context": "here", "contexts": [here], "clusters": [server]}
+    file.write_text(yaml.safe_dump({**config, "users": [{"name": "here", "user": {}}]}))
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
     clients.load_config.cache_clear()
     yield

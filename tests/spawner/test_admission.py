@@ -32,16 +32,16 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def admission(hub_client: AsyncClient, said: list[str]) -> Admission:
-    return Admission(hub_client, said.append)
+def admission(hub_client: AsyncClient, messages: list[str]) -> Admission:
+    return Admission(hub_client, messages.append)
 
 
-async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
+async def admit_session(client: AsyncClient, request: SubmitRequest) -> Admission:
     """Submit a session that is granted at once, so that later ones wait."""
     admission = Admission(client, lambda _sentence: None)
     await admission.admit(request, within_s=LONG_S)
@@ -49,28 +49,28 @@ async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
 
 
 async def test_free_gpu_is_granted_at_once_and_named_in_the_environment(
-    admission: Admission, submission: Submission, said: list[str]
+    admission: Admission, submission: Submission, messages: list[str]
 ):
     detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
     environment = await admission.environment()
 
     assert (detail.id, detail.user, detail.state) == ("vision/lab-ana", "ana", "starting")
-    assert said == ["Granted: 0.5 of GPU 0 on box"]
+    assert messages == ["Granted: 0.5 of GPU 0 on box"]
     assert environment["CUDA_VISIBLE_DEVICES"] == detail.workers[0].devices[0].uuid
     assert environment["RUNAI_WORKLOAD"] == "vision/lab-ana"
 
 
-async def test_a_session_without_a_gpu_is_granted_and_sees_none(
-    admission: Admission, submission: Submission, said: list[str]
+async def test_session_without_a_gpu_is_granted_and_sees_none(
+    admission: Admission, submission: Submission, messages: list[str]
 ):
     await admission.admit(submission("ana", "0"), within_s=LONG_S)
     environment = await admission.environment()
 
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert said == ["Starting without a GPU"]
+    assert messages == ["Starting without a GPU"]
 
 
-async def test_an_attached_process_is_the_session(
+async def test_session_runs_once_its_process_is_attached(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
@@ -88,16 +88,16 @@ async def test_waiting_user_sees_the_reason_and_gets_the_gpu_once_it_is_free(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
-    said: list[str],
+    messages: list[str],
     eventually_async: Callable[..., Any],
 ):
-    first = await taken(hub_client, submission("bo", "1"))
+    first = await admit_session(hub_client, submission("bo", "1"))
     waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
-    await eventually_async(lambda: len(said) == 1)
+    await eventually_async(lambda: len(messages) == 1)
     await first.release()
     detail = await waiting
 
-    assert said == [
+    assert messages == [
         "Waiting: the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1",
         "Granted: 1 of GPU 0 on box",
     ]
@@ -108,13 +108,13 @@ async def test_admission_timeout_raises_the_waiting_reason(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
-    said: list[str],
+    messages: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    await taken(hub_client, submission("bo", "1"))
+    await admit_session(hub_client, submission("bo", "1"))
     # The time has passed as soon as the reason is known, and not before.
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 30 * len(said))
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 30 * len(messages))
     with pytest.raises(SessionRefused) as refused:
         await admission.admit(submission("ana", "1"), within_s=30)
 
@@ -125,16 +125,16 @@ async def test_admission_timeout_raises_the_waiting_reason(
     )
 
 
-async def test_a_session_deleted_while_it_waits_is_refused(
+async def test_session_deleted_while_it_waits_is_refused(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
-    said: list[str],
+    messages: list[str],
     eventually_async: Callable[..., Any],
 ):
-    await taken(hub_client, submission("bo", "1"))
+    await admit_session(hub_client, submission("bo", "1"))
     waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
-    await eventually_async(lambda: len(said) == 1)
+    await eventually_async(lambda: len(messages) == 1)
     await hub_client.delete("vision/lab-ana")
     with pytest.raises(SessionRefused) as refused:
         await waiting
@@ -142,7 +142,9 @@ async def test_a_session_deleted_while_it_waits_is_refused(
     assert refused.value.jupyterhub_message == "The session was deleted while it waited."
 
 
-async def test_a_refusal_is_the_services_sentence(admission: Admission, submission: Submission):
+async def test_refused_session_has_the_message_of_the_service(
+    admission: Admission, submission: Submission
+):
     with pytest.raises(SessionRefused) as refused:
         await admission.admit(submission("out", "0.5"), within_s=LONG_S)
 
@@ -153,18 +155,18 @@ async def test_a_refusal_is_the_services_sentence(admission: Admission, submissi
 async def test_admission_replaces_an_earlier_session_of_the_user(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
-    await taken(hub_client, submission("ana", "0.25"))
+    await admit_session(hub_client, submission("ana", "0.25"))
     detail = await admission.admit(submission("ana", "1"), within_s=LONG_S)
 
     assert detail.allocated == 1
     assert [workload.id for workload in await hub_client.workloads()] == ["vision/lab-ana"]
 
 
-async def test_another_users_workload_never_makes_room(
+async def test_admission_never_replaces_a_workload_of_a_different_user(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     theirs = submission("bo", "0.25").model_copy(update={"name": "lab-ana"})
-    await taken(hub_client, theirs)
+    await admit_session(hub_client, theirs)
     with pytest.raises(SessionRefused) as refused:
         await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
 
@@ -181,19 +183,19 @@ async def test_release_removes_the_session_and_may_be_repeated(
     await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
 
     assert await admission.release()
-    await eventually_async(lambda: _is_gone(hub_client))
+    await eventually_async(lambda: _is_deleted(hub_client))
     assert await admission.release()
 
 
-async def test_a_service_that_is_away_is_no_error_of_a_release(free_port: Callable[[], int]):
+async def test_release_without_a_reachable_service_returns_false(free_port: Callable[[], int]):
     url = f"http://127.0.0.1:{free_port()}/services/runai/"
-    async with AsyncClient(url, "token", patience_s=0) as nobody:
-        heard = await Admission(nobody, lambda _: None, "vision/lab-ana").release()
+    async with AsyncClient(url, "token", patience_s=0) as client:
+        is_released = await Admission(client, lambda _: None, "vision/lab-ana").release()
 
-    assert not heard
+    assert not is_released
 
 
-async def test_an_allocation_that_is_gone_refuses_its_process(
+async def test_attach_to_a_deleted_session_is_refused(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
@@ -203,7 +205,7 @@ async def test_an_allocation_that_is_gone_refuses_its_process(
         await admission.attach(me)
 
 
-async def _is_gone(client: AsyncClient) -> bool:
+async def _is_deleted(client: AsyncClient) -> bool:
     try:
         await client.workload("vision/lab-ana")
     except NotFound:
@@ -211,7 +213,7 @@ async def _is_gone(client: AsyncClient) -> bool:
     return False
 
 
-def test_last_lines_of_a_server_are_told_to_the_user_as_text_and_not_to_logs():
+def test_last_lines_of_a_server_are_displayed_as_text_and_not_logged():
     refused = SessionRefused.of_end("exit <1>", "<b>why</b>\n100 %s", hint="A file may say more.")
 
     sentence = "Your server ended before it answered (exit <1>)."

@@ -33,7 +33,7 @@ from runai.spawner.amount import NO_GPU, Amount, parse_amount
         ("without a GPU", 0),
     ],
 )
-def test_a_number_is_a_number_of_gpus(written: object, milli: int):
+def test_parse_amount_reads_a_bare_number_as_gpus(written: object, milli: int):
     assert parse_amount(written) == Amount(milli_gpus=milli)
 
 
@@ -48,7 +48,7 @@ def test_a_number_is_a_number_of_gpus(written: object, milli: int):
         ("1 TiB", 1024 * 1024),
     ],
 )
-def test_a_number_with_a_unit_is_memory(written: str, mib: int):
+def test_parse_amount_reads_a_number_with_a_unit_as_memory(written: str, mib: int):
     assert parse_amount(written) == Amount(memory_mib=mib)
 
 
@@ -100,7 +100,7 @@ def test_parse_amount_refuses_invalid_amounts_with_a_hint(written: object, sente
         st.sampled_from(["", "%", "m", " g", "t"]),
     )
 )
-def test_whatever_is_written_is_an_amount_or_a_sentence(written: object):
+def test_parse_amount_returns_a_valid_amount_or_refuses_any_input(written: object):
     try:
         amount = parse_amount(written)
     except InvalidRequest:
@@ -115,10 +115,10 @@ def test_whatever_is_written_is_an_amount_or_a_sentence(written: object):
     | st.integers(1, 1024).map(lambda gpus: Amount(milli_gpus=gpus * 1000))
     | st.integers(1, MOST_MEMORY_MIB).map(lambda mib: Amount(memory_mib=mib))
 )
-def test_an_amount_is_read_again_as_it_was_written(amount: Amount):
+def test_amount_text_parses_back_to_the_same_amount(amount: Amount):
     assert parse_amount(amount.text()) == amount
 
 
-def test_gpus_are_exact_decimals():
+def test_amount_gpus_is_an_exact_decimal():
     assert Amount(milli_gpus=350).gpus == Decimal("0.35")
     assert NO_GPU.gpus == 0

@@ -11,28 +11,28 @@ import pytest
 from runai.spawner.first_answer import end_wait_with_server, unless_ended
 
 
-class Ended(Exception):
+class ServerEnded(Exception):
     """The server's end."""
 
 
-async def never() -> NoReturn:
+async def wait_forever() -> NoReturn:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def at_once() -> NoReturn:
-    raise Ended
+async def raise_ended() -> NoReturn:
+    raise ServerEnded
 
 
-class Server:
+class StubServer:
     """A server as JupyterHub knows it, which answers by `work`."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._work = work
-        self.asked: dict[str, Any] = {}
+        self.wait_options: dict[str, Any] = {}
 
-    async def wait_up(self, **how: Any) -> Any:
-        self.asked = how
+    async def wait_up(self, **options: Any) -> Any:
+        self.wait_options = options
         return await self._work()
 
 
@@ -44,36 +44,38 @@ async def timeout() -> str:
     raise TimeoutError
 
 
-async def test_answer_of_a_server_is_returned():
-    server = Server(answer)
-    end_wait_with_server(server, never)
+async def test_wait_up_returns_the_answer_of_the_server():
+    server = StubServer(answer)
+    end_wait_with_server(server, wait_forever)
 
     assert await server.wait_up(http=True, timeout=3) == "answer"
-    assert server.asked == {"http": True, "timeout": 3}
+    assert server.wait_options == {"http": True, "timeout": 3}
 
 
 @pytest.mark.parametrize(
     ("work", "end", "raised"),
     [
-        pytest.param(never, at_once, Ended, id="the server's end"),
-        pytest.param(timeout, never, TimeoutError, id="a timeout"),
-        pytest.param(timeout, at_once, TimeoutError, id="a timeout with the end"),
+        pytest.param(wait_forever, raise_ended, ServerEnded, id="the server's end"),
+        pytest.param(timeout, wait_forever, TimeoutError, id="a timeout"),
+        pytest.param(timeout, raise_ended, TimeoutError, id="a timeout with the end"),
     ],
 )
-async def test_wait_for_an_answer_ends_with(work, end, raised: type[Exception]):
-    server = Server(work)
+async def test_wait_up_raises_the_end_of_the_server_or_the_timeout(
+    work, end, raised: type[Exception]
+):
+    server = StubServer(work)
     end_wait_with_server(server, end)
 
     with pytest.raises(raised):
         await server.wait_up()
 
 
-async def test_cancelled_start_cancels_its_parts():
+async def test_cancelled_start_cancels_its_tasks():
     cancelled = []
 
     async def part() -> NoReturn:
         try:
-            await never()
+            await wait_forever()
         finally:
             cancelled.append(1)
 

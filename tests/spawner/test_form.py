@@ -49,7 +49,7 @@ def node(devices: int) -> NodeView:
         pytest.param(2.5, None, [], [], id="no devices"),
     ],
 )
-def test_a_project_offers_what_its_sessions_could_get(
+def test_offers_are_limited_by_quota_build_quota_and_devices(
     quota: float | None, build_quota: float | None, devices: list[int], amounts: list[str]
 ):
     project = ProjectView(name="vision", quota=quota, build_quota=build_quota)
@@ -69,7 +69,7 @@ def test_a_project_offers_what_its_sessions_could_get(
         (Person("bo"), False),
     ],
 )
-def test_members_and_admins_choose_among_their_projects(person: Person, expected: bool):
+def test_is_member_includes_members_groups_and_admins_of_a_project(person: Person, expected: bool):
     project = ProjectView(
         name="vision",
         quota=1,
@@ -114,7 +114,9 @@ def test_members_and_admins_choose_among_their_projects(person: Person, expected
         ),
     ],
 )
-def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[str, str]):
+def test_options_of_reads_project_gpus_cpu_and_memory_from_form_fields(
+    fields: dict[str, list[str]], options: dict[str, str]
+):
     assert options_of(fields) == options
 
 
@@ -131,12 +133,14 @@ def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[st
         ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),
     ],
 )
-def test_a_field_that_cannot_be_meant_is_a_sentence(fields: dict[str, list[str]], sentence: str):
+def test_options_of_refuses_invalid_form_fields_with_a_sentence(
+    fields: dict[str, list[str]], sentence: str
+):
     with pytest.raises(InvalidRequest, match=re.escape(sentence)):
         options_of(fields)
 
 
-async def test_each_offer_says_what_would_happen(
+async def test_form_choices_have_memory_and_waiting_reason_of_each_amount(
     hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
 ):
     await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
@@ -144,8 +148,8 @@ async def test_each_offer_says_what_would_happen(
 
     assert (vision.name, vision.summary) == ("vision", "build quota: 1 of 1.5 GPUs in use")
     why = "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1; expected to start"
-    said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
-    assert said == [
+    choices = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
+    assert choices == [
         ("¼ GPU", "4 GiB (simulated)", "", ""),
         ("½ GPU", "8 GiB (simulated)", "", ""),
         ("1 GPU", "16 GiB (simulated)", why, ""),
@@ -177,7 +181,7 @@ VISION = ProjectChoices(
 class TestRendered:
     """The HTML of the form."""
 
-    def test_each_choice_has_a_label_of_its_own(self):
+    def test_form_labels_each_choice(self):
         labels = re.findall(r"<label[^>]*>([^<]*)</label>", render([VISION], last={}))
 
         assert labels == [
@@ -189,7 +193,7 @@ class TestRendered:
             "Ends after",
         ]
 
-    def test_types_of_gpu_are_on_offer_where_there_are_several(self):
+    def test_form_offers_gpu_types_only_if_there_are_several(self):
         last = {"project": "vision", "gpus": "1", "gpu_type": "L4"}
         html = render([VISION], gpu_types=["H100", "L4"], last=last)
 
@@ -200,7 +204,7 @@ class TestRendered:
         ]
         assert "runai-gpu-type" not in render([VISION], last=last)
 
-    def test_fields_for_cpu_and_memory_of_the_machine_keep_what_was_written(self):
+    def test_form_fields_for_cpu_and_memory_repeat_the_last_values(self):
         last = {"project": "vision", "gpus": "0", "cpu": "0.5", "memory": "4 GiB"}
         fields = re.compile(r'name="(cpu|memory)".*?value="([^"]*)"', re.DOTALL)
 
@@ -216,7 +220,7 @@ class TestRendered:
         assert fields.findall(render([], last=last, of_machine=True)) == []
 
     @pytest.mark.parametrize("projects", [[VISION], []], ids=["a member", "of no project"])
-    def test_start_without_settings_is_on_offer_after_a_failed_one_alone(self, projects):
+    def test_form_offers_a_start_without_settings_only_after_a_failed_start(self, projects):
         offered = 'name="settings" value="without"'
 
         assert offered in render(projects, last={}, has_failed=True)
@@ -258,13 +262,13 @@ class TestRendered:
             pytest.param({"image": "x"}, "0.25", "", id="options of another spawner"),
         ],
     )
-    def test_the_last_choice_is_kept(self, last: dict[str, Any], marked: str, written: str):
+    def test_form_preselects_the_last_choice(self, last: dict[str, Any], marked: str, written: str):
         html = render([VISION], last=last)
 
         assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [marked]
         assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [written]
 
-    def test_without_a_project_there_is_only_a_session_without_a_gpu(self):
+    def test_form_for_a_user_without_project_offers_only_a_session_without_gpu(self):
         html = render([], last={})
 
         assert '<input type="hidden" name="gpus" value="0">' in html
@@ -272,13 +276,13 @@ class TestRendered:
         assert "Ask a project's admin" in " ".join(html.split())
         assert "Add yourself" in render([], last={}, is_admin=True)
 
-    def test_trouble_is_told_and_not_taken_for_html(self):
+    def test_form_escapes_the_trouble_message_in_html(self):
         html = render([], last={}, trouble="The service <b>is away</b>.")
 
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
 
-    def test_of_several_projects_one_is_chosen_and_its_choice_is_marked(self):
+    def test_form_with_several_projects_preselects_the_last_project_and_choice(self):
         two = [replace(VISION, name="nlp"), VISION]
         html = render(two, last={"project": "vision", "gpus": "0.5"})
 

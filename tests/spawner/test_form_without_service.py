@@ -26,9 +26,11 @@ async def test_form_names_the_log_line_and_promises_nothing(
         user_options={},
     )
 
-    shown = await spawner._form()
+    html = await spawner._form()
 
-    assert "The GPU service does not answer: only a session without a GPU can start." in shown
-    assert not any(promise in shown for promise in PROMISES)
-    (line,) = [one for one in caplog.messages if one.startswith("The service did not answer")]
-    assert line.partition("[")[2].rstrip("]") in shown
+    assert "The GPU service does not answer: only a session without a GPU can start." in html
+    assert not any(promise in html for promise in PROMISES)
+    (line,) = [
+        message for message in caplog.messages if message.startswith("The service did not answer")
+    ]
+    assert line.partition("[")[2].rstrip("]") in html

@@ -43,21 +43,21 @@ def test_free_map_counts_free_gpus_in_words(nodes, words):
     assert free_map(nodes).words == words
 
 
-def test_each_device_is_drawn_and_read_out():
-    [drawn] = free_map([node(0.25, 1, None)]).nodes
+def test_free_map_shows_each_device_as_a_part_and_in_words():
+    [node_map] = free_map([node(0.25, 1, None)]).nodes
 
-    assert list(drawn.taken) == [0.25, 1, None]
-    assert drawn.words == "box, GPU 0: 0.75 free; GPU 1: 0 free; GPU 2: taken out"
-
-
-def test_of_a_large_cluster_only_the_sentence_is_left():
-    drawn = free_map([node(*[0.0] * 65)])
-
-    assert drawn.words == "65 of 65 GPUs free"
-    assert not drawn.nodes
+    assert list(node_map.taken) == [0.25, 1, None]
+    assert node_map.words == "box, GPU 0: 0.75 free; GPU 1: 0 free; GPU 2: taken out"
 
 
-def test_the_form_shows_it_once():
+def test_free_map_of_a_large_cluster_has_only_the_summary():
+    cluster_map = free_map([node(*[0.0] * 65)])
+
+    assert cluster_map.words == "65 of 65 GPUs free"
+    assert not cluster_map.nodes
+
+
+def test_form_shows_the_free_map_once():
     offer = Offer([ProjectChoices("nlp", ""), ProjectChoices("cv", "")], free_map([node(0.5, 0)]))
     html = render(offer.projects, free=offer.free, last={})
 

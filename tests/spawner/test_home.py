@@ -28,7 +28,7 @@ def spawner(data: Path) -> RunaiLocalSpawner:
     )
 
 
-def test_a_home_is_made_once(spawner, data):
+def test_prepare_home_does_not_copy_examples_into_an_existing_home(spawner, data):
     spawner._prepare_home()
     (data / "users/ana/examples/train.py").unlink()
     spawner._prepare_home()
@@ -36,7 +36,7 @@ def test_a_home_is_made_once(spawner, data):
     assert [*(data / "users/ana/examples").iterdir()] == []
 
 
-def test_a_data_directory_that_is_away_is_not_made_anew_for_a_home(spawner, data):
+def test_start_is_refused_if_the_data_directory_is_missing(spawner, data):
     data.rename(data.with_name("aside"))
 
     with pytest.raises(SessionRefused, match="Your home cannot be made: No such file"):
@@ -48,20 +48,20 @@ def test_a_data_directory_that_is_away_is_not_made_anew_for_a_home(spawner, data
 def test_two_first_starts_at_once_make_one_home(spawner, data, monkeypatch):
     real = Path.rename
 
-    def second(path: Path, target: Path) -> Path:
+    def rename_after_second_start(path: Path, target: Path) -> Path:
         monkeypatch.setattr(Path, "rename", real)
         spawner._prepare_home()  # the other server's start, in between
         (target / "notebook.ipynb").write_text("{}")
         return real(path, target)
 
-    monkeypatch.setattr(Path, "rename", second)
+    monkeypatch.setattr(Path, "rename", rename_after_second_start)
     spawner._prepare_home()
 
     assert {path.name for path in (data / "users/ana").iterdir()} == {"examples", "notebook.ipynb"}
     assert [path.name for path in (data / "users").iterdir()] == ["ana"]
 
 
-def test_a_home_without_room_for_its_examples_is_made_by_the_next_start(spawner, data):
+def test_failed_copy_of_examples_is_repeated_by_the_next_start(spawner, data):
     (data.parent / "examples/lost").symlink_to("nowhere")  # a copy that fails half way
 
     with pytest.raises(SessionRefused, match="Your home cannot be made"):

@@ -34,10 +34,10 @@ if call == "execute_interactive":
     client.execute_interactive(code, timeout=90)
 else:
     # Channels are closed without lingering: what the kernel has not taken by then is lost.
-    told = client.execute(code)
+    message_id = client.execute(code)
     while (message := client.get_iopub_msg(timeout=90))["msg_type"] != "execute_input":
         pass
-    assert message["parent_header"]["msg_id"] == told
+    assert message["parent_header"]["msg_id"] == message_id
 client.stop_channels()
 """
 CULLER = """
@@ -60,11 +60,11 @@ class Kernel:
         self.id: str = self.http.post("/kernels").raise_for_status().json()["id"]
         self.file = home / ".local/share/jupyter/runtime" / f"kernel-{self.id}.json"
 
-    def tell(self, code: str) -> None:
+    def start_cell(self, code: str) -> None:
         """Start a cell that runs for long."""
         self._client("execute", code)
 
-    def says(self, code: str) -> str:
+    def run_cell(self, code: str) -> str:
         """Return the output of a cell.
 
         Raises:
@@ -128,9 +128,9 @@ def test_server_with_a_busy_gpu_is_not_culled_and_survives_its_release(
     fresh.start_server("bo")
     server, kernel = fresh.pid("ana"), kernel_of("ana")
     device = fresh.environment("ana")["CUDA_VISIBLE_DEVICES"]
-    assert eventually(lambda: kernel.says(DEVICES)) == repr(device)
-    kernel.says("open('kept.txt', 'w').write('all my work')")
-    kernel.tell("while True: pass")
+    assert eventually(lambda: kernel.run_cell(DEVICES)) == repr(device)
+    kernel.run_cell("open('kept.txt', 'w').write('all my work')")
+    kernel.start_cell("while True: pass")
     eventually(lambda: (fresh.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
 
     def is_culled(user: str) -> bool:
@@ -148,7 +148,7 @@ def test_server_with_a_busy_gpu_is_not_culled_and_survives_its_release(
         eventually(lambda: fresh.holds() == {"ana": 0}, what="the GPU is given back")
 
         # The kernel's process died, the server did not: it restarted the kernel, without a GPU.
-        assert eventually(lambda: kernel.says(DEVICES)) == "''"
+        assert eventually(lambda: kernel.run_cell(DEVICES)) == "''"
         assert fresh.pid("ana") == server
         assert fresh.server("ana")["ready"]
         assert kernel.http.get("/contents/kept.txt").json()["content"] == "all my work"
@@ -157,7 +157,7 @@ def test_server_with_a_busy_gpu_is_not_culled_and_survives_its_release(
         eventually(lambda: fresh.holds() == {"ana": 0.5}, what="the GPU is back")
         kernel.restart()
 
-        assert eventually(lambda: kernel.says(DEVICES)) == repr(device)
+        assert eventually(lambda: kernel.run_cell(DEVICES)) == repr(device)
         assert psutil.Process(server).is_running()
         history = [event.kind for event in hub.workload("vision/lab-ana").history]
     assert "released" in history

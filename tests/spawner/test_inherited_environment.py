@@ -23,7 +23,7 @@ PROXY = "http://127.0.0.1:9"
 SECRET = "http://ana:hunter2@127.0.0.1:9"
 DIRECT = "example.org,127.0.0.1,localhost,::1"
 """The hub's name is 127.0.0.1 here."""
-OWN = 'c.RunaiLocalSpawner.environment.update({"CUDA_HOME": "/of/the/file"})\n'
+HUB_CONFIG = 'c.RunaiLocalSpawner.environment.update({"CUDA_HOME": "/of/the/file"})\n'
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def platform(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "ADMINS_TOKEN": "hunter2",
         "TMPDIR": "/var/tmp",
     }
-    theirs = f'{{"TMPDIR": "{certificates.parent}"}}'
-    own = f"{OWN}c.RunaiLocalSpawner.environment.update({theirs})\n"
-    with running_hub(tmp_path_factory.mktemp("shell"), own, shell) as platform:
+    variables = f'{{"TMPDIR": "{certificates.parent}"}}'
+    config = f"{HUB_CONFIG}c.RunaiLocalSpawner.environment.update({variables})\n"
+    with running_hub(tmp_path_factory.mktemp("shell"), config, shell) as platform:
         yield platform
 
 
@@ -55,9 +55,9 @@ def environment_of_job(platform: HubPlatform, **own: str) -> dict[str, str]:
     url = f"{platform.http.base_url}/services/runai/"
     with Client(url, platform.token("bo"), patience_s=60) as client:
         request = SubmitRequest(project="vision", gpus=Decimal(0), command=["env"], env=own)
-        (made,) = client.submit(request).workloads
-        eventually(lambda: client.workload(made.id).state == "succeeded", what="the job ends")
-        lines = [line.text.rstrip("\n").partition("=") for line in client.logs(made.id)]
+        (job,) = client.submit(request).workloads
+        eventually(lambda: client.workload(job.id).state == "succeeded", what="the job ends")
+        lines = [line.text.rstrip("\n").partition("=") for line in client.logs(job.id)]
         return {name: value for name, _, value in lines}
 
 
@@ -66,7 +66,7 @@ def inherited(platform: HubPlatform, environment: Mapping[str, str]) -> dict[str
     return {name: value for name, value in environment.items() if name in names}
 
 
-def test_session_and_job_inherit_the_same_list_and_keep_what_is_chosen_for_them(
+def test_session_and_job_inherit_shell_variables_unless_set_for_them(
     platform: HubPlatform, certificates: Path
 ):
     platform.start_server("ana")
@@ -93,10 +93,10 @@ def test_session_and_job_inherit_the_same_list_and_keep_what_is_chosen_for_them(
 
 
 def test_doctor_names_the_variables_that_are_left_out(platform: HubPlatform, certificates: Path):
-    found = [*check_shell_environment(platform.data_dir)]
+    findings = [*check_shell_environment(platform.data_dir)]
 
-    texts = "\n".join(finding.text for finding in found)
-    assert "SSL_CERT_FILE" in found[0].text
+    texts = "\n".join(finding.text for finding in findings)
+    assert "SSL_CERT_FILE" in findings[0].text
     assert f"cannot read REQUESTS_CA_BUNDLE={certificates}/missing" in texts
     assert "the address in HTTPS_PROXY has a user or password" in texts
-    assert "hunter2" not in str(found)
+    assert "hunter2" not in str(findings)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubernetes_hub import KubernetesHub, resources, sentence, told
+from kubernetes_hub import KubernetesHub, resources, sentence, spec_environment
 
 pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
@@ -17,7 +17,7 @@ Eventually = Callable[..., Any]
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sentence(
+def test_session_gets_a_whole_gpu_and_the_next_waits_with_a_reason(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -26,7 +26,7 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
     hub.spawn("bo", project="vision", gpus="1").raise_for_status()
     with hub.progress("bo") as events:
         waiting = eventually(lambda: sentence(events, "Waiting: "))
-        held = {user: session.allocated for user, session in hub.sessions().items()}
+        allocated = {user: session.allocated for user, session in hub.sessions().items()}
         hub.stop_server("ana")
         hub.wait_ready("bo")
 
@@ -34,7 +34,7 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
         waiting
         == "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 1 (Q1)"
     )
-    assert held == {"ana": 1, "bo": 0}
+    assert allocated == {"ana": 1, "bo": 0}
     assert events[-1]["ready"]
     bars = [event["progress"] for event in events if "progress" in event]
     assert bars == sorted(bars)
@@ -67,7 +67,7 @@ def test_session_environment_names_its_project_workload_and_device(
         assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
 
 
-def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
+def test_session_without_project_is_left_to_the_configured_scheduler(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -81,8 +81,8 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
 
     assert pod["spec"]["schedulerName"] == "release-user-scheduler"
     assert "runai/project" not in pod["metadata"]["labels"]
-    assert told(pod)["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert "RUNAI_PROJECT" not in told(pod)
+    assert spec_environment(pod)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "RUNAI_PROJECT" not in spec_environment(pod)
 
 
 def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
@@ -91,16 +91,16 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="½")
     hub.start_server("bo", project="vision", gpus="0.5")
-    seen = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("ana", "bo")]
+    devices = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("ana", "bo")]
     hub.spawn("cy", project="vision", gpus="50%").raise_for_status()
     with hub.progress("cy") as events:
         waiting = eventually(lambda: sentence(events, "Waiting: "))
-        held = {user: session.allocated for user, session in hub.sessions().items()}
+        allocated = {user: session.allocated for user, session in hub.sessions().items()}
         hub.stop_server("ana")
         hub.wait_ready("cy")
 
-    assert seen == ["GPU-0", "GPU-0"]
-    assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
+    assert devices == ["GPU-0", "GPU-0"]
+    assert allocated == {"ana": 0.5, "bo": 0.5, "cy": 0}
     assert waiting.startswith(
         "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, bo 0.5"
     )
@@ -133,11 +133,11 @@ def test_spawn_refuses_invalid_options_with_a_sentence(
     kubernetes_hub: KubernetesHub, options: dict[str, Any], sentence: str
 ):
     hub = kubernetes_hub
-    with hub.spawned("ana", **options) as said:
+    with hub.spawned("ana", **options) as events:
         pass
 
-    assert sentence in said[-1]["message"]
-    assert said[-1]["failed"]
+    assert sentence in events[-1]["message"]
+    assert events[-1]["failed"]
     assert hub.pod("ana") == {}
     assert "Unhandled error" not in hub.new_log()  # a refusal, not a failure of the hub
 
@@ -151,31 +151,33 @@ def test_spawn_shows_a_refusal_of_kubernetes_and_logs_no_token(
     hub.lab.plane.request("POST", path, quota)
 
     def is_in_force() -> bool:  # the message differs until the quota's controller has counted
-        found = hub.lab.plane.request("GET", f"{path}/no-memory").get("status", {})
-        return "requests.memory" in found.get("used", {})
+        status = hub.lab.plane.request("GET", f"{path}/no-memory").get("status", {})
+        return "requests.memory" in status.get("used", {})
 
     try:
         eventually(is_in_force, what="the quota is in force")
-        with hub.spawned("ana", project="vision", gpus="1") as said:
+        with hub.spawned("ana", project="vision", gpus="1") as events:
             pass
     finally:
         hub.lab.plane.request("DELETE", f"{path}/no-memory")
 
-    assert "Kubernetes refuses the pod: " in said[-1]["message"]
-    assert "exceeded quota: no-memory" in said[-1]["message"]
+    assert "Kubernetes refuses the pod: " in events[-1]["message"]
+    assert "exceeded quota: no-memory" in events[-1]["message"]
     assert "JUPYTERHUB_API_TOKEN" not in hub.new_log()
 
 
-def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventually: Eventually):
+def test_start_that_waits_beyond_the_queue_timeout_fails_with_its_reason(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="1")
-    with hub.spawned("bo", server="hurried", project="vision", gpus="1") as said:
+    with hub.spawned("bo", server="hurried", project="vision", gpus="1") as events:
         pass
 
-    assert said[-1]["failed"]
+    assert events[-1]["failed"]
     assert (
         "No GPU was granted within 20 seconds: the build quota of vision is 1"
-        in said[-1]["message"]
+        in events[-1]["message"]
     )
     eventually(lambda: hub.pod("bo", "hurried") == {})
 
@@ -185,18 +187,18 @@ def test_waiting_spawn_fails_when_its_session_is_deleted(
 ):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="1")
-    with hub.spawned("bo", project="vision", gpus="1") as said:
-        eventually(lambda: sentence(said, "Waiting: "))
+    with hub.spawned("bo", project="vision", gpus="1") as events:
+        eventually(lambda: sentence(events, "Waiting: "))
         with hub.client() as client:
             client.delete(hub.sessions()["bo"].id)
 
-    assert "The session was deleted while it waited." in said[-1]["message"]
+    assert "The session was deleted while it waited." in events[-1]["message"]
 
 
 # -- the form --------------------------------------------------------------------------------------
 
 
-def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: KubernetesHub):
+def test_form_offers_profiles_and_shows_which_gpus_are_free(kubernetes_hub: KubernetesHub):
     hub = kubernetes_hub
     with hub.browser("ana") as browser:
         free = browser.get("/hub/spawn").text
@@ -219,7 +221,7 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
     assert 'name="gpus"' in without
 
 
-def test_a_choice_on_the_form_starts_a_server(
+def test_form_choice_starts_a_server_with_its_profile_and_gpus(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub

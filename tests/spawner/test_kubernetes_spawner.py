@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from kubernetes_hub import KubernetesHub, resources, sentence, told
+from kubernetes_hub import KubernetesHub, resources, sentence, spec_environment
 
 pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 Eventually = Callable[..., Any]
 
 
-def test_hooks_and_overrides_of_admins_are_kept(
+def test_hooks_and_pod_overrides_of_admins_apply(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub, notes = kubernetes_hub, kubernetes_hub.data_dir / "hooks"
     notes.unlink(missing_ok=True)
-    with hub.spawned("ana", project="vision", gpus="0", image="large") as said:
+    with hub.spawned("ana", project="vision", gpus="0", image="large") as events:
         pass
     pod = hub.pod("ana")
 
-    assert said[-1]["message"] == "Welcome, ana"
+    assert events[-1]["message"] == "Welcome, ana"
     assert notes.read_text().split() == ["created", "ana", pod["metadata"]["uid"]]
     assert hub.environment("ana")["AUTH_STATE"] == "None"  # this hub stores none
     assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
@@ -48,7 +48,7 @@ def test_hooks_and_overrides_of_admins_are_kept(
         pytest.param({"image--unlisted-choice": "example/own"}, "example/own", id="its own"),
     ],
 )
-def test_profiles_and_their_options_work_beside_ours(
+def test_profile_options_apply_beside_project_and_gpus(
     kubernetes_hub: KubernetesHub, eventually: Eventually, options: dict[str, str], image: str
 ):
     hub = kubernetes_hub
@@ -59,17 +59,17 @@ def test_profiles_and_their_options_work_beside_ours(
     assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_gpus_of_a_profile_are_had_from_our_scheduler(
+def test_gpus_of_a_profile_are_allocated_by_our_scheduler(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
     hub.spawn("ana", profile="one-gpu", project="vision", gpus="0").raise_for_status()
     hub.spawn("bo", profile="half", gpus="0").raise_for_status()
-    one, half = eventually(lambda: hub.pod("ana")), eventually(lambda: hub.pod("bo"))
+    whole, half = eventually(lambda: hub.pod("ana")), eventually(lambda: hub.pod("bo"))
 
-    assert one["spec"]["schedulerName"] == "runai-scheduler"
-    assert resources(one)["limits"]["nvidia.com/gpu"] == "1"
-    assert "NVIDIA_VISIBLE_DEVICES" not in told(one)  # despite its environment
+    assert whole["spec"]["schedulerName"] == "runai-scheduler"
+    assert resources(whole)["limits"]["nvidia.com/gpu"] == "1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in spec_environment(whole)  # despite its environment
     assert half["metadata"]["annotations"]["gpu-fraction"] == "0.5"
     assert half["metadata"]["labels"]["runai/project"] == "vision"
 
@@ -98,13 +98,13 @@ def test_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
 ):
     """The kubelet starts it again: its first end counts."""
     hub = kubernetes_hub
-    with hub.spawned("ana", profile=profile, project="vision", gpus="1") as said:
+    with hub.spawned("ana", profile=profile, project="vision", gpus="1") as events:
         pass
     sentence = "Your server ended before it answered (exit code 3)."
     log = hub.new_log()
 
-    assert said[-1]["failed"]
-    assert f"{sentence} Its last lines:\nit <b>broke</b>\n…" in said[-1]["message"]
+    assert events[-1]["failed"]
+    assert f"{sentence} Its last lines:\nit <b>broke</b>\n…" in events[-1]["message"]
     assert sentence in log
     assert "broke" not in log
     eventually(lambda: hub.pod("ana") == {})
@@ -115,31 +115,31 @@ def test_server_that_is_deleted_before_it_answers_ends_its_start(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
-    asked = hub.kubelet.volume("claim-ana") / "asked"
-    asked.unlink(missing_ok=True)
-    with hub.spawned("ana", profile="silent", project="vision", gpus="1") as said:
-        eventually(asked.exists)
+    request_marker = hub.kubelet.volume("claim-ana") / "asked"
+    request_marker.unlink(missing_ok=True)
+    with hub.spawned("ana", profile="silent", project="vision", gpus="1") as events:
+        eventually(request_marker.exists)
         pod = hub.pod("ana")["metadata"]
         hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
 
-    assert "The session was deleted while it waited." in said[-1]["message"]
+    assert "The session was deleted while it waited." in events[-1]["message"]
 
 
-def test_a_server_that_does_not_come_up_is_given_up_after_its_profiles_time(
+def test_server_that_does_not_start_within_its_profiles_timeout_is_removed(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
-    with hub.spawned("ana", profile="never", project="vision", gpus="1") as said:
+    with hub.spawned("ana", profile="never", project="vision", gpus="1") as events:
         pass
 
-    assert said[-1]["failed"]
-    assert "The server has its place on processes, but did not start" in said[-1]["message"]
-    assert "within 2 seconds" in said[-1]["message"]
+    assert events[-1]["failed"]
+    assert "The server has its place on processes, but did not start" in events[-1]["message"]
+    assert "within 2 seconds" in events[-1]["message"]
     eventually(lambda: hub.pod("ana") == {})
     eventually(lambda: hub.sessions() == {})
 
 
-def test_the_home_is_a_claim_that_outlives_the_server(kubernetes_hub: KubernetesHub):
+def test_home_is_a_volume_claim_that_survives_a_stop_of_the_server(kubernetes_hub: KubernetesHub):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="0")
     pod = hub.pod("ana")
@@ -147,12 +147,12 @@ def test_the_home_is_a_claim_that_outlives_the_server(kubernetes_hub: Kubernetes
     claim = volume["persistentVolumeClaim"]["claimName"]
     hub.stop_server("ana")
     path = f"/api/v1/namespaces/{hub.lab.namespace.name}/persistentvolumeclaims/{claim}"
-    kept = hub.lab.plane.request("GET", path)
+    after_stop = hub.lab.plane.request("GET", path)
     hub.start_server("ana", project="vision", gpus="0")
-    again = hub.lab.plane.request("GET", path)
+    after_restart = hub.lab.plane.request("GET", path)
 
-    assert kept["metadata"]["uid"] == again["metadata"]["uid"]
-    assert kept["spec"]["resources"]["requests"]["storage"] == "10Gi"
+    assert after_stop["metadata"]["uid"] == after_restart["metadata"]["uid"]
+    assert after_stop["spec"]["resources"]["requests"]["storage"] == "10Gi"
 
 
 def test_named_servers_have_allocations_of_their_own(
@@ -175,34 +175,34 @@ def test_named_servers_have_allocations_of_their_own(
     assert hub.server("ana")["ready"]
 
 
-def test_a_stop_while_it_waits_leaves_nothing(
+def test_stop_of_a_waiting_start_leaves_no_pod_and_no_allocation(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="1")
-    with hub.spawned("bo", project="vision", gpus="1") as said:
-        eventually(lambda: sentence(said, "Waiting: "))
+    with hub.spawned("bo", project="vision", gpus="1") as events:
+        eventually(lambda: sentence(events, "Waiting: "))
         hub.http.delete("/hub/api/users/bo/server")
     eventually(lambda: hub.pod("bo") == {})
 
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
-def test_watches_go_on_when_the_api_server_was_away(
+def test_waiting_start_continues_after_an_api_server_restart(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="1")
-    with hub.spawned("bo", project="vision", gpus="1") as said:
-        eventually(lambda: sentence(said, "Waiting: "))
+    with hub.spawned("bo", project="vision", gpus="1") as events:
+        eventually(lambda: sentence(events, "Waiting: "))
         hub.lab.plane.restart("kube-apiserver")
         hub.stop_server("ana")
         hub.wait_ready("bo")
 
-    assert said[-1]["ready"]
+    assert events[-1]["ready"]
 
 
-def test_servers_outlive_their_hub_and_what_had_not_started_does_not(
+def test_running_servers_survive_a_hub_restart_and_pending_starts_end(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -227,7 +227,7 @@ def test_hub_notices_a_deleted_pod(kubernetes_hub: KubernetesHub, eventually: Ev
     pod = hub.pod("ana")["metadata"]
     hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
     eventually(lambda: hub.pod("ana") == {})
-    gone = hub.http.get("/user/ana/api")
+    response = hub.http.get("/user/ana/api")
     eventually(lambda: not hub.server("ana"), within=120, what="the hub has noticed")
 
-    assert gone.status_code in (424, 503)
+    assert response.status_code in (424, 503)

@@ -26,7 +26,7 @@ done
 
 
 @dataclass
-class Stage:
+class UserServer:
     """A user's home, and a start of the user's server beside an open log of the hub's."""
 
     spawner: RunaiLocalSpawner
@@ -43,7 +43,7 @@ class Stage:
         self.run(script)
         return self.spawner._start_output.last_lines(environment)
 
-    def make(self, put: Callable[[Path], object]) -> None:
+    def replace_output(self, put: Callable[[Path], object]) -> None:
         """Replace the file by something else, as the user could."""
         for folder in reversed([self.output.parent, *self.output.parent.parents]):
             if not folder.exists():
@@ -68,57 +68,57 @@ class Stage:
 
 
 @pytest.fixture(params=[False, True], ids=["one account", "system users"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UserServer]:
     user, users, hub_log = SimpleNamespace(name="ana"), tmp_path / "users", tmp_path / "hub.log"
     hub_log.touch()
     if not request.param:
         (users / "ana").mkdir(parents=True)
         spawner = RunaiLocalSpawner(user=user, users_directory=str(users))
-        yield Stage(spawner, users / "ana", hub_log, os.geteuid())
+        yield UserServer(spawner, users / "ana", hub_log, os.geteuid())
         return
     if os.geteuid() != 0:
         pytest.skip("needs root, to become a user")
     with accounts() as unix:
         spawner = RunaiLocalSpawner(user=user, system_users=True)
         spawner._start_account = unix.account("ana")
-        yield Stage(spawner, unix.folder / "ana", hub_log, UIDS["ana"])
+        yield UserServer(spawner, unix.folder / "ana", hub_log, UIDS["ana"])
 
 
-def test_a_server_has_no_descriptor_but_of_its_users_file(stage: Stage):
-    stage.run()
+def test_server_has_only_descriptors_of_its_users_log_file(server: UserServer):
+    server.run()
 
-    assert stage.output.read_text().splitlines() == [
+    assert server.output.read_text().splitlines() == [
         "0 /dev/null",
-        f"1 {stage.output}",
-        f"2 {stage.output}",
+        f"1 {server.output}",
+        f"2 {server.output}",
     ]
-    assert stage.hub_log.read_text() == ""
-    assert (stat.S_IMODE(stage.output.stat().st_mode), stage.output.stat().st_uid) == (
+    assert server.hub_log.read_text() == ""
+    assert (stat.S_IMODE(server.output.stat().st_mode), server.output.stat().st_uid) == (
         0o600,
-        stage.uid,
+        server.uid,
     )
-    assert stat.S_IMODE(stage.output.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(server.output.parent.stat().st_mode) == 0o700
 
 
-def test_existing_output_file_becomes_private_and_is_continued(stage: Stage):
-    stage.make(lambda path: path.write_text("before\n"))
-    stage.output.chmod(0o666)
+def test_existing_output_file_becomes_private_and_is_continued(server: UserServer):
+    server.replace_output(lambda path: path.write_text("before\n"))
+    server.output.chmod(0o666)
 
-    stage.run()
+    server.run()
 
-    assert stage.output.read_text().startswith("before\n0 /dev/null\n")
-    assert stat.S_IMODE(stage.output.stat().st_mode) == 0o600
+    assert server.output.read_text().startswith("before\n0 /dev/null\n")
+    assert stat.S_IMODE(server.output.stat().st_mode) == 0o600
 
 
-def test_a_large_file_is_put_aside_in_place_of_an_older_one(stage: Stage):
-    aside = stage.output.with_suffix(".log.1")
-    stage.make(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
+def test_large_log_is_rotated_over_the_older_one(server: UserServer):
+    aside = server.output.with_suffix(".log.1")
+    server.replace_output(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
     aside.write_text("older")
 
-    stage.run()
+    server.run()
 
     assert aside.stat().st_size == LOG_BYTES + 1
-    assert stage.output.read_text().startswith("0 /dev/null\n")
+    assert server.output.read_text().startswith("0 /dev/null\n")
 
 
 @pytest.mark.parametrize(
@@ -130,21 +130,21 @@ def test_a_large_file_is_put_aside_in_place_of_an_older_one(stage: Stage):
         pytest.param(lambda path: path.symlink_to(path.parent / "nowhere"), id="link to nothing"),
     ],
 )
-def test_server_starts_and_writes_nothing_if_its_output_is_no_file(stage: Stage, put):
-    stage.make(put)
+def test_server_starts_and_writes_nothing_if_its_output_is_no_file(server: UserServer, put):
+    server.replace_output(put)
 
-    stage.run()
+    server.run()
 
-    assert stage.hub_log.read_text() == ""
-    assert not (stage.output.parent / "nowhere").exists()
+    assert server.hub_log.read_text() == ""
+    assert not (server.output.parent / "nowhere").exists()
 
 
-def test_a_link_leads_to_no_file_of_the_platforms(stage: Stage):
-    secret = stage.hub_log.with_name("secret")
+def test_symlink_in_place_of_the_log_writes_no_platform_file(server: UserServer):
+    secret = server.hub_log.with_name("secret")
     secret.write_text("the platform's")
-    stage.make(lambda path: path.symlink_to(secret))
+    server.replace_output(lambda path: path.symlink_to(secret))
 
-    stage.run()
+    server.run()
 
     assert secret.read_text() == "the platform's"
 
@@ -153,7 +153,7 @@ def test_a_link_leads_to_no_file_of_the_platforms(stage: Stage):
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         pytest.param("echo one; echo two >&2", "one\ntwo", id="output and errors"),
         pytest.param("seq 30", "\n".join(map(str, range(11, 31))), id="the last 20 lines"),
@@ -171,28 +171,28 @@ def test_a_link_leads_to_no_file_of_the_platforms(stage: Stage):
         ),
     ],
 )
-def test_last_lines_of_a_start_are_plain_text_without_secrets(stage: Stage, script, told):
-    stage.make(lambda path: path.write_text("of an earlier start\n"))
+def test_last_lines_of_a_start_are_plain_text_without_secrets(server: UserServer, script, expected):
+    server.replace_output(lambda path: path.write_text("of an earlier start\n"))
 
-    lines = stage.last_lines(script, MY_TOKEN="secret-value-1", HOME=str(stage.home))
+    lines = server.last_lines(script, MY_TOKEN="secret-value-1", HOME=str(server.home))
 
-    assert lines.splitlines()[-len(told.splitlines()) :] == told.splitlines()
+    assert lines.splitlines()[-len(expected.splitlines()) :] == expected.splitlines()
     assert "earlier" not in lines
     assert len(lines) <= 4096
 
 
-def test_a_secret_that_the_limit_cuts_is_masked(stage: Stage):
+def test_last_lines_mask_a_secret_cut_by_the_size_limit(server: UserServer):
     padding = "x" * 4090
 
-    lines = stage.last_lines(f"echo secret-value-1{padding}", MY_TOKEN="secret-value-1")
+    lines = server.last_lines(f"echo secret-value-1{padding}", MY_TOKEN="secret-value-1")
 
     assert lines == f"…{padding}"
 
 
-def test_lines_after_a_large_log_was_put_aside_are_those_of_this_start(stage: Stage):
-    stage.make(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
+def test_last_lines_after_log_rotation_are_of_this_start(server: UserServer):
+    server.replace_output(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
 
-    assert stage.last_lines("echo new") == "new"
+    assert server.last_lines("echo new") == "new"
 
 
 @pytest.mark.parametrize(
@@ -203,54 +203,54 @@ def test_lines_after_a_large_log_was_put_aside_are_those_of_this_start(stage: St
         pytest.param(lambda path: path.symlink_to("/etc/passwd"), id="a link in its place"),
     ],
 )
-def test_lines_are_known_where_the_home_cannot_take_a_log(stage: Stage, put):
-    stage.make(put)
+def test_last_lines_are_available_if_the_home_has_no_usable_log(server: UserServer, put):
+    server.replace_output(put)
 
-    assert stage.last_lines("echo why; echo more >&2") == "why\nmore"
+    assert server.last_lines("echo why; echo more >&2") == "why\nmore"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["full disk", "quota"])
-def test_lines_are_known_where_the_disk_is_full(stage: Stage, code, monkeypatch):
+def test_last_lines_are_available_if_the_disk_is_full(server: UserServer, code, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
 
-    assert stage.last_lines("echo why") == "why"
-    assert stage.output.read_text() == ""
+    assert server.last_lines("echo why") == "why"
+    assert server.output.read_text() == ""
 
 
-def test_memory_for_lines_without_a_log_is_bounded(stage: Stage):
-    stage.make(lambda path: path.mkdir())
+def test_last_lines_without_a_log_use_bounded_memory(server: UserServer):
+    server.replace_output(lambda path: path.mkdir())
 
-    lines = stage.last_lines("seq 1000000; touch went-on")
+    lines = server.last_lines("seq 1000000; touch went-on")
 
-    assert (stage.home / "went-on").exists()
-    assert os.fstat(stage.spawner._start_output._spare).st_size == SPARE_BYTES
+    assert (server.home / "went-on").exists()
+    assert os.fstat(server.spawner._start_output._spare).st_size == SPARE_BYTES
     assert lines.startswith("1")
 
 
 @pytest.mark.parametrize("part", [".local", ".local/share", ".local/share/runai", ""])
-def test_no_link_is_followed_to_the_lines(stage: Stage, part):
+def test_last_lines_are_not_read_through_a_symlink(server: UserServer, part):
     """The user can replace any part between the server's end and the hub's look."""
-    name = stage.output.relative_to(stage.home)
-    stage.run("echo mine")
-    other = stage.hub_log.parent / "other"
+    name = server.output.relative_to(server.home)
+    server.run("echo mine")
+    other = server.hub_log.parent / "other"
     target = other / name
     target.parent.mkdir(parents=True)
     target.write_text("the platform's")
-    os.chown(target, stage.uid, stage.uid)
-    link = stage.home / (part or name)
+    os.chown(target, server.uid, server.uid)
+    link = server.home / (part or name)
     link.rename(link.with_name("aside"))
     link.symlink_to(other / (part or name))
 
-    assert stage.spawner._start_output.last_lines({}) == ""
+    assert server.spawner._start_output.last_lines({}) == ""
 
 
-def test_a_file_of_another_account_is_not_told(stage: Stage):
+def test_last_lines_are_not_read_from_a_file_of_a_different_account(server: UserServer):
     if os.geteuid() != 0:
         pytest.skip("needs root, to give a file away")
-    stage.run("echo mine")
-    os.chown(stage.output, 54_399, 54_399)
+    server.run("echo mine")
+    os.chown(server.output, 54_399, 54_399)
 
-    assert stage.spawner._start_output.last_lines({}) == ""
+    assert server.spawner._start_output.last_lines({}) == ""

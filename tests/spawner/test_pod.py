@@ -18,11 +18,11 @@ from runai.spawner.session import SessionRequest
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def asked(gpus: str, project: str | None = "vision") -> SessionRequest:
+def session_request(gpus: str, project: str | None = "vision") -> SessionRequest:
     return SessionRequest(project, parse_amount(gpus))
 
 
-def made(request: SessionRequest, **pod: Any) -> V1Pod:
+def session_pod(request: SessionRequest, **pod: Any) -> V1Pod:
     fields = {"name": "jupyter-ana", "cmd": ["lab"], "port": 8888, "image": "lab"}
     pod = {"image_pull_policy": "Always", "scheduler_name": "another", **fields, **pod}
     return with_session(make_pod(**pod), request)
@@ -32,15 +32,15 @@ def env(pod: V1Pod) -> dict[str, str]:
     return {v.name: v.value for v in pod.spec.containers[0].env}
 
 
-def test_both_sides_call_things_alike():
+def test_spawner_and_scheduler_use_the_same_kubernetes_names():
     assert names.SCHEDULER == core_objects.SCHEDULER
     assert names.GPU_RESOURCE == core_objects.GPU_RESOURCE
     assert names.GPU_TYPE_LABEL == core_objects.GPU_TYPE_LABEL
 
 
 @pytest.mark.parametrize("gpus", ["1", "4"])
-def test_whole_gpus_are_requested(gpus: str):
-    pod = made(asked(gpus), cpu_limit=2)
+def test_whole_gpus_become_resource_limits_and_requests(gpus: str):
+    pod = session_pod(session_request(gpus), cpu_limit=2)
     resources = pod.spec.containers[0].resources
 
     assert resources.limits == {"cpu": 2, "nvidia.com/gpu": gpus}
@@ -53,23 +53,25 @@ def test_whole_gpus_are_requested(gpus: str):
     ("gpus", "annotation"),
     [("0.35", ("gpu-fraction", "0.35")), ("2 GiB", ("gpu-memory", "2048"))],
 )
-def test_parts_are_annotations(gpus: str, annotation: tuple[str, str]):
-    pod = made(asked(gpus), extra_resource_limits={"nvidia.com/gpu": "1"})
+def test_fractional_gpus_become_pod_annotations(gpus: str, annotation: tuple[str, str]):
+    pod = session_pod(session_request(gpus), extra_resource_limits={"nvidia.com/gpu": "1"})
 
     assert annotation in pod.metadata.annotations.items()
     assert "nvidia.com/gpu" not in pod.spec.containers[0].resources.limits
-    told = {e.name: e.value_from.field_ref.field_path for e in pod.spec.containers[0].env}
-    assert told == {
+    field_paths = {e.name: e.value_from.field_ref.field_path for e in pod.spec.containers[0].env}
+    assert field_paths == {
         "NVIDIA_VISIBLE_DEVICES": names.VISIBLE_DEVICES,
         **{
-            found["name"]: found["valueFrom"]["fieldRef"]["fieldPath"]
-            for found in memory_variables()
+            variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"]
+            for variable in memory_variables()
         },
     }
 
 
-def test_the_scheduler_finds_project_kind_and_priority():
-    pod = made(asked("1"), annotations={"runai/priority": "125"}, labels={"of": "admins"})
+def test_session_pod_has_scheduler_project_kind_and_priority():
+    pod = session_pod(
+        session_request("1"), annotations={"runai/priority": "125"}, labels={"of": "admins"}
+    )
 
     assert pod.spec.scheduler_name == "runai-scheduler"
     assert pod.metadata.labels == {
@@ -80,8 +82,8 @@ def test_the_scheduler_finds_project_kind_and_priority():
     assert pod.metadata.annotations == {"runai/priority": "125"}  # an admin's value wins
 
 
-def test_without_a_project_the_pod_stays_with_its_scheduler_and_sees_no_gpu():
-    pod = made(SessionRequest())
+def test_pod_without_project_has_the_configured_scheduler_and_no_gpu():
+    pod = session_pod(SessionRequest())
 
     assert pod.spec.scheduler_name == "another"
     assert env(pod) == NO_GPU
@@ -103,25 +105,27 @@ def test_without_a_project_the_pod_stays_with_its_scheduler_and_sees_no_gpu():
     ],
 )
 def test_pod_drops_configured_values_of_nvidia_visible_devices(gpus: str, extra: dict[str, Any]):
-    assert "all" not in env(made(asked(gpus), **extra)).values()
+    assert "all" not in env(session_pod(session_request(gpus), **extra)).values()
 
 
-def test_parts_by_mig_are_the_device_plugins_to_name():
+def test_pod_with_a_mig_device_leaves_visible_devices_to_the_plugin():
     mig = {"nvidia.com/mig-1g.10gb": "1"}
-    pod = made(asked("0"), extra_resource_limits=mig)
+    pod = session_pod(session_request("0"), extra_resource_limits=mig)
 
     assert pod.spec.containers[0].resources.limits == mig
     assert env(pod) == {}
 
 
 @pytest.mark.parametrize("amount", ["0", 0], ids=["text", "number"])
-def test_no_devices_by_name_are_no_devices(amount: object):
-    pod = made(asked("0"), extra_resource_limits={"nvidia.com/mig-1g.10gb": amount})
+def test_pod_with_zero_mig_devices_sees_no_gpu(amount: object):
+    pod = session_pod(
+        session_request("0"), extra_resource_limits={"nvidia.com/mig-1g.10gb": amount}
+    )
 
     assert env(pod) == NO_GPU
 
 
-def test_other_containers_are_left_alone():
+def test_sidecar_containers_of_a_session_pod_stay_unchanged():
     pod = make_pod("jupyter-ana", ["lab"], 8888, "lab", "Always")
     sidecar = pod.spec.containers[0].__class__(
         name="sidecar",
@@ -129,14 +133,14 @@ def test_other_containers_are_left_alone():
         resources=V1ResourceRequirements(limits={"cpu": "1"}),
     )
     pod.spec.containers.insert(0, sidecar)
-    with_session(pod, asked("1"))
+    with_session(pod, session_request("1"))
 
     assert sidecar.resources.limits == {"cpu": "1"}
     assert [v.value for v in sidecar.env] == ["none"]
 
 
 @pytest.mark.parametrize("terms", [None, [[], []]], ids=["no affinity", "two terms"])
-def test_a_pod_keeps_to_the_types_of_gpu_in_their_order(terms: list[list[Any]] | None):
+def test_pod_requires_the_gpu_types_by_node_affinity_in_order(terms: list[list[Any]] | None):
     required = [{"matchExpressions": term} for term in terms] if terms else None
     pod = make_pod(
         name="jupyter-ana",
@@ -147,31 +151,34 @@ def test_a_pod_keeps_to_the_types_of_gpu_in_their_order(terms: list[list[Any]] |
         scheduler_name="another",
         node_affinity_required=required,
     )
-    with_session(pod, asked("1"), ["H100", "L4"])
+    with_session(pod, session_request("1"), ["H100", "L4"])
 
     rule = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
-    found = [term.match_expressions for term in rule.node_selector_terms]
-    assert len(found) == (len(terms) if terms else 1)
-    for [is_of] in found:
-        assert (is_of.key, is_of.values) == (core_objects.GPU_TYPE_LABEL, ["H100", "L4"])
+    expressions = [term.match_expressions for term in rule.node_selector_terms]
+    assert len(expressions) == (len(terms) if terms else 1)
+    for [type_expression] in expressions:
+        assert (type_expression.key, type_expression.values) == (
+            core_objects.GPU_TYPE_LABEL,
+            ["H100", "L4"],
+        )
 
 
 @pytest.mark.parametrize(
     ("gpus", "fraction"), [("0", "0"), ("0.5", "0.5"), ("2", "1"), ("8 GiB", None)]
 )
-def test_a_session_is_told_what_it_has(gpus: str, fraction: str | None):
-    told = environment(asked(gpus), workload="vision/lab.x", api_url="http://runai/")
+def test_environment_names_project_workload_and_gpu_fraction(gpus: str, fraction: str | None):
+    variables = environment(session_request(gpus), workload="vision/lab.x", api_url="http://runai/")
 
-    assert told["RUNAI_PROJECT"] == "vision"
-    assert told["RUNAI_WORKLOAD"] == "vision/lab.x"
-    assert told.get("RUNAI_GPU_FRACTION") == fraction
-    assert ("TF_FORCE_GPU_ALLOW_GROWTH" in told) == (gpus in ("0.5", "8 GiB"))
+    assert variables["RUNAI_PROJECT"] == "vision"
+    assert variables["RUNAI_WORKLOAD"] == "vision/lab.x"
+    assert variables.get("RUNAI_GPU_FRACTION") == fraction
+    assert ("TF_FORCE_GPU_ALLOW_GROWTH" in variables) == (gpus in ("0.5", "8 GiB"))
 
 
-def test_without_a_project_it_is_told_where_the_service_is():
-    told = environment(SessionRequest(), workload="", api_url="http://runai/")
+def test_environment_without_a_project_has_only_the_service_url():
+    variables = environment(SessionRequest(), workload="", api_url="http://runai/")
 
-    assert told == {"RUNAI_API_URL": "http://runai/"}
+    assert variables == {"RUNAI_API_URL": "http://runai/"}
 
 
 def unbound(**status: Any) -> dict[str, Any]:
@@ -208,19 +215,21 @@ def on_node(end: PodExit | None = None, **state: Any) -> PodStart:
     return PodStart(node="gpu-0", end=end, **state)
 
 
-WAITS = {"type": "PodScheduled", "status": "False", "message": "no GPU is free"}
-BOUND = {"spec": NODE, "status": {"phase": "Pending", "conditions": [WAITS]}}
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "message": "no GPU is free"}
+BOUND = {"spec": NODE, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}}
 RUNNING: dict[str, Any] = {"state": {"running": {}}, "lastState": {}}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low\non memory."}
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
 
 
 @pytest.mark.parametrize(
-    ("pod", "seen"),
+    ("pod", "pod_start"),
     [
         pytest.param({"spec": {}}, PodStart(), id="just made"),
         pytest.param(unbound(conditions=None), PodStart(), id="no conditions yet"),
-        pytest.param(unbound(conditions=[WAITS]), PodStart(sentence="no GPU is free"), id="waits"),
+        pytest.param(
+            unbound(conditions=[UNSCHEDULABLE]), PodStart(sentence="no GPU is free"), id="waits"
+        ),
         pytest.param(BOUND, on_node(), id="placed"),
         pytest.param(bound("Running", RUNNING), on_node(), id="runs, its sidecar does not"),
         pytest.param(
@@ -286,8 +295,10 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
         ),
     ],
 )
-def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: PodStart):
-    assert start_state(pod) == seen
+def test_start_state_shows_scheduling_end_and_deletion_of_a_pod(
+    pod: dict[str, Any], pod_start: PodStart
+):
+    assert start_state(pod) == pod_start
 
 
 @pytest.mark.parametrize(
@@ -314,7 +325,7 @@ def test_lines_of_an_ended_server_are_text_without_secrets(message: str, lines: 
     assert end.lines == lines
 
 
-def test_line_that_the_share_of_a_pod_with_many_containers_cuts_is_not_told():
+def test_line_cut_by_the_size_limit_of_many_containers_is_left_out():
     pod = ended("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(1536, "x"))
     pod["spec"] = {**NODE, "initContainers": [{"name": f"init-{n}"} for n in range(6)]}
 
@@ -328,7 +339,7 @@ def test_line_that_the_share_of_a_pod_with_many_containers_cuts_is_not_told():
         pytest.param({"terminationMessagePolicy": "File"}, "File", id="an admin's"),
     ],
 )
-def test_pod_of_a_session_keeps_the_end_of_its_output(config: dict[str, str], policy: str):
-    pod = made(asked("0"), extra_container_config=config)
+def test_session_pod_falls_back_to_logs_as_termination_message(config: dict[str, str], policy: str):
+    pod = session_pod(session_request("0"), extra_container_config=config)
 
     assert pod.spec.containers[0].termination_message_policy == policy

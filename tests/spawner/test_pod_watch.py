@@ -20,7 +20,7 @@ RUNNING = {"phase": "Running"}
 DELETED = "The session was deleted while it waited."
 
 
-class Start:
+class StartingServer:
     """A started server, and the cache of pods that its spawner reads."""
 
     def __init__(self) -> None:
@@ -30,70 +30,70 @@ class Start:
         self._cache.first_load_future.set_result(None)
         self.spawner.reflectors[self.spawner._get_reflector_key("pods")] = self._cache
 
-    def show(self, uid: str, status: dict[str, Any]) -> None:
+    def set_pod(self, uid: str, status: dict[str, Any]) -> None:
         pod = {"metadata": {"uid": uid}, "spec": {"nodeName": "gpu-0"}, "status": status}
         self._cache.pods[f"{self.spawner.namespace}/{self.spawner.pod_name}"] = pod
 
-    def empty(self) -> None:
+    def clear_pods(self) -> None:
         self._cache.pods.clear()
 
     def reload(self) -> None:
         """Empty the cache, as KubeSpawner does when it starts its watch anew."""
-        self.empty()
+        self.clear_pods()
         self._cache.first_load_future = asyncio.Future()
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    begun = Start()
-    yield begun
-    begun.spawner.reflectors.clear()
+async def server() -> AsyncIterator[StartingServer]:
+    starting_server = StartingServer()
+    yield starting_server
+    starting_server.spawner.reflectors.clear()
 
 
-async def test_old_pod_of_the_same_name_says_nothing_of_a_start(start: Start):
-    start.show("old", FAILED)
+async def test_old_pod_of_the_same_name_is_ignored_by_a_start(server: StartingServer):
+    server.set_pod("old", FAILED)
 
-    assert start.spawner._look() == PodStart()
-
-
-async def test_start_ends_when_another_pod_replaces_its_own(start: Start):
-    start.show("new", RUNNING)
-    start.spawner._look()
-    start.show("another", RUNNING)
-
-    with pytest.raises(SessionRefused, match=DELETED):
-        start.spawner._look()
+    assert server.spawner._look() == PodStart()
 
 
-async def test_start_goes_on_until_its_pod_is_shown(start: Start):
-    assert start.spawner._look() == PodStart()
-
-
-async def test_start_ends_when_its_pod_is_gone(start: Start):
-    start.show("new", RUNNING)
-    start.spawner._look()
-    start.empty()
+async def test_start_ends_when_a_new_pod_replaces_its_own(server: StartingServer):
+    server.set_pod("new", RUNNING)
+    server.spawner._look()
+    server.set_pod("another", RUNNING)
 
     with pytest.raises(SessionRefused, match=DELETED):
-        start.spawner._look()
+        server.spawner._look()
 
 
-async def test_start_goes_on_while_the_watch_of_pods_is_started_anew(start: Start):
-    start.show("new", RUNNING)
-    seen = start.spawner._look()
-    start.reload()
-
-    assert start.spawner._look() == seen
+async def test_start_continues_while_its_pod_is_not_cached_yet(server: StartingServer):
+    assert server.spawner._look() == PodStart()
 
 
-async def test_pod_is_not_polled_before_its_watch_has_told_the_end(start: Start):
+async def test_start_ends_when_its_pod_is_deleted(server: StartingServer):
+    server.set_pod("new", RUNNING)
+    server.spawner._look()
+    server.clear_pods()
+
+    with pytest.raises(SessionRefused, match=DELETED):
+        server.spawner._look()
+
+
+async def test_start_continues_while_the_pod_watch_restarts(server: StartingServer):
+    server.set_pod("new", RUNNING)
+    pod_start = server.spawner._look()
+    server.reload()
+
+    assert server.spawner._look() == pod_start
+
+
+async def test_pod_is_not_polled_before_its_watch_reports_the_end(server: StartingServer):
     """KubeSpawner's poll deletes a pod that has ended."""
-    start.show("new", RUNNING)
-    watch = asyncio.ensure_future(start.spawner._watch_pod())
+    server.set_pod("new", RUNNING)
+    watch = asyncio.ensure_future(server.spawner._watch_pod())
     await asyncio.wait({watch}, timeout=0)
     await asyncio.wait({watch}, timeout=0)
-    start.show("new", FAILED)
+    server.set_pod("new", FAILED)
 
-    assert await start.spawner.poll() is None
+    assert await server.spawner.poll() is None
     with pytest.raises(SessionRefused, match="Your server ended before it answered"):
         await watch

@@ -13,7 +13,7 @@ from runai.spawner.local import RunaiLocalSpawner
 from runai.spawner.progress import StartProgress, merged
 
 
-async def test_each_listener_hears_everything():
+async def test_progress_sends_all_messages_to_early_and_late_listeners():
     progress = StartProgress()
     progress.append("one")
     early = asyncio.create_task(collect(progress))
@@ -25,7 +25,7 @@ async def test_each_listener_hears_everything():
     assert [await early, await late] == [["one", "two"], ["one", "two"]]
 
 
-async def test_a_sentence_is_said_again_only_after_another():
+async def test_progress_drops_a_message_equal_to_the_previous_one():
     progress = StartProgress()
     for sentence in ("waits", "waits", "service away", "waits"):
         progress.append(sentence)
@@ -34,7 +34,7 @@ async def test_a_sentence_is_said_again_only_after_another():
     assert await collect(progress) == ["waits", "service away", "waits"]
 
 
-async def test_the_bar_never_arrives_before_the_server():
+async def test_progress_bar_rises_but_stays_below_100():
     progress = StartProgress()
     for number in range(100):
         progress.append(str(number))
@@ -49,22 +49,22 @@ async def collect(progress: StartProgress) -> list[str]:
     return [event["message"] async for event in progress.events()]
 
 
-async def some(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def event_stream(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     for event in events:
         yield event
 
 
-async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_goes_back():
+async def test_merged_events_are_in_order_and_the_bar_never_falls():
     progress = StartProgress()
-    heard: list[dict[str, Any]] = []
-    pulled = some({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
+    events: list[dict[str, Any]] = []
+    pulled = event_stream({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
     async for event in merged(pulled, progress.events()):
-        heard.append(event)
+        events.append(event)
         if event["message"] == "Pulled":
             progress.append("Starting")
             progress.close()
 
-    assert heard == [
+    assert events == [
         {"progress": 30, "message": "Pulling"},
         {"message": "Pulled"},
         {"progress": 30, "message": "Starting"},

@@ -28,7 +28,7 @@ REFUSED = {
 }
 
 
-def strict(text: str) -> Any:
+def parse_strict_json(text: str) -> Any:
     """Parse JSON as browsers do."""
 
     def refuse(constant: str) -> None:
@@ -37,11 +37,11 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def listed(hub: HubPlatform | KubernetesHub) -> dict[str, Any]:
+def options_by_user(hub: HubPlatform | KubernetesHub) -> dict[str, Any]:
     """Return the options of all users' default servers, as the admin page loads them."""
     text = hub.http.get("/hub/api/users?include_stopped_servers=1").raise_for_status().text
     assert len(text) < 20_000
-    servers = {user["name"]: user["servers"].get("") for user in strict(text)}
+    servers = {user["name"]: user["servers"].get("") for user in parse_strict_json(text)}
     return {name: server["user_options"] for name, server in servers.items() if server}
 
 
@@ -56,18 +56,18 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
         by_the_proxy = len(body) > HUB_BODY_BYTES
         assert refused.status_code == (413 if by_the_proxy else 400), case
         assert len(refused.text) < 1000, case
-        assert listed(fresh)["ana"] == ACCEPTED, case
+        assert options_by_user(fresh)["ana"] == ACCEPTED, case
     for case in ("amount that is no number", "unknown option"):  # no options were accepted before
         assert fresh.http.post("/hub/api/users/fay/server", content=REFUSED[case]).is_error
-        assert listed(fresh)["fay"] == {}, case
+        assert options_by_user(fresh)["fay"] == {}, case
     for case, body in HARMFUL.items():  # without a start
         fresh.http.patch("/hub/api/users/ana/server", content=f'{{"user_options": {body}}}')
-        assert listed(fresh)["ana"] == ACCEPTED, case
+        assert options_by_user(fresh)["ana"] == ACCEPTED, case
 
     fresh.kill()
     fresh.start()
     assert fresh.http.post("/hub/api/users/ana/server", content=REFUSED["unknown option"]).is_error
-    assert listed(fresh)["ana"] == ACCEPTED
+    assert options_by_user(fresh)["ana"] == ACCEPTED
     fresh.start_server("ana")  # without options: the previous ones
     assert fresh.holds() == {"ana": 0.5}
 
@@ -75,7 +75,7 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
 @pytest.mark.hub
 @pytest.mark.kubernetes
 @pytest.mark.timeout(900)
-def test_a_hub_on_kubernetes_keeps_no_refused_options(
+def test_refused_options_are_not_stored_on_kubernetes(
     kubernetes_hub: KubernetesHub, eventually: Callable[..., Any]
 ):
     hub, accepted = kubernetes_hub, {"project": "vision", "gpus": "1", "profile": "plain"}
@@ -94,7 +94,7 @@ def test_a_hub_on_kubernetes_keeps_no_refused_options(
             "/hub/api/users/ana/server", content=body
         )  # the reply may precede the refusal
         eventually(lambda: not hub.servers("ana"), what="the start is over")
-        assert listed(hub)["ana"] == accepted, case
+        assert options_by_user(hub)["ana"] == accepted, case
         assert hub.pod("ana") == {}, case
 
     hub.spawn("ana").raise_for_status()  # without options: the previous ones
@@ -114,7 +114,7 @@ def test_a_hub_on_kubernetes_keeps_no_refused_options(
         pytest.param({"x": "A" * (LONGEST_OPTIONS - 10)}, None, id="long enough"),
     ],
 )
-def test_the_database_keeps_former_options_in_place_of_harmful_ones(options, stored):
+def test_harmful_options_are_replaced_by_former_ones_in_the_database(options, stored):
     engine = create_engine("sqlite://")
     orm.Base.metadata.create_all(engine)
     with Session(engine) as db:
@@ -129,5 +129,5 @@ def test_the_database_keeps_former_options_in_place_of_harmful_ones(options, sto
     engine.dispose()
 
 
-def test_harmful_options_of_a_new_server_become_none():
+def test_harmful_options_of_a_new_server_become_empty():
     assert orm.Spawner(name="", user_options={"x": float("nan")}).user_options == {}

@@ -66,7 +66,9 @@ NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True
         ),
     ],
 )
-def test_options_become_a_request(options: dict[str, object], request_: SessionRequest):
+def test_session_request_parses_options_and_returns_them(
+    options: dict[str, object], request_: SessionRequest
+):
     assert SessionRequest.parse(options) == request_
     assert SessionRequest.parse(request_.options()) == request_
 
@@ -99,19 +101,19 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
         ),
         *[
             pytest.param(
-                {"project": "vision", "cpu": given},
-                f"{str(given)!r} is no number of CPUs.",
-                id=f"CPUs {given}",
+                {"project": "vision", "cpu": value},
+                f"{str(value)!r} is no number of CPUs.",
+                id=f"CPUs {value}",
             )
-            for given in ("many", "-1", "0.0001", "999999", "NaN", True, ["1"])
+            for value in ("many", "-1", "0.0001", "999999", "NaN", True, ["1"])
         ],
         *[
             pytest.param(
-                {"project": "vision", "memory": given},
-                f"{str(given)!r} is no amount of memory.",
-                id=f"memory {given}",
+                {"project": "vision", "memory": value},
+                f"{str(value)!r} is no amount of memory.",
+                id=f"memory {value}",
             )
-            for given in ("4", "0G", "much", "none", "1000000T", 7, ["4G"])
+            for value in ("4", "0G", "much", "none", "1000000T", 7, ["4G"])
         ],
     ],
 )
@@ -125,7 +127,7 @@ def test_session_request_refuses_invalid_options_with_a_hint(
     assert refused.value.hint
 
 
-def test_the_submission_is_a_session_in_the_owners_name():
+def test_submission_is_a_session_owned_by_the_user():
     request = SessionRequest("vision", Amount(350)).submission(owner="ana", server="big")
 
     assert request.model_dump(exclude_unset=True) == {
@@ -154,22 +156,22 @@ def test_submission_requests_the_cpu_and_memory_of_the_session():
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds", "stored"),
+    ("time_limit", "seconds", "stored"),
     [("8h", 28800, "8h"), (" 90 m", 5400, "90m"), ("20", 20, "20s"), ("", None, None)],
     ids=["hours", "minutes", "seconds", "none"],
 )
-def test_a_time_limit_is_read_and_stored_as_users_write_it(given, seconds, stored):
-    request = SessionRequest.parse({"project": "vision", "gpus": "0.5", "time": given})
+def test_time_limit_is_parsed_to_seconds_and_stored_as_text(time_limit, seconds, stored):
+    request = SessionRequest.parse({"project": "vision", "gpus": "0.5", "time": time_limit})
 
     assert request.submission(owner="ana", server="").max_runtime == seconds
     assert request.options().get("time") == stored
     assert SessionRequest.parse(request.options()) == request
 
 
-@pytest.mark.parametrize("given", ["soon", "0h", "-1h", 1.5, ["8h"]])
-def test_a_time_that_is_none_is_refused_with_an_example(given):
+@pytest.mark.parametrize("time_limit", ["soon", "0h", "-1h", 1.5, ["8h"]])
+def test_invalid_time_limit_is_refused_with_an_example(time_limit):
     with pytest.raises(InvalidRequest) as refused:
-        SessionRequest.parse({"project": "vision", "time": given})
+        SessionRequest.parse({"project": "vision", "time": time_limit})
 
     assert "8h" in refused.value.hint
 
@@ -187,7 +189,7 @@ def test_a_time_that_is_none_is_refused_with_an_example(given):
     ],
     ids=["turned around", "long", "user"],
 )
-def test_a_name_that_the_service_does_not_take_is_one_sentence(owner, server, sentence):
+def test_submission_refuses_invalid_owner_and_server_names(owner, server, sentence):
     with pytest.raises(InvalidRequest) as refused:
         SessionRequest("vision", Amount(350)).submission(owner=owner, server=server)
 
@@ -206,22 +208,22 @@ def test_a_name_that_the_service_does_not_take_is_one_sentence(owner, server, se
         ("a" * 60, "", "lab-aaaaaaaaaaaaaaaa--ucgfmegegt5xvmrd"),
     ],
 )
-def test_a_session_is_named_after_user_and_server(user: str, server: str, name: str):
+def test_session_name_is_built_from_user_and_server(user: str, server: str, name: str):
     assert session_name(user, server) == name
 
 
 @given(NAMES, NAMES)
-def test_a_session_name_is_always_a_label(user: str, server: str):
+def test_session_name_is_always_a_valid_label(user: str, server: str):
     assert LABEL.fullmatch(session_name(user, server))
 
 
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
-def test_two_servers_never_share_a_name(one: tuple[str, str], other: tuple[str, str]):
+def test_session_names_of_two_servers_always_differ(one: tuple[str, str], other: tuple[str, str]):
     assert (session_name(*one) == session_name(*other)) == (one == other)
 
 
 @given(NAMES, NAMES)
-def test_no_name_is_chosen_to_take_another_servers_session(user: str, server: str):
+def test_session_name_cannot_be_imitated_by_other_user_or_server_names(user: str, server: str):
     parts = session_name(user, server).removeprefix("lab-").split("-")
     imitations = {("-".join(parts), "")} | {
         ("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))
@@ -245,5 +247,5 @@ def test_no_name_is_chosen_to_take_another_servers_session(user: str, server: st
         pytest.param({"PYTHONPATH": "/site"}, {}, {"PYTHONPATH": "/site"}, id="without a GPU"),
     ],
 )
-def test_a_server_gets_what_its_allocation_hands_over(env, handed, expected):
+def test_allocation_variables_extend_the_environment_of_a_server(env, handed, expected):
     assert with_handed(env, handed) == expected

@@ -53,12 +53,12 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     with fresh.progress("cy") as events:
         eventually(lambda: sentence(events, "Waiting: "))
         waiting = [event["message"] for event in events[:3]]
-        held = fresh.holds()
+        allocated = fresh.holds()
         fresh.stop_server("ana")
         fresh.wait_ready("cy")
 
     assert len(devices) == 1
-    assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
+    assert allocated == {"ana": 0.5, "bo": 0.5, "cy": 0}
     assert waiting[1:] == [
         "Asking vision for 0.5 GPUs",
         "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, bo 0.5",
@@ -79,7 +79,7 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     assert int(limit) * 2 == int(device)
 
 
-def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its_gpu_back(
+def test_cancelled_start_and_killed_session_leave_no_allocation(
     fresh: HubPlatform, eventually: Eventually
 ):
     fresh.start_server("ana", project="vision", gpus="1")
@@ -93,15 +93,15 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
     killed = fresh.pid("ana")
     os.kill(killed, signal.SIGKILL)
     eventually(lambda: not is_alive(killed))
-    gone = fresh.http.get("/user/ana/api")
+    response = fresh.http.get("/user/ana/api")
 
-    assert gone.status_code in (424, 503)  # the hub may have noticed already
-    assert ("Your server appears to be down." in gone.text) == (gone.status_code == 503)
+    assert response.status_code in (424, 503)  # the hub may have noticed already
+    assert ("Your server appears to be down." in response.text) == (response.status_code == 503)
     eventually(lambda: fresh.holds() == {})
     eventually(lambda: not fresh.server("ana"), what="the hub has noticed")
 
 
-def test_a_session_without_a_gpu_sees_none_and_shares_no_open_file_with_the_hub(
+def test_session_without_gpu_sees_no_device_and_no_open_file_of_the_hub(
     fresh: HubPlatform,
 ):
     """A session without a project is no workload."""
@@ -141,7 +141,7 @@ def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubP
 
 
 @pytest.mark.parametrize("gpus", ["0.5", "0"], ids=["with a GPU", "without"])
-def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
+def test_server_that_ends_before_it_answers_fails_with_its_last_lines(
     fresh: HubPlatform, eventually: Eventually, gpus
 ):
     """A folder stands where Jupyter needs a file; the next start, without it, succeeds."""
@@ -157,11 +157,11 @@ def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines
         if answer.status_code == 202:  # else it has failed within the answer's second
             with fresh.progress("ana") as events:
                 eventually(lambda: events and events[-1].get("failed"))
-            told = events[-1]["message"]
+            message = events[-1]["message"]
             assert "<pre" in events[-1]["html_message"]
         else:
             assert answer.status_code == 400
-            told = answer.json()["message"]
+            message = answer.json()["message"]
         with fresh.browser("ana") as browser:
             assert "Start without my settings" in browser.get("/hub/spawn").text
         fresh.start_server("ana", gpus="0", settings="without")
@@ -170,16 +170,16 @@ def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines
     finally:
         secret.rmdir()
 
-    assert "Your server ended before it answered (exit code 1). Its last lines:\n" in told
-    assert "Is a directory" in told
+    assert "Your server ended before it answered (exit code 1). Its last lines:\n" in message
+    assert "Is a directory" in message
     eventually(lambda: fresh.holds() == {})
     logged = log.read_bytes()[before:].decode()
     assert "Your server ended before it answered (exit code 1)." in logged
-    assert told.splitlines()[-2] not in logged
+    assert message.splitlines()[-2] not in logged
     fresh.start_server("ana", gpus="0")
 
 
-def test_server_whose_home_it_cannot_use_is_refused_before_it_asks_for_a_gpu(fresh: HubPlatform):
+def test_server_with_an_unusable_home_is_refused_before_a_gpu_request(fresh: HubPlatform):
     home = DataDirectory(fresh.data_dir).users / "bo"
     fresh.start_server("bo", gpus="0")  # makes the home
     fresh.stop_server("bo")
@@ -190,44 +190,44 @@ def test_server_whose_home_it_cannot_use_is_refused_before_it_asks_for_a_gpu(fre
         if answer.status_code == 202:  # else it has failed within the answer's second
             with fresh.progress("bo") as events:
                 eventually(lambda: events and events[-1].get("failed"))
-            told = events[-1]["message"]
+            message = events[-1]["message"]
         else:
-            told = answer.json()["message"]
+            message = answer.json()["message"]
         fresh.start_server("bo", gpus="0", settings="without")
         fresh.stop_server("bo")
     finally:
         (home / ".local").unlink()
         (home / "aside").rename(home / ".local")
 
-    assert f"Your server cannot start: {home}/.local is a file, not a folder." in told
-    assert "Start without my settings" in told
+    assert f"Your server cannot start: {home}/.local is a file, not a folder." in message
+    assert "Start without my settings" in message
 
 
-def _left_behind(platform: HubPlatform, user: str) -> psutil.Process:
+def _start_detached_program(platform: HubPlatform, user: str) -> psutil.Process:
     """Start a program in a session of its own from a user's notebook server."""
     program = subprocess.Popen(
         ["setsid", "--fork", "sleep", "3600"], env=platform.environment(user), cwd="/"
     )
     assert program.wait() == 0
-    mine = platform.environment(user)["RUNAI_SESSION_ID"]
+    session_id = platform.environment(user)["RUNAI_SESSION_ID"]
 
-    def found() -> list[psutil.Process]:
-        session = SessionProcesses(mine, 0, os.geteuid())
+    def sleep_processes() -> list[psutil.Process]:
+        session = SessionProcesses(session_id, 0, os.geteuid())
         return [process for process in session.find() if process.name() == "sleep"]
 
-    return eventually(found)[0]
+    return eventually(sleep_processes)[0]
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize(
     "options", [{"project": "vision", "gpus": "0.5"}, {"gpus": "0"}], ids=["workload", "none"]
 )
-def test_the_end_of_a_session_ends_what_left_its_process_tree(
+def test_session_end_kills_programs_detached_from_its_process_tree(
     fresh: HubPlatform, eventually: Eventually, options, how
 ):
     fresh.start_server("ana", **options)
     fresh.start_server("bo", gpus="0")
-    program, other = _left_behind(fresh, "ana"), _left_behind(fresh, "bo")
+    program, other = _start_detached_program(fresh, "ana"), _start_detached_program(fresh, "bo")
 
     if how == "stop":
         fresh.stop_server("ana")
@@ -239,7 +239,7 @@ def test_the_end_of_a_session_ends_what_left_its_process_tree(
     assert is_alive(other.pid)
 
 
-def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
+def test_form_shows_the_error_of_an_invalid_choice(fresh: HubPlatform):
     with fresh.browser("ana") as browser:
         form = browser.get("/hub/spawn")
         choice = {"project": "vision", "gpus": "other", "amount": "1.5"}
@@ -260,23 +260,23 @@ def test_spawner_and_service_log_the_same_request_id(fresh: HubPlatform, eventua
     log = DataDirectory(fresh.data_dir).hub_log
     before = log.stat().st_size
 
-    def said(what: str) -> list[str]:
+    def request_ids(text: str) -> list[str]:
         """Return the ids in later log lines with this text."""
         lines = log.read_bytes()[before:].decode().splitlines()
-        return [line.rpartition("[")[2].rstrip("]") for line in lines if what in line]
+        return [line.rpartition("[")[2].rstrip("]") for line in lines if text in line]
 
     fresh.start_server("ana", project="vision", gpus="0.5")
     fresh.stop_server("ana")
 
-    (start,) = said("ana: asking the GPU service for 0.5 GPUs in vision")
-    (stop,) = said("ana: asking the GPU service for an end of vision/")
+    (start,) = request_ids("ana: asking the GPU service for 0.5 GPUs in vision")
+    (stop,) = request_ids("ana: asking the GPU service for an end of vision/")
     assert start != stop
-    assert said("POST '/services/runai/api/v1/workloads' 201") == [start]
-    assert said("/process' 2") == [start]
-    eventually(lambda: said("DELETE '/services/runai/api/v1/workloads/vision/") == [stop])
+    assert request_ids("POST '/services/runai/api/v1/workloads' 201") == [start]
+    assert request_ids("/process' 2") == [start]
+    eventually(lambda: request_ids("DELETE '/services/runai/api/v1/workloads/vision/") == [stop])
 
 
-def test_kills_of_hub_and_service_lose_and_double_no_allocation(
+def test_allocations_stay_correct_after_kills_of_hub_and_service(
     fresh: HubPlatform, eventually: Eventually
 ):
     fresh.start_server("ana", project="vision", gpus="0.5")
@@ -284,7 +284,7 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
     [service] = filter(is_the_service, psutil.Process(fresh.process.pid).children())
     service.kill()
     fresh.start_server("bo", project="vision", gpus="0.5")  # waits for the next service
-    ana, bo, program = fresh.pid("ana"), fresh.pid("bo"), _left_behind(fresh, "ana")
+    ana, bo, program = fresh.pid("ana"), fresh.pid("bo"), _start_detached_program(fresh, "ana")
     assert fresh.holds() == {"ana": 0.5, "bo": 0.5}
 
     fresh.kill()
@@ -302,7 +302,7 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
     assert not is_alive(program.pid)
 
 
-def test_server_whose_hub_is_killed_while_it_starts_is_adopted(
+def test_starting_server_is_adopted_after_its_hub_is_killed(
     fresh: HubPlatform, eventually: Eventually
 ):
     fresh.spawn("ana", project="vision", gpus="0.5").raise_for_status()

@@ -49,5 +49,5 @@ def test_terminal_runs_the_environments_programs_after_a_login(shell, account):
 
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh", "/usr/sbin/nologin"])
-def test_terminal_of_another_shell_is_jupyters_own(shell):
+def test_terminal_command_is_empty_for_unsupported_shells(shell):
     assert terminal_command(shell, ["/bin"]) == []

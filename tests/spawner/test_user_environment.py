@@ -56,14 +56,14 @@ def serve(spawner, monkeypatch):
 
 
 def platform_has(module: str) -> bool:
-    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return not subprocess.run([sys.executable, "-c", asked], check=False).returncode
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return not subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 @pytest.mark.parametrize(
     "pip", [pytest.param("%pip", marks=pytest.mark.tier("test")), "!pip", "!python -m pip"]
 )
-def test_a_library_goes_into_the_users_environment_alone(pip, serve, root, tmp_path):
+def test_pip_installs_a_library_into_the_users_environment_only(pip, serve, root, tmp_path):
     package = wheel(tmp_path)
     serve()
     with kernel() as run:
@@ -79,7 +79,7 @@ def test_a_library_goes_into_the_users_environment_alone(pip, serve, root, tmp_p
         assert "No module named 'tiny'" in run("!python -c 'import tiny'")
 
 
-def test_another_version_of_a_platforms_library_hides_it_until_it_is_removed(serve, tmp_path):
+def test_user_version_of_a_platform_library_hides_it_until_removed(serve, tmp_path):
     import httpx
 
     package = wheel(tmp_path, "httpx", "0.1")
@@ -88,13 +88,13 @@ def test_another_version_of_a_platforms_library_hides_it_until_it_is_removed(ser
         run(f"%pip install {OFFLINE} '{package}'")
         assert run("import httpx; print(httpx.version)") == "0.1\n"
         run("%pip uninstall -y -q httpx")
-        shown = run("!python -c 'import httpx; print(httpx.__version__)'")
+        output = run("!python -c 'import httpx; print(httpx.__version__)'")
 
-    assert shown == f"{httpx.__version__}\n"
+    assert output == f"{httpx.__version__}\n"
     assert platform_has("httpx")
 
 
-def test_platform_kernel_mends_an_environment_that_starts_none(serve, root, tmp_path):
+def test_platform_kernel_can_repair_a_broken_user_environment(serve, root, tmp_path):
     broken = wheel(tmp_path, "ipykernel_launcher", "1.0", "raise SystemExit")
     serve()
     with kernel("python3-platform") as run:
@@ -108,7 +108,7 @@ def test_platform_kernel_mends_an_environment_that_starts_none(serve, root, tmp_
             assert own("print(1)") == "1\n"
 
 
-def test_own_kernelspec_of_a_library_replaces_neither_kernel(serve, root, tmp_path):
+def test_kernelspec_installed_by_a_library_replaces_no_kernel(serve, root, tmp_path):
     serve()
     other = root / "share/jupyter/kernels/python3"  # as the wheel of ipykernel has it
     other.mkdir(parents=True)
@@ -121,13 +121,13 @@ def test_programs_of_the_platform_run_on_the_users_python(serve, root, tmp_path)
     serve()
     (tmp_path / "where.py").write_text("import sys; print(sys.executable)")
 
-    def ran(*command: str) -> str:
+    def output_of(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert ran("ipython", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
-    assert ran("python", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
+    assert output_of("ipython", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
+    assert output_of("python", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
     ours = Path(sys.executable).with_name("runai")
-    assert ran("sh", "-c", "command -v runai") == f"{root}/runai/bin/runai\n"
+    assert output_of("sh", "-c", "command -v runai") == f"{root}/runai/bin/runai\n"
     assert Path(root, "runai/bin/runai").samefile(ours)
     assert {path.name for path in root.glob("runai/bin/*")} == {"runai"}
 
@@ -153,15 +153,17 @@ def test_library_too_old_for_the_magics_is_named_with_the_command_that_removes_i
         run(f"%pip install {OFFLINE} '{wheel(tmp_path, name, version, text)}'")
     with kernel() as run:
         assert run("1 + 1; print('the kernel starts')") == "the kernel starts\n"
-        shown = run("%load_ext runai.widgets")
+        output = run("%load_ext runai.widgets")
 
         needed = next(
-            each for each in requires("jupyter-runai") or () if each.startswith("pydantic>=")
+            requirement
+            for requirement in requires("jupyter-runai") or ()
+            if requirement.startswith("pydantic>=")
         )
         named = sentence.format(needed=needed.partition(">=")[2], platform=installed(name))
         command = f"%pip uninstall -y {name.replace('_', '-')}"
         why = f"runai.widgets cannot be loaded: {named}. Run {command} and restart the kernel."
-        assert shown == f"UsageError: {why}\n"
+        assert output == f"UsageError: {why}\n"
         run(command)
     with kernel() as run:
         assert run("%load_ext runai.widgets") == ""
@@ -182,8 +184,8 @@ def test_profile_with_our_extension_and_a_broken_startup_file_has_the_magics(
 
     with kernel() as run:
         run("%autoreload 2")
-        found = run("print('runai_submit' in get_ipython().magics_manager.magics['line'])")
-        assert found == "True\n"
+        output = run("print('runai_submit' in get_ipython().magics_manager.magics['line'])")
+        assert output == "True\n"
 
 
 # -- an environment that cannot be used, or was made for something else ----------------------------
@@ -261,9 +263,7 @@ def test_home_that_cannot_be_written_leaves_kernels_on_the_platforms_python(serv
         ("home", "/old/bin", "it was made for the Python in /old/bin"),
     ],
 )
-def test_environment_of_before_a_change_is_set_aside_and_named(
-    key, was, why, serve, root, tmp_path
-):
+def test_outdated_environment_is_set_aside_and_replaced(key, was, why, serve, root, tmp_path):
     serve()
     with kernel() as run:
         run(f"%pip install {OFFLINE} '{wheel(tmp_path)}'")
@@ -285,7 +285,7 @@ def test_environment_of_before_a_change_is_set_aside_and_named(
     assert serve() == ""  # the libraries are back
 
 
-def test_full_disk_keeps_the_environment_of_before_a_change(serve, root, spawner):
+def test_outdated_environment_stays_if_the_disk_is_full(serve, root, spawner):
     serve()
     cfg = root / "pyvenv.cfg"
     cfg.write_text(cfg.read_text().replace("version = 3.", "version = 2."))
@@ -297,7 +297,7 @@ def test_full_disk_keeps_the_environment_of_before_a_change(serve, root, spawner
     assert [path.name for path in root.parent.iterdir()] == [FOLDER]
 
 
-def test_starts_at_once_make_or_renew_one_environment(root, spawner):
+def test_concurrent_starts_create_or_renew_one_environment(root, spawner):
     def prepare_ten() -> set[Prepared]:
         with ThreadPoolExecutor(10) as pool:
             return {*pool.map(lambda _: spawner._prepare_python(), range(10))}

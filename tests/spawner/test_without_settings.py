@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def _places(home: Path, folder: SettingsFolder | None) -> list[str]:
+def _settings_paths(home: Path, folder: SettingsFolder | None) -> list[str]:
     """Return where a server looks for settings and writes its own."""
     given = {k: v for k, v in os.environ.items() if "JUPYTER" not in k} | {"HOME": str(home)}
     ran = subprocess.run(
@@ -53,18 +53,18 @@ def _places(home: Path, folder: SettingsFolder | None) -> list[str]:
     return [place for place in places if Path(place).is_relative_to(home)]
 
 
-def test_no_place_of_settings_lies_in_the_home(home):
+def test_server_without_settings_uses_no_path_in_the_home(home):
     folder = SettingsFolder()
 
-    assert _places(home, None)
-    assert _places(home, folder) == []
+    assert _settings_paths(home, None)
+    assert _settings_paths(home, folder) == []
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
     folder.remove()
     assert not folder.path.exists()
 
 
-def test_folder_that_is_there_is_not_used():
+def test_settings_folder_refuses_an_existing_folder():
     folder = SettingsFolder()
     folder.path.mkdir()
 

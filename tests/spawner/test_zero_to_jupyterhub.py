@@ -120,51 +120,59 @@ def config() -> Config:
 
 async def manifest(spawner: KubeSpawner) -> dict[str, Any]:
     async with ApiClient() as client:
-        made = await spawner.get_pod_manifest()
-        found: dict[str, Any] = client.sanitize_for_serialization(made)
-        return found
+        pod = await spawner.get_pod_manifest()
+        serialized: dict[str, Any] = client.sanitize_for_serialization(pod)
+        return serialized
 
 
-async def test_each_trait_has_the_value_that_was_set(config: Config):
-    theirs, ours = (each(config=config, _mock=True) for each in (KubeSpawner, RunaiKubeSpawner))
+async def test_spawner_has_the_configured_value_of_each_chart_trait(config: Config):
+    theirs, ours = (
+        spawner_class(config=config, _mock=True)
+        for spawner_class in (KubeSpawner, RunaiKubeSpawner)
+    )
 
     assert {t: getattr(ours, t) for t in TRAITS} == {t: getattr(theirs, t) for t in TRAITS}
 
 
-async def test_a_session_without_gpus_is_kubespawners_pod(config: Config):
+async def test_session_without_gpus_gets_the_same_pod_as_kubespawner(config: Config):
     theirs, ours = [
-        await manifest(each(config=config, _mock=True)) for each in (KubeSpawner, RunaiKubeSpawner)
+        await manifest(spawner_class(config=config, _mock=True))
+        for spawner_class in (KubeSpawner, RunaiKubeSpawner)
     ]
 
     differs = {name for name in ours["spec"] if ours["spec"][name] != theirs["spec"].get(name)}
     assert differs <= {"containers"}
-    (our, *others), (their, *theirs_too) = (f["spec"]["containers"] for f in (ours, theirs))
-    assert others == theirs_too
+    (our, *our_sidecars), (their, *their_sidecars) = (
+        f["spec"]["containers"] for f in (ours, theirs)
+    )
+    assert our_sidecars == their_sidecars
     differs = {name for name in our if our[name] != their.get(name)}
     assert differs == {"env", "terminationMessagePolicy"}
-    env = {each["name"]: each for each in our["env"]}
+    env = {variable["name"]: variable for variable in our["env"]}
     assert [e for e in their["env"] if env.get(e["name"]) != e] == []
     assert env["NVIDIA_VISIBLE_DEVICES"]["value"] == "void"
     assert ours["metadata"] == theirs["metadata"]
 
 
-async def test_a_session_with_half_a_gpu_differs_by_scheduler_labels_and_what_it_sees(
+async def test_session_with_half_a_gpu_differs_in_scheduler_labels_and_devices(
     config: Config,
 ):
     ours: Any = RunaiKubeSpawner(config=config, _mock=True)
     ours._request = SessionRequest.parse({"project": "vision", "gpus": "0.5"})
-    found, theirs = await manifest(ours), await manifest(KubeSpawner(config=config, _mock=True))
+    pod, theirs = await manifest(ours), await manifest(KubeSpawner(config=config, _mock=True))
 
-    differs = {k for k in found["spec"] if found["spec"][k] != theirs["spec"].get(k)}
+    differs = {k for k in pod["spec"] if pod["spec"][k] != theirs["spec"].get(k)}
     assert differs == {"containers", "schedulerName"}
-    assert found["spec"]["schedulerName"] == "runai-scheduler"
-    assert found["spec"]["priorityClassName"] == "jhub-default-priority"
-    labels, before = found["metadata"]["labels"], theirs["metadata"]["labels"]
+    assert pod["spec"]["schedulerName"] == "runai-scheduler"
+    assert pod["spec"]["priorityClassName"] == "jhub-default-priority"
+    labels, before = pod["metadata"]["labels"], theirs["metadata"]["labels"]
     assert {k: v for k, v in labels.items() if before.get(k) != v} == {
         "runai/project": "vision",
         "runai/kind": "build",
     }
-    assert found["spec"]["initContainers"] == theirs["spec"]["initContainers"]
-    (container, *_) = found["spec"]["containers"]
-    shown = next(e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES")
-    assert shown["valueFrom"]["fieldRef"]["fieldPath"].startswith("metadata.annotations['runai/")
+    assert pod["spec"]["initContainers"] == theirs["spec"]["initContainers"]
+    (container, *_) = pod["spec"]["containers"]
+    visible_devices = next(e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES")
+    assert visible_devices["valueFrom"]["fieldRef"]["fieldPath"].startswith(
+        "metadata.annotations['runai/"
+    )

@@ -23,7 +23,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sqlite3.C
         yield opened
 
 
-def test_a_copy_beside_a_writer_that_never_rests_is_the_file_as_it_began(
+def test_copy_during_constant_writes_is_the_file_as_it_was_at_the_start(
     source, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(files, "PAGES_AT_ONCE", 10)

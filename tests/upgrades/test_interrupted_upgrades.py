@@ -20,16 +20,16 @@ OPENED = {"cluster": SqliteStore, "ledger": LedgerStore}
 
 @pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_killed_after_any_statement_is_opened_by_the_next(kind, again, tmp_path):
-    told = subprocess.run(
+def test_database_killed_in_creation_or_upgrade_is_opened_by_next_start(kind, again, tmp_path):
+    completed = subprocess.run(
         [sys.executable, killed_upgrade.__file__, kind, str(tmp_path), *["again"] * again],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert told.returncode == 0, told.stdout + told.stderr
-    kills = re.search(r"(\d+) kills", told.stdout)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    kills = re.search(r"(\d+) kills", completed.stdout)
     assert kills is not None
     assert int(kills[1]) > 8
 
@@ -52,7 +52,7 @@ def full_disk():
 
 @pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_leaves_what_was_there_and_says_so(
+def test_creation_or_upgrade_on_a_full_disk_fails_and_changes_no_data(
     kind, again, full_disk, monkeypatch, tmp_path
 ):
     path = tmp_path / f"{kind}.sqlite"

@@ -18,7 +18,7 @@ from runai.hub_service.wire.errors import Unavailable
 
 @pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
 @pytest.mark.parametrize(
-    ("revision", "text", "way_out"),
+    ("revision", "text", "hint"),
     [
         pytest.param(
             "9999",
@@ -34,8 +34,8 @@ from runai.hub_service.wire.errors import Unavailable
         ),
     ],
 )
-def test_a_file_of_another_version_is_refused_with_a_sentence(
-    name, revision, text, way_out, tmp_path
+def test_database_of_an_unsupported_schema_version_is_refused_with_a_hint(
+    name, revision, text, hint, tmp_path
 ):
     path = tmp_path / name
     opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
@@ -45,16 +45,16 @@ def test_a_file_of_another_version_is_refused_with_a_sentence(
     connection.close()
     before = path.read_bytes()
 
-    with pytest.raises(Unavailable, match=f"{name} {text}") as said:
+    with pytest.raises(Unavailable, match=f"{name} {text}") as raised:
         opened(path)
 
-    assert way_out.format(there=tmp_path) in said.value.hint
+    assert hint.format(there=tmp_path) in raised.value.hint
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
 @pytest.mark.parametrize("damage", ["no database", "torn page"])
-def test_a_broken_file_is_refused_with_its_name_and_the_way_out(name, damage, tmp_path):
+def test_broken_database_is_refused_by_name_with_a_restore_hint(name, damage, tmp_path):
     path = tmp_path / name
     opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
     opened(path).close()
@@ -65,14 +65,14 @@ def test_a_broken_file_is_refused_with_its_name_and_the_way_out(name, damage, tm
         content[4096 : 3 * 4096] = b"\x5a" * (2 * 4096)
     path.write_bytes(content)
 
-    with pytest.raises(Unavailable, match=f"{name} is broken") as said:
+    with pytest.raises(Unavailable, match=f"{name} is broken") as raised:
         opened(path)
 
-    assert "runai restore" in said.value.hint
+    assert "runai restore" in raised.value.hint
     assert path.read_bytes() == content
 
 
-def test_a_backup_of_before_is_refused_without_a_word_of_the_data_directory():
+def test_hint_for_an_older_backup_names_backups_and_no_data_directory():
     refused = newer("cluster.sqlite of monday", "0001")
 
     assert refused.code == "database_older"

@@ -34,13 +34,13 @@ def shapes() -> dict[str, list[str]]:
     """Return the stored shape of each class: fields, members, and allowed words."""
     found: dict[str, list[str]] = {}
 
-    def look(type_: Any) -> Iterator[str]:
+    def collect(type_: Any) -> Iterator[str]:
         """Record the classes inside a type; yield the words that the type allows."""
         if get_origin(type_) is Literal:
             yield from map(str, get_args(type_))
             return
         for part in get_args(type_):
-            yield from look(part)
+            yield from collect(part)
         if not isinstance(type_, type) or type_.__name__ in found:
             return
         if issubclass(type_, Enum):
@@ -49,14 +49,14 @@ def shapes() -> dict[str, list[str]]:
             lines = found[type_.__name__] = []
             hints = get_type_hints(type_)
             for field in fields(type_):
-                words = [*look(hints[field.name])]
+                words = [*collect(hints[field.name])]
                 lines.append(f"{field.name}: {' '.join(words)}" if words else field.name)
 
-    assert not [*look(StoredWorkload), *look(ProjectSpec)]
+    assert not [*collect(StoredWorkload), *collect(ProjectSpec)]
     return dict(sorted(found.items()))
 
 
-def test_a_new_shape_of_rows_has_a_new_number():
+def test_changed_shape_of_rows_requires_a_new_rows_number():
     known = json.loads(GOLDEN.read_text())
 
     assert [str(number + 1) for number in range(ROWS)] == [*known]
@@ -73,7 +73,7 @@ def platform(tmp_path: Path) -> DataDirectory:
     return directory
 
 
-def number(path: Path, becomes: int | None = None) -> int:
+def rows_number(path: Path, becomes: int | None = None) -> int:
     with closing(sqlite3.connect(path)) as connection:
         if becomes is not None:
             connection.execute(f"PRAGMA user_version = {becomes}")
@@ -82,37 +82,37 @@ def number(path: Path, becomes: int | None = None) -> int:
 
 def test_rows_of_a_newer_version_are_refused_by_the_number_of_their_shape(platform):
     path = platform.root / "cluster.sqlite"
-    number(path, ROWS + 1)
+    rows_number(path, ROWS + 1)
     before = path.read_bytes()
 
-    with pytest.raises(Unavailable, match=f"with rows of the shape {ROWS + 1}, which") as said:
+    with pytest.raises(Unavailable, match=f"with rows of the shape {ROWS + 1}, which") as raised:
         SqliteStore(path)
 
-    assert "A newer version wrote it" in said.value.hint
+    assert "A newer version wrote it" in raised.value.hint
     assert path.read_bytes() == before
 
 
-def test_rows_of_an_older_version_are_taken_and_have_todays_number_then(platform):
+def test_rows_of_an_older_version_are_opened_and_renumbered(platform):
     path = platform.root / "cluster.sqlite"
-    assert number(path) == ROWS
-    number(path, 0)
+    assert rows_number(path) == ROWS
+    rows_number(path, 0)
 
     store = SqliteStore(path)
 
     assert [project.spec.name for project in store.projects()] == ["vision"]
     store.close()
-    assert number(path) == ROWS
+    assert rows_number(path) == ROWS
 
 
-def test_a_backup_keeps_the_number_and_one_of_newer_rows_is_not_put_back(platform, tmp_path):
-    made = back_up(platform, tmp_path / "backups")
-    assert number(made / "cluster.sqlite") == ROWS
-    number(made / "cluster.sqlite", ROWS + 1)
+def test_backup_retains_rows_number_and_restore_refuses_newer_rows(platform, tmp_path):
+    backup = back_up(platform, tmp_path / "backups")
+    assert rows_number(backup / "cluster.sqlite") == ROWS
+    rows_number(backup / "cluster.sqlite", ROWS + 1)
 
     with pytest.raises(Unavailable, match=f"made by version .* rows of the shape {ROWS + 1}"):
-        restore(platform, made)
+        restore(platform, backup)
 
-    assert number(platform.root / "cluster.sqlite") == ROWS
+    assert rows_number(platform.root / "cluster.sqlite") == ROWS
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True)
-class Ran:
+class CellResult:
     """The result of a cell: its value, and its output."""
 
     value: object
@@ -69,7 +69,7 @@ def notebook(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Callable[[str], Callable[[str], Ran]]]:
+) -> Iterator[Callable[[str], Callable[[str], CellResult]]]:
     """Return a function that opens a user's notebook, which is a function that runs cells."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     config = Config(
@@ -78,15 +78,15 @@ def notebook(
     links = []
     hooks = sys.displayhook, sys.excepthook
 
-    def open_notebook(user: str) -> Callable[[str], Ran]:
+    def open_notebook(user: str) -> Callable[[str], CellResult]:
         links.append(connect(service.url, service.tokens[user]))
         shell = InteractiveShell(config=config)
 
-        def run(cell: str) -> Ran:
+        def run(cell: str) -> CellResult:
             capsys.readouterr()
             ran = shell.run_cell(cell)
             printed = capsys.readouterr()
-            return Ran(ran.result, printed.out, printed.err)
+            return CellResult(ran.result, printed.out, printed.err)
 
         assert run("%load_ext runai.widgets").err == ""
         return run

@@ -39,12 +39,12 @@ EYES = {
         (0.004733, 0.691367, 0.303900),
     ),
 }
-APART = 15.0
+MIN_DISTANCE = 15.0
 """Six times the just noticeable difference."""
-CONTRAST = 3.0
+MIN_CONTRAST = 3.0
 """Of the foreground against its background: WCAG 2.2, success criterion 1.4.11."""
 
-TOGETHER = {
+ADJACENT = {
     "page: bars": (PAGE, ("build", "train", "over")),
     "page: devices": (PAGE, ("build", "train", "other")),
     "page: chart": (PAGE, ("train", "over")),
@@ -54,7 +54,7 @@ TOGETHER = {
 }
 """Adjacent colours with different meanings."""
 
-DRAWN = ("build", "train", "over", "other", "soft", "bad", "good")
+CARD_COLOURS = ("build", "train", "over", "other", "soft", "bad", "good")
 """Colours on a card of the page."""
 
 Rgb = tuple[float, float, float]
@@ -62,10 +62,10 @@ Rgb = tuple[float, float, float]
 
 def themes(style: str) -> dict[str, dict[str, str]]:
     """Return the colours by their names, of the light and the dark theme."""
-    found = re.findall(r"--(?:runai-)?([a-z]+): (#[0-9a-f]{3,6})[; ]", style)
-    names = [name for name, _ in found]
+    pairs = re.findall(r"--(?:runai-)?([a-z]+): (#[0-9a-f]{3,6})[; ]", style)
+    names = [name for name, _ in pairs]
     second = next(at for at, name in enumerate(names) if name in names[:at])
-    return {"light": dict(found[:second]), "dark": dict(found[second:])}
+    return {"light": dict(pairs[:second]), "dark": dict(pairs[second:])}
 
 
 def linear(colour: str) -> Rgb:
@@ -75,7 +75,7 @@ def linear(colour: str) -> Rgb:
     return red, green, blue
 
 
-def seen(colour: Rgb, eyes: str) -> Rgb:
+def simulate(colour: Rgb, eyes: str) -> Rgb:
     red, green, blue = (
         min(1.0, max(0.0, sum(weight * part for weight, part in zip(row, colour, strict=True))))
         for row in EYES[eyes]
@@ -103,21 +103,23 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize(("style", "names"), TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize(("style", "names"), ADJACENT.values(), ids=ADJACENT)
 def test_adjacent_colours_are_distinguishable_in_both_themes(style, names):
-    apart = {
+    distances = {
         (theme, eyes, *pair): round(
-            dist(*(lab(seen(linear(colours[name]), eyes)) for name in pair)), 1
+            dist(*(lab(simulate(linear(colours[name]), eyes)) for name in pair)), 1
         )
         for theme, colours in themes(style).items()
         for eyes in EYES
         for pair in combinations(names, 2)
     }
 
-    assert {where: distance for where, distance in apart.items() if distance < APART} == {}
+    assert {
+        where: distance for where, distance in distances.items() if distance < MIN_DISTANCE
+    } == {}
 
 
-SAME = {"build": "sessions", "train": "jobs", "over": "over", "good": "good", "bad": "bad"}
+PANEL_COLOURS = {"build": "sessions", "train": "jobs", "over": "over", "good": "good", "bad": "bad"}
 """Colours of the pages, and the panel's names for them."""
 ON_TERMINALS = {"good": "green", "bad": "red", "over": "yellow", "build": "cyan"}
 
@@ -126,7 +128,9 @@ ON_TERMINALS = {"good": "green", "bad": "red", "over": "yellow", "build": "cyan"
 def test_panel_has_the_colours_of_the_pages(theme):
     page, panel = themes(PAGE)[theme], themes(PANEL)[theme]
 
-    assert {name: panel[SAME[name]] for name in SAME} == {name: page[name] for name in SAME}
+    assert {name: panel[PANEL_COLOURS[name]] for name in PANEL_COLOURS} == {
+        name: page[name] for name in PANEL_COLOURS
+    }
 
 
 def state_colours(style: str, selector: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -139,8 +143,8 @@ def state_colours(style: str, selector: str, names: Mapping[str, str]) -> dict[s
     }
 
 
-def test_a_state_has_the_same_colour_on_pages_in_notebooks_and_on_terminals():
-    panel_names = {panel: page for page, panel in SAME.items()}
+def test_state_colours_are_equal_on_pages_in_notebooks_and_terminals():
+    panel_names = {panel: page for page, panel in PANEL_COLOURS.items()}
     page = state_colours(PAGE, r"\.state-(\w+)", {})
 
     assert state_colours(PANEL, r"\.runai-is-(\w+)", panel_names) == page
@@ -148,19 +152,22 @@ def test_a_state_has_the_same_colour_on_pages_in_notebooks_and_on_terminals():
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_drawn_on_the_page_contrast_with_their_card(theme):
+def test_colours_on_a_card_contrast_with_its_background(theme):
     colours = {"card": "#ffffff"} | themes(PAGE)[theme]
 
-    assert {name for name in DRAWN if contrast(colours[name], colours["card"]) < CONTRAST} == set()
+    assert {
+        name for name in CARD_COLOURS if contrast(colours[name], colours["card"]) < MIN_CONTRAST
+    } == set()
 
 
-def test_the_simulation_does_what_is_published():
+def test_simulated_deuteranopia_confuses_red_and_olive():
     # A deuteranope confuses pure red with a certain olive; normal vision never does.
     red, olive = linear("#ff0000"), linear("#a39000")
 
-    assert dist(lab(seen(red, "usual")), lab(seen(olive, "usual"))) > 80
+    assert dist(lab(simulate(red, "usual")), lab(simulate(olive, "usual"))) > 80
     assert dist(
-        lab(seen(red, "no green (deuteranopia)")), lab(seen(olive, "no green (deuteranopia)"))
+        lab(simulate(red, "no green (deuteranopia)")),
+        lab(simulate(olive, "no green (deuteranopia)")),
     ) < 0.3 * dist(lab(red), lab(olive))
     for eyes in EYES:
-        assert seen((1, 1, 1), eyes) == pytest.approx((1, 1, 1), abs=1e-3)
+        assert simulate((1, 1, 1), eyes) == pytest.approx((1, 1, 1), abs=1e-3)

@@ -37,8 +37,8 @@ def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
 
 def text(output: dict[str, Any]) -> str:
     """Return the text of an output, printed or displayed."""
-    said: str = output["text"] if "text" in output else output["data"]["text/plain"]
-    return said
+    content: str = output["text"] if "text" in output else output["data"]["text/plain"]
+    return content
 
 
 @pytest.fixture(autouse=True)
@@ -50,35 +50,35 @@ def session(service, monkeypatch):
     monkeypatch.delenv("RUNAI_PROJECT", raising=False)
 
 
-def test_first_steps(folder):
-    shown = run("first_steps.ipynb", folder)
+def test_first_steps_notebook_runs_and_deletes_its_jobs(folder):
+    outputs = run("first_steps.ipynb", folder)
 
-    said = "\n".join(shown)
-    assert "of 2.5 quota" in said
-    assert "epoch   1 loss" in said
-    assert said.count("Done: ") == 2
-    assert shown[-1] == "vision/first is deleted.\nvision/from-a-cell is deleted."
+    all_output = "\n".join(outputs)
+    assert "of 2.5 quota" in all_output
+    assert "epoch   1 loss" in all_output
+    assert all_output.count("Done: ") == 2
+    assert outputs[-1] == "vision/first is deleted.\nvision/from-a-cell is deleted."
 
 
-def test_bob_and_patty(folder):
-    shown = run("bob_and_patty.ipynb", folder, epochs="2")
+def test_bob_and_patty_notebook_has_equal_results(folder):
+    outputs = run("bob_and_patty.ipynb", folder, epochs="2")
 
-    results = [line.partition(" ")[2] for line in shown[-1].splitlines()]
+    results = [line.partition(" ")[2] for line in outputs[-1].splitlines()]
     assert len(results) == 6
     assert results[0].startswith("Done: ")
     assert set(results) == {results[0]}
 
 
-def test_a_sweep_of_twenty_under_quota(folder):
-    shown = run("sweep.ipynb", folder)
+def test_sweep_notebook_finishes_twenty_trials_under_quota(folder):
+    outputs = run("sweep.ipynb", folder)
 
-    assert shown[-1] == "20 tried\n"
-    assert shown[-2].count("loss 0.0") == 3
-    assert len({line.partition(":")[0] for line in shown[-2].splitlines()}) == 3
+    assert outputs[-1] == "20 tried\n"
+    assert outputs[-2].count("loss 0.0") == 3
+    assert len({line.partition(":")[0] for line in outputs[-2].splitlines()}) == 3
 
 
 @pytest.mark.torch
-def test_a_gang_has_the_same_weights_on_every_worker(folder, service):
+def test_gang_example_trains_equal_weights_on_every_worker(folder, service):
     shutil.copy(EXAMPLES / "gang.py", folder)
     client = Client(service.url, service.tokens["bob"])
     command = [sys.executable, "gang.py"]
@@ -88,6 +88,6 @@ def test_a_gang_has_the_same_weights_on_every_worker(folder, service):
     eventually(lambda: client.workload("vision/gang").state in {"succeeded", "failed"}, within=100)
 
     lines = [line.text for line in client.logs("vision/gang")]
-    found = sorted(line for line in lines if line.startswith("worker"))
+    results = sorted(line for line in lines if line.startswith("worker"))
     client.close()
-    assert found == [f"worker {rank} of 2 found 1.000 -2.000 3.000" for rank in (0, 1)]
+    assert results == [f"worker {rank} of 2 found 1.000 -2.000 3.000" for rank in (0, 1)]

@@ -36,12 +36,12 @@ FOLLOW = """
 class Notebook(NotebookClient):
     """A notebook in a real kernel, with the messages of its outputs."""
 
-    shown: list[tuple[datetime, dict[str, Any]]]
+    display_messages: list[tuple[datetime, dict[str, Any]]]
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         """Record a message of display data."""
         if "display_data" in msg["msg_type"]:
-            self.shown.append((msg["header"]["date"], msg["content"]["data"]))
+            self.display_messages.append((msg["header"]["date"], msg["content"]["data"]))
         return super().process_message(msg, cell, cell_index)
 
 
@@ -49,16 +49,16 @@ def test_notebook_shows_a_progress_bar_and_saves_its_last_state(folder, service)
     (folder / "bar.py").write_text(BAR)
     cells = [nbformat.v4.new_code_cell(line) for line in FOLLOW.strip().splitlines()]
     client = Notebook(nbformat.v4.new_notebook(cells=cells), kernel_name="python3")
-    client.shown = []
+    client.display_messages = []
     env = {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": service.tokens["bob"]}
 
     client.execute(env=os.environ | env)
 
     saved = [str(output.get("text") or output["data"]["text/plain"]) for output in cells[2].outputs]
     assert "".join(f"{text.strip()}\n" for text in saved) == "begun\n100 %\ndone\n"
-    states = [data["text/plain"] for _, data in client.shown if "text/plain" in data]
+    states = [data["text/plain"] for _, data in client.display_messages if "text/plain" in data]
     assert any(state != "100 %" and state.endswith(" %") for state in states)
-    times = [at.timestamp() for at, data in client.shown if "text/plain" in data]
+    times = [at.timestamp() for at, data in client.display_messages if "text/plain" in data]
     assert min(after - at for at, after in pairwise(times)) > 0.8 * REDRAW_S
 
 
@@ -74,7 +74,7 @@ def line(text: str, worker: int = 0, *, part: bool = False, gap: bool = False) -
     return LogLine(worker=worker, attempt=1, text=text, part=part, missing=missing)
 
 
-def followed(*lines: LogLine, several: bool = False) -> tuple[str, str]:
+def saved_output(*lines: LogLine, several: bool = False) -> tuple[str, str]:
     """Return what a notebook saves: the printed lines, and the state of the unfinished ones."""
     with capture_output() as captured:
         NotebookLog(iter(lines), several=several).show()
@@ -82,30 +82,33 @@ def followed(*lines: LogLine, several: bool = False) -> tuple[str, str]:
     return captured.stdout, saved[-1] if saved else ""
 
 
-def test_whole_lines_are_printed(shell):
-    assert followed(line("1 %\r2 %"), line("as on Windows\r")) == ("2 %\nas on Windows\n", "")
+def test_complete_lines_of_a_followed_log_are_printed(shell):
+    assert saved_output(line("1 %\r2 %"), line("as on Windows\r")) == ("2 %\nas on Windows\n", "")
 
 
-def test_line_that_never_ends_keeps_its_last_state(shell):
-    assert followed(line("a"), line("1 %\r2", part=True), line(" %\r", part=True)) == ("a\n", "2 %")
+def test_unfinished_line_shows_its_last_state(shell):
+    assert saved_output(line("a"), line("1 %\r2", part=True), line(" %\r", part=True)) == (
+        "a\n",
+        "2 %",
+    )
 
 
-def test_state_is_bounded(shell):
-    _, state = followed(*(line("x" * 10_000, part=True) for _ in range(3)))
+def test_unfinished_line_is_bounded_in_length(shell):
+    _, state = saved_output(*(line("x" * 10_000, part=True) for _ in range(3)))
 
     assert state == "x" * LONGEST + " … 26,000 more characters"
 
 
-def test_each_of_several_workers_has_a_state_behind_its_prefix(shell):
+def test_unfinished_line_of_each_worker_has_the_workers_prefix(shell):
     lines = [line("1 %", 0, part=True), line("load", 1, part=True), line("whole", 2)]
 
-    shown = followed(*lines, line("ing", 1, part=True), line("\r2 %", 0), several=True)
+    saved = saved_output(*lines, line("ing", 1, part=True), line("\r2 %", 0), several=True)
 
-    assert shown == ("[2] whole\n[0] 2 %\n", "[1] loading")
+    assert saved == ("[2] whole\n[0] 2 %\n", "[1] loading")
 
 
-def test_line_whose_end_is_missing_is_shown_before_the_gap(shell):
-    assert followed(line("half", part=True), line("… gone …", gap=True), line("b")) == (
+def test_line_with_a_missing_end_stays_visible_beside_the_gap(shell):
+    assert saved_output(line("half", part=True), line("… gone …", gap=True), line("b")) == (
         "… gone …\nb\n",
         "half",
     )

@@ -27,7 +27,7 @@ from runai.hub_service.client import AsyncClient, Client
 from runai.widgets import Job, submit
 
 NAMES = [f"fk{{n}}" for n in range({AMONG})]
-ASKED = NAMES * {ROUNDS}
+REPEATS = NAMES * {ROUNDS}
 
 def by_job(name):
     return Job(f"vision/{{name}}").detail.name
@@ -59,17 +59,17 @@ CELLS = {
             "import look; from look import *; from runai.widgets import panel\n"
             "jobs = [submit('endless.py', name=name, grace_seconds=1) for name in NAMES]\n"
             "view = panel(); CLIENT.whoami()\n"
-            "def wrong(method, ask, given, right):\n"
+            "def wrong(method, query, names, expected):\n"
             "    with get_context(method).Pool(4) as pool:\n"
-            "        got = pool.map(ask, given, chunksize=1)\n"
-            "    mistakes = sum(a != b for a, b in zip(got, right, strict=True))\n"
+            "        got = pool.map(query, names, chunksize=1)\n"
+            "    mistakes = sum(a != b for a, b in zip(got, expected, strict=True))\n"
             "    print(mistakes, 'of', len(got), 'wrong')"
         ),
         "",
     ),
     **{
-        f"{ask} by {method}": (f"wrong('{method}', {ask}, ASKED, ASKED)", "0 of 48 wrong\n")
-        for ask, method in (
+        f"{query} by {method}": (f"wrong('{method}', {query}, REPEATS, REPEATS)", "0 of 48 wrong\n")
+        for query, method in (
             ("by_job", "fork"),
             ("by_client", "fork"),
             ("by_job", "spawn"),
@@ -97,9 +97,9 @@ CELLS = {
             "end, start = os.pipe()\n"
             "if not (child := os.fork()):\n"
             "    other = panel()\n"
-            "    shown = other._repr_mimebundle_()[0], repr(view) != '', other.comm\n"
+            "    state = other._repr_mimebundle_()[0], repr(view) != '', other.comm\n"
             "    view.close()\n"
-            "    os.write(start, repr((sorted(shown[0]), *shown[1:])).encode()); os._exit(0)\n"
+            "    os.write(start, repr((sorted(state[0]), *state[1:])).encode()); os._exit(0)\n"
             "os.waitpid(child, 0); print(os.read(end, 999).decode())"
         ),
         "(['text/plain'], True, None)\n",
@@ -116,20 +116,20 @@ LOADING = {
     "load by other processes": (
         (
             "from torch.utils.data import DataLoader\n"
-            "class Asked:\n"
+            "class Answers:\n"
             "    def __len__(self): return len(NAMES)\n"
             "    def __getitem__(self, index):\n"
             "        name = NAMES[index]\n"
             "        return [by_job(name), by_client(name), by_object(jobs[index]),\n"
             "                by_submission(name)]\n"
-            "batches = DataLoader(Asked(), batch_size=2, num_workers=2, collate_fn=list)\n"
+            "batches = DataLoader(Answers(), batch_size=2, num_workers=2, collate_fn=list)\n"
             "print([row for batch in batches for row in batch] == [[name] * 4 for name in NAMES])"
         ),
         "True\n",
     ),
     "the kernel's own answers are right": (
         (
-            "print([by_job(name) for name in ASKED] == ASKED, CLIENT.whoami().name,\n"
+            "print([by_job(name) for name in REPEATS] == REPEATS, CLIENT.whoami().name,\n"
             "      by_submission('one'), view.comm is not None, len(view._link.live._listeners))"
         ),
         "True bob one True 1\n",
@@ -178,11 +178,11 @@ def test_children_of_a_kernel_get_their_own_answers(run, cells):
     assert run(cells) == {name: expected for name, (_, expected) in cells.items()}
 
 
-def in_a_fork(question) -> object:
+def run_in_fork(function) -> object:
     """Return what a forked child of this process gets."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
-    child = context.Process(target=lambda: answers.put(question()))
+    child = context.Process(target=lambda: answers.put(function()))
     child.start()
     child.join(60)
     child.kill()  # one that hangs would be waited for at the end
@@ -190,11 +190,11 @@ def in_a_fork(question) -> object:
     return answers.get()
 
 
-def test_lock_held_at_the_fork_is_not_waited_for_in_the_child(folder, service):
-    here = connect(service.url, service.tokens["bob"])
-    with here.live._lock:
-        assert in_a_fork(lambda: callable(here.live.listen(lambda _news: None)))
-    here.close()
+def test_lock_acquired_before_a_fork_does_not_block_the_child(folder, service):
+    kernel_link = connect(service.url, service.tokens["bob"])
+    with kernel_link.live._lock:
+        assert run_in_fork(lambda: callable(kernel_link.live.listen(lambda _news: None)))
+    kernel_link.close()
 
 
 def test_child_closes_only_its_own_connections(service):
@@ -206,7 +206,7 @@ def test_child_closes_only_its_own_connections(service):
             client.close()
             return name
 
-        assert in_a_fork(close) == "bob"
+        assert run_in_fork(close) == "bob"
         assert client.whoami().name == "bob"
 
 
@@ -222,25 +222,25 @@ def test_meter_of_a_cell_is_off_in_a_child():
 
         over: Any = meter._over
         with over._cond:  # the meter's thread may hold it at any fork
-            shown = in_a_fork(leave_the_cell)
+            report = run_in_fork(leave_the_cell)
 
-    assert "not measured: this is a child process" in str(shown)
+    assert "not measured: this is a child process" in str(report)
     assert "busy" in meter.report()
 
 
-def test_cell_of_a_child_is_measured_by_itself(notebook, monkeypatch):
+def test_cell_in_a_child_process_is_measured_separately(notebook, monkeypatch):
     bob = notebook("bob")
     job = bob("%runai_submit endless.py --gpus 0.5 --name exp1 --grace 1").value
     monkeypatch.setenv("RUNAI_WORKLOAD", job.id)
 
     with CellMeter(lambda: job.detail, every_s=0.001) as meter:
-        shown = [in_a_fork(lambda: bob("%%gpu\nanswer = 6 * 7").out) for _ in range(3)]
+        outputs = [run_in_fork(lambda: bob("%%gpu\nanswer = 6 * 7").out) for _ in range(3)]
 
-    assert ["busy" in str(each) for each in (*shown, meter.report())] == [True] * 4
+    assert ["busy" in str(output) for output in (*outputs, meter.report())] == [True] * 4
 
 
 def test_pickled_job_holds_no_token(folder, service):
-    here = connect(service.url, service.tokens["bob"])
+    kernel_link = connect(service.url, service.tokens["bob"])
     job = submit("hello.py", name="exp1")
 
     stored = pickle.dumps(job)
@@ -249,4 +249,4 @@ def test_pickled_job_holds_no_token(folder, service):
     loaded = pickle.loads(stored)
     assert isinstance(loaded, Job)
     assert (loaded.id, loaded.detail.name) == ("vision/exp1", "exp1")
-    here.close()
+    kernel_link.close()

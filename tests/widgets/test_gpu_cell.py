@@ -15,10 +15,10 @@ from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.state import status_state
 
 LIMIT = LimitView(memory_mib=8192, tier="frameworks", badge="soft limit", why="PyTorch keeps it")
-HELD: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
+HALF_GPU: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 
 
-def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
+def test_meter_samples_during_a_cell_and_once_at_its_end():
     loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # any number of reads until the test goes on
     memory = chain([1024, 4096, 2048], repeat(0))
     reads, thrice = count(1), threading.Event()
@@ -26,7 +26,7 @@ def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
     def read():
         if next(reads) == 3:
             thrice.set()
-        return workload("lab", utilized=next(loads), memory_used_mib=next(memory), **HELD)
+        return workload("lab", utilized=next(loads), memory_used_mib=next(memory), **HALF_GPU)
 
     with CellMeter(read, every_s=0.001) as meter:
         assert thrice.wait(30)
@@ -35,11 +35,11 @@ def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
     assert "4.0 of 8.0 GiB at most" in meter.report()
 
 
-def test_the_average_is_of_the_share_that_is_held():
+def test_meter_average_is_of_the_allocated_share():
     ticks = iter([100.0, 112.5])
 
     def read():
-        return workload("lab", utilized=0.25, memory_used_mib=None, simulated=True, **HELD)
+        return workload("lab", utilized=0.25, memory_used_mib=None, simulated=True, **HALF_GPU)
 
     with CellMeter(read, every_s=3600, clock=lambda: next(ticks)) as meter:
         pass
@@ -59,18 +59,18 @@ def test_cell_runs_and_reports_not_measured_if_the_service_is_away():
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("fields", "line"),
     [
-        (HELD | {"utilized": 0.1, "memory_used_mib": 2048},
+        (HALF_GPU | {"utilized": 0.1, "memory_used_mib": 2048},
          "no GPU now · 20 % utilized · 2.0 of 8.0 GiB (simulated)"),
         ({"allocated": 0, "utilized": None}, "no GPU now (simulated)"),
     ],
 )  # fmt: skip
-def test_a_session_is_one_line(given, line):
-    state = status_state(overview(workload("lab", simulated=True, **given)), "vision/lab")
+def test_session_status_is_one_line_with_gpu_and_memory_use(fields, line):
+    state = status_state(overview(workload("lab", simulated=True, **fields)), "vision/lab")
 
     assert state["notes"] == [line]
 
 
-def test_a_session_that_is_gone_says_so():
+def test_status_of_a_missing_session_explains_it():
     assert "not there" in status_state(overview(), "vision/lab")["notes"][0]

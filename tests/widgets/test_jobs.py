@@ -18,7 +18,7 @@ def link(folder, service):
     link.close()
 
 
-def test_a_job_is_waited_for_and_tells_what_it_wrote(link, capsys):
+def test_waited_job_has_its_exit_code_and_output(link, capsys):
     job = submit("hello.py", gpus=0.5, name="exp1", args=["world"])
 
     assert job.wait() is job
@@ -28,7 +28,7 @@ def test_a_job_is_waited_for_and_tells_what_it_wrote(link, capsys):
     assert capsys.readouterr().out == "hello world\n"
 
 
-async def test_a_job_can_be_awaited_without_blocking_the_notebook(link):
+async def test_awaited_job_does_not_block_the_event_loop(link):
     job = submit("hello.py", gpus=0.25)
     ticks = 0
 
@@ -56,21 +56,21 @@ async def test_giving_up_an_await_leaves_the_job_running(link, eventually):
     assert job.state == "running"
 
 
-def test_a_failure_that_was_waited_for_is_a_state_and_not_an_exception(link):
+def test_failed_job_after_wait_has_a_state_and_raises_no_exception(link):
     job = submit("fail.py", gpus=0.25, wait=True)
 
     assert (job.state, job.detail.exit_code) == ("failed", 3)
     assert "exit code 3" in repr(job)
 
 
-def test_an_array_is_waited_for_as_one(link):
+def test_array_wait_returns_after_all_its_jobs_ended(link):
     jobs = submit("hello.py", gpus=0.25, name="sweep", array=2)
 
     assert isinstance(jobs, Jobs)
     assert [job.state for job in jobs.wait()] == ["succeeded", "succeeded"]
 
 
-def test_a_job_is_found_by_its_name(link):
+def test_job_find_uses_the_name_and_suggests_a_close_one(link):
     submit("hello.py", gpus=0.25, name="exp1")
 
     assert Job.find("exp1").id == "vision/exp1"
@@ -78,7 +78,7 @@ def test_a_job_is_found_by_its_name(link):
         Job.find("exp2")
 
 
-def test_a_job_pauses_resumes_and_goes(link, eventually):
+def test_job_object_suspends_resumes_and_deletes_its_job(link, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=5)
     eventually(lambda: job.state == "running")
 
@@ -93,7 +93,7 @@ def test_a_job_pauses_resumes_and_goes(link, eventually):
     assert repr([job]) == "[vision/exp1: There is no workload vision/exp1.]"
 
 
-def test_outside_a_notebook_a_job_is_shown_as_text(link):
+def test_job_outside_a_notebook_displays_as_text(link):
     job = submit("hello.py", gpus=0.25).wait()
 
     bundle, _ = job._repr_mimebundle_()
@@ -102,7 +102,7 @@ def test_outside_a_notebook_a_job_is_shown_as_text(link):
     assert isinstance(job.describe(), texts.Text)
 
 
-def test_job_is_not_taken_for_a_later_one_of_its_name(link, eventually):
+def test_job_object_refuses_actions_on_a_later_job_of_its_name(link, eventually):
     job = submit("endless.py", name="exp1", grace_seconds=1)
     named = Job("vision/exp1")
     assert named.detail.uid == job.uid

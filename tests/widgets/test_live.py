@@ -14,7 +14,7 @@ from runai.hub_service.wire.schemas import Overview
 from runai.widgets.live import ConnectionLost, Live, StreamUpdate
 
 
-class Source:
+class StubStream:
     """A stream of the test's events; an error ends it, None ends it quietly."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ FIRST, SECOND = overview(workload("a")), overview(workload("b"))
 
 @pytest.fixture
 def source():
-    return Source()
+    return StubStream()
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def threads() -> list[threading.Thread]:
 
 
 def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, eventually):
-    heard: list[list[StreamUpdate]] = [[], []]
-    for each in heard:
-        live.listen(each.append)
+    received: list[list[StreamUpdate]] = [[], []]
+    for news in received:
+        live.listen(news.append)
     source.news.put(FIRST)
 
-    eventually(lambda: heard == [[FIRST], [FIRST]])
+    eventually(lambda: received == [[FIRST], [FIRST]])
     assert source.opened == 1
     assert [thread.daemon for thread in threads()] == [True]
 
@@ -89,36 +89,36 @@ def test_listener_that_left_gets_no_more_news(live, source, eventually):
 
 
 def test_thread_ends_without_listeners_and_restarts_with_one(live, source, eventually):
-    heard: list[StreamUpdate] = []
-    leave = live.listen(heard.append)
+    received: list[StreamUpdate] = []
+    leave = live.listen(received.append)
     source.news.put(FIRST)
-    eventually(lambda: heard == [FIRST])
+    eventually(lambda: received == [FIRST])
     leave()
     source.news.put(SECOND)
     eventually(lambda: threads() == [])
 
-    live.listen(heard.append)
+    live.listen(received.append)
     source.news.put(FIRST)
 
-    eventually(lambda: heard == [FIRST, FIRST])
+    eventually(lambda: received == [FIRST, FIRST])
 
 
-def test_a_service_that_is_away_is_told_and_waited_for(live, source, eventually):
-    heard: list[StreamUpdate] = []
-    live.listen(heard.append)
+def test_unavailable_service_is_reported_and_retried(live, source, eventually):
+    received: list[StreamUpdate] = []
+    live.listen(received.append)
     source.news.put(Unavailable("It is away.", hint="Wait."))
     source.news.put(FIRST)
 
-    eventually(lambda: heard == [ConnectionLost("It is away. Wait.", retrying=True), FIRST])
+    eventually(lambda: received == [ConnectionLost("It is away. Wait.", retrying=True), FIRST])
 
 
-def test_a_token_that_is_revoked_is_told_once_and_not_tried_again(live, source, eventually):
-    heard: list[StreamUpdate] = []
-    live.listen(heard.append)
+def test_revoked_token_is_reported_once_and_not_retried(live, source, eventually):
+    received: list[StreamUpdate] = []
+    live.listen(received.append)
     source.news.put(Unauthenticated("The token is revoked."))
 
     eventually(lambda: threads() == [])
-    assert heard == [ConnectionLost("The token is revoked.", retrying=False)]
+    assert received == [ConnectionLost("The token is revoked.", retrying=False)]
     assert source.opened == 1
 
 
@@ -126,16 +126,16 @@ def test_stream_that_was_refused_begins_again_after_a_login(source, monkeypatch,
     monkeypatch.setattr("runai.widgets.live.LAST_RETRY_S", 0.01)
     logins = [1]
     live = Live(source.events, lambda: logins[0])
-    heard: list[StreamUpdate] = []
-    leave = live.listen(heard.append)
+    received: list[StreamUpdate] = []
+    leave = live.listen(received.append)
     source.news.put(Unauthenticated("It is revoked."))
-    eventually(lambda: len(heard) == 1)
+    eventually(lambda: len(received) == 1)
     assert source.opened == 1, "no request without a reason"
 
     logins[0] = 2
     source.news.put(FIRST)
 
-    eventually(lambda: heard[1:] == [FIRST])
+    eventually(lambda: received[1:] == [FIRST])
     leave()
     source.news.put(None)
     eventually(lambda: threads() == [])

@@ -11,7 +11,7 @@ def numbers(count: int) -> list[str]:
     return [f"line {number}\n" for number in range(count)]
 
 
-SHOWN = {
+LOG_CASES = {
     "a short log is whole": (["a\n", "b"], ["a", "b"]),
     "a progress bar is its last state": (["1 %\r50 %\r100 %\n"], ["100 %"]),
     "a line of Windows ends as any other": (["a\r\n", "b\r\n"], ["a", "b"]),
@@ -21,29 +21,29 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("follow", [False, True], ids=["read", "followed"])
-@pytest.mark.parametrize(("lines", "expected"), SHOWN.values(), ids=SHOWN)
-def test_log_is_shown_as_a_terminal_leaves_it(lines, expected, follow):
+@pytest.mark.parametrize(("lines", "expected"), LOG_CASES.values(), ids=LOG_CASES)
+def test_bounded_log_has_lines_as_a_terminal_displays_them(lines, expected, follow):
     assert [*bounded(lines, follow=follow)] == expected
 
 
-def test_long_log_is_its_newest_lines_and_a_count():
-    note, *shown = bounded(numbers(600_000))
+def test_long_log_shows_its_newest_lines_and_a_count():
+    note, *lines = bounded(numbers(600_000))
 
     assert note == "… 598,000 earlier lines are not shown: `runai logs` in a terminal prints all."
-    assert (len(shown), shown[-1]) == (LINES, "line 599999")
+    assert (len(lines), lines[-1]) == (LINES, "line 599999")
 
 
 def test_long_followed_log_begins_at_once_and_ends_with_its_last_lines():
-    shown = [*bounded(numbers(600_000), follow=True)]
+    lines = [*bounded(numbers(600_000), follow=True)]
 
-    assert shown[:2] == ["line 0", "line 1"]
-    assert shown[LINES].startswith("… more is written")
-    assert shown[LINES + 1].startswith("… 597,980 further lines are not shown")
-    assert (len(shown), shown[-1]) == (LINES + 2 + LAST, "line 599999")
+    assert lines[:2] == ["line 0", "line 1"]
+    assert lines[LINES].startswith("… more is written")
+    assert lines[LINES + 1].startswith("… 597,980 further lines are not shown")
+    assert (len(lines), lines[-1]) == (LINES + 2 + LAST, "line 599999")
 
 
 @pytest.mark.parametrize("follow", [False, True], ids=["read", "followed"])
-def test_size_is_bounded_whatever_the_lines(follow):
-    shown = [*bounded(("x" * 3000 for _ in range(10_000)), follow=follow)]
+def test_log_output_size_is_bounded_for_long_lines(follow):
+    lines = [*bounded(("x" * 3000 for _ in range(10_000)), follow=follow)]
 
-    assert sum(map(len, shown)) < SIZE + LAST * LONGEST + 1000
+    assert sum(map(len, lines)) < SIZE + LAST * LONGEST + 1000

@@ -42,7 +42,7 @@ async def test_awaited_client_takes_the_token_of_a_newer_login(service, login):
         assert (await client.whoami()).name == "bob"
 
 
-def test_login_to_another_hub_is_not_followed(service, login):
+def test_client_ignores_a_login_to_a_different_hub(service, login):
     login(service.url, "revoked")
     with Client.discover() as client:
         login("https://other.example.org/services/runai/", service.tokens["bob"])
@@ -51,13 +51,13 @@ def test_login_to_another_hub_is_not_followed(service, login):
             client.whoami()
 
 
-def test_token_given_in_code_has_no_other_source(service, login):
+def test_token_passed_in_code_is_not_replaced_by_a_login(service, login):
     login(service.url, service.tokens["bob"])
     with Client(service.url, "revoked") as client, pytest.raises(Unauthenticated):
         client.whoami()
 
 
-def test_refusal_in_a_session_says_what_helps_there(service, login, monkeypatch):
+def test_refusal_in_a_session_hints_to_restart_the_server(service, login, monkeypatch):
     login(service.url, service.tokens["bob"])
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "revoked")
@@ -68,9 +68,9 @@ def test_refusal_in_a_session_says_what_helps_there(service, login, monkeypatch)
     assert refused.value.hint == "Stop this server and start it again: it then has a new token."
 
 
-def test_default_project_of_another_hub_is_no_default_here(service):
-    given = SubmitRequest(command=["true"], name="exp1", gpus=1)
+def test_default_project_of_a_different_hub_is_not_used(service):
+    request = SubmitRequest(command=["true"], name="exp1", gpus=1)
     with Client(service.url, service.tokens["bob"], default_project="speech") as client:
-        assert client.submit(given, dry_run=True).workloads[0].project == "vision"
+        assert client.submit(request, dry_run=True).workloads[0].project == "vision"
         with pytest.raises(NotFound, match="There is no project speech"):
-            client.submit(given.model_copy(update={"project": "speech"}))
+            client.submit(request.model_copy(update={"project": "speech"}))

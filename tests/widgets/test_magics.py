@@ -17,7 +17,7 @@ from runai.widgets.link import link
 from runai.widgets.magics import RunaiMagics, _without_comment
 
 
-def test_a_script_is_submitted_and_its_job_returned_at_once(notebook):
+def test_submit_magic_returns_the_job_of_a_script_at_once(notebook):
     bob = notebook("bob")
 
     job = bob("%runai_submit hello.py --gpus 0.5 --name exp1 -- --epochs 3").value
@@ -29,7 +29,7 @@ def test_a_script_is_submitted_and_its_job_returned_at_once(notebook):
     assert bob("%runai_logs exp1").out == "hello --epochs 3\n"
 
 
-def test_a_cell_is_a_program_of_its_own_that_is_kept_with_the_job(notebook, folder):
+def test_cell_magic_submits_a_cell_as_a_program_stored_with_the_job(notebook, folder):
     bob = notebook("bob")
 
     cell = "import os, sys, beside\nprint(beside.NAME, os.getcwd(), sys.executable, sys.argv[1:])"
@@ -42,7 +42,7 @@ def test_a_cell_is_a_program_of_its_own_that_is_kept_with_the_job(notebook, fold
     assert job.detail.source.strip() == cell
 
 
-def test_options_reach_the_job(notebook):
+def test_submit_magic_passes_its_options_to_the_job(notebook):
     bob = notebook("bob")
 
     job = bob(
@@ -59,7 +59,7 @@ def test_options_reach_the_job(notebook):
     assert "saves its work when it is paused" in str(job.describe())
 
 
-def test_an_array_is_several_jobs_in_one_view(notebook):
+def test_submit_magic_with_array_returns_its_jobs_in_one_view(notebook):
     bob = notebook("bob")
 
     jobs = bob("%runai_submit hello.py --gpus 0.25 --name sweep --array 3").value
@@ -79,16 +79,16 @@ def test_magic_options_equal_the_options_of_the_command_line():
     assert ours == (theirs - {"-o", "--output"}) | {"--name"}
 
 
-def test_a_dry_run_stores_nothing(notebook):
+def test_submit_magic_dry_run_stores_no_job(notebook):
     bob = notebook("bob")
 
-    said = bob("%runai_submit hello.py --name dry --dry-run").value
+    message = bob("%runai_submit hello.py --name dry --dry-run").value
 
-    assert str(said).endswith("Nothing was submitted (dry run).")
+    assert str(message).endswith("Nothing was submitted (dry run).")
     assert "dry" not in bob("%runai_list").value
 
 
-def test_a_job_is_paused_resumed_described_and_deleted(notebook, eventually):
+def test_job_magics_suspend_resume_describe_and_delete_a_job(notebook, eventually):
     bob = notebook("bob")
     job = bob("%runai_submit endless.py --gpus 1 --name exp1 --grace 5").value
     eventually(lambda: job.state == "running")
@@ -105,7 +105,7 @@ def test_a_job_is_paused_resumed_described_and_deleted(notebook, eventually):
     eventually(lambda: "exp1" not in bob("%runai_list").value)
 
 
-def test_a_list_shows_mine_and_with_all_what_my_projects_do(notebook):
+def test_list_magic_shows_jobs_of_other_users_only_with_all(notebook):
     eve = notebook("eve")
     eve("%runai_submit hello.py -p vision --name of-eve --gpus 0.25")
     bob = notebook("bob")
@@ -137,7 +137,7 @@ def waits_for_jobs() -> bool:
     return False
 
 
-def test_an_interrupt_ends_the_wait_and_leaves_the_job_running(notebook, eventually):
+def test_interrupt_of_a_waiting_cell_leaves_the_job_running(notebook, eventually):
     bob = notebook("bob")
     client = link().client
     pressing = interrupt_when(
@@ -152,7 +152,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_job_running(notebook, eventua
     assert ran.value.state == "running"
 
 
-def test_a_cell_is_measured_and_its_names_stay(notebook, monkeypatch):
+def test_gpu_magic_measures_a_cell_and_retains_its_variables(notebook, monkeypatch):
     bob = notebook("bob")
     bob("%runai_submit sleep --name session -- 600")
     monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
@@ -163,7 +163,7 @@ def test_a_cell_is_measured_and_its_names_stay(notebook, monkeypatch):
     assert bob("answer").value == 42
 
 
-def test_a_cell_that_awaits_at_the_top_is_refused_and_does_not_run(notebook, monkeypatch):
+def test_gpu_magic_refuses_a_cell_with_top_level_await(notebook, monkeypatch):
     bob = notebook("bob")
     bob("%runai_submit sleep --name session -- 600")
     monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
@@ -182,7 +182,7 @@ def test_a_cell_that_awaits_at_the_top_is_refused_and_does_not_run(notebook, mon
     assert "SyntaxError" in str(bob("%%gpu\n1 +"))
 
 
-def test_a_measured_cell_that_fails_shows_its_own_error_once(notebook, monkeypatch):
+def test_gpu_magic_shows_the_error_of_a_failed_cell_once(notebook, monkeypatch):
     bob = notebook("bob")
     bob("%runai_submit sleep --name session -- 600")
     monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
@@ -193,7 +193,7 @@ def test_a_measured_cell_that_fails_shows_its_own_error_once(notebook, monkeypat
     assert "CellFailed" not in ran.out + ran.err
 
 
-def test_without_a_session_a_cell_cannot_be_measured(notebook, monkeypatch):
+def test_gpu_magic_without_a_session_is_refused(notebook, monkeypatch):
     bob = notebook("bob")
     monkeypatch.delenv("RUNAI_WORKLOAD", raising=False)
 
@@ -202,7 +202,7 @@ def test_without_a_session_a_cell_cannot_be_measured(notebook, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "kept"),
+    ("line", "expected"),
     [
         pytest.param("a.py -- --epochs 3  # three epochs", "a.py -- --epochs 3  ", id="behind"),
         pytest.param("a.py # it's a trial", "a.py ", id="apostrophe in it"),
@@ -212,22 +212,22 @@ def test_without_a_session_a_cell_cannot_be_measured(notebook, monkeypatch):
         pytest.param('a.py -- "\\" # b" # c', 'a.py -- "\\" # b" ', id="escaped quote"),
     ],
 )
-def test_a_comment_ends_the_line_of_a_magic_and_a_quoted_hash_stays(line, kept):
-    assert _without_comment(line) == (line if kept is None else kept)
+def test_magic_line_ends_at_a_comment_but_not_at_a_quoted_hash(line, expected):
+    assert _without_comment(line) == (line if expected is None else expected)
 
 
-def test_a_hash_inside_a_word_is_refused_because_it_looks_like_a_comment():
+def test_magic_line_with_a_hash_inside_a_word_is_refused():
     with pytest.raises(UsageError, match="In b#c the # looks like a comment: quote the word"):
         _without_comment("a.py -- b#c d")
 
 
-def test_python_before_a_script_is_refused_with_the_way_out(notebook):
+def test_submit_magic_refuses_python_before_a_script_with_a_hint(notebook):
     error = notebook("bob")("%runai_submit python hello.py --gpus 0.5").err
 
     assert "Leave out python: a script runs with this kernel's Python." in error
 
 
-def test_a_comment_behind_any_magic_is_no_argument(notebook):
+def test_magics_ignore_a_comment_behind_their_arguments(notebook):
     bob = notebook("bob")
 
     job = bob("%runai_submit hello.py --name noted -- --epochs 3  # it's enough").value
@@ -247,9 +247,7 @@ def test_magics_outlive_a_reload_of_the_extension_and_a_reset_of_the_names(noteb
     assert "kept" in str(bob("%runai_list").value)
 
 
-def test_a_proxy_set_in_a_notebook_is_not_asked_for_a_service_on_this_machine(
-    notebook, monkeypatch
-):
+def test_notebook_proxy_is_not_used_for_a_service_on_localhost(notebook, monkeypatch):
     for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks5h://127.0.0.1:9")
 

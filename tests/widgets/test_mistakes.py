@@ -49,7 +49,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         pytest.param("%%runai_submit\nx = ", "The cell is not a Python program", id="syntax"),
     ],
 )
-def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, sentence):
+def test_magic_mistake_prints_one_sentence_without_traceback(notebook, folder, cell, sentence):
     bob = notebook("bob")
     ran = bob(cell)
 
@@ -61,7 +61,7 @@ def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, s
     assert bob("%runai_list").value.count("vision") == 1
 
 
-def test_in_python_too_a_mistake_is_one_sentence(notebook):
+def test_python_api_mistake_prints_one_sentence_without_traceback(notebook):
     bob = notebook("bob")
 
     ran = bob("from runai.widgets import submit\nsubmit('helo.py')")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.node
 @pytest.mark.parametrize("specified", ["page", "call", "logs"])
-def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
+def test_page_scripts_pass_their_node_tests(specified, tmp_path):
     for folder, pattern in (
         ("widgets", "*.js"),
         ("hub_service/api/pages", "*.js"),
@@ -39,7 +39,7 @@ def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
 
 
 @pytest.mark.node
-def test_the_one_module_that_a_front_end_loads_renders_and_needs_no_other(tmp_path):
+def test_front_end_module_loads_alone_and_exports_render(tmp_path):
     module = tmp_path / "panel.mjs"
     module.write_text(page_script(ROOT / "widgets"))
 
@@ -55,10 +55,10 @@ def test_the_one_module_that_a_front_end_loads_renders_and_needs_no_other(tmp_pa
     assert "[Function: render]" in ran.stdout
 
 
-def test_every_script_is_part_of_the_module():
+def test_front_end_module_includes_all_widget_scripts():
     assert sorted(path.name for path in (ROOT / "widgets").glob("*.js")) == sorted(FILES)
 
 
-def test_the_widget_carries_script_and_style():
+def test_panel_widget_has_the_page_script_and_style():
     assert Panel._esm == page_script(ROOT / "widgets")
     assert "runai" in str(Panel._css)

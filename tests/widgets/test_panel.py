@@ -19,7 +19,7 @@ from runai.widgets.panel import Panel, jobs_view
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-class Wire:
+class RecordingComm:
     """The kernel's end of the connection to a page; it records the messages sent."""
 
     comm_id = "wire"
@@ -43,7 +43,7 @@ class Wire:
         return [data["content"] for data in self.sent if data["method"] == "custom"]
 
 
-class Kernel:
+class StubShell:
     """The shell of a kernel, as far as views ask it: the request that it executes."""
 
     kernel = "present"
@@ -60,7 +60,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch):
-    kernel = Kernel()
+    kernel = StubShell()
     monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: kernel)
     return kernel
 
@@ -78,13 +78,13 @@ def states(view) -> dict[str, str]:
 
 def click(view, verb: str, workload: str, **more: object) -> list[Any]:
     """Send the page's message outside JupyterHub; return the kernel's answers."""
-    view.comm = Wire()
+    view.comm = RecordingComm()
     view._handle_custom_msg({"verb": verb, "workload": workload, **more}, [])
     answers: list[Any] = view.comm.answers()
     return answers
 
 
-def test_the_panel_shows_my_projects_and_follows_my_jobs(bob, eventually):
+def test_panel_lists_my_projects_and_follows_my_jobs(bob, eventually):
     view = panel()
     assert [bar["name"] for bar in view.state["projects"]] == ["vision"]
 
@@ -129,15 +129,15 @@ def test_views_of_a_cell_end_when_it_runs_again(bob, kernel):
     assert {id(listener.__self__) for listener in listeners} == {id(last), id(other)}
 
 
-def shows(view, *, shown: bool) -> list[Any]:
+def report_visibility(view, *, visible: bool) -> list[Any]:
     """Send a page's report; return the kernel's answers."""
-    view.comm = Wire()
-    view._handle_custom_msg({"shown": shown}, [])
+    view.comm = RecordingComm()
+    view._handle_custom_msg({"shown": visible}, [])
     answers: list[Any] = view.comm.answers()
     return answers
 
 
-def following(link) -> list[Panel]:
+def listening_panels(link) -> list[Panel]:
     return [listener.__self__ for listener in link.live._listeners]
 
 
@@ -147,17 +147,17 @@ def test_views_without_a_cell_listen_while_a_page_shows_them(bob, kernel):
     for execution in ("1", "2", "3"):
         kernel.execute("", execution)
         views.append(quota())
-        shows(views[-1], shown=True)
-    assert following(bob) == views
+        report_visibility(views[-1], visible=True)
+    assert listening_panels(bob) == views
 
-    assert shows(views[0], shown=False) == [{"asks": "shown"}]
-    assert following(bob) == views[1:]
-    shows(views[0], shown=True)  # another page has it as well
-    assert set(following(bob)) == set(views)
+    assert report_visibility(views[0], visible=False) == [{"asks": "shown"}]
+    assert listening_panels(bob) == views[1:]
+    report_visibility(views[0], visible=True)  # another page has it as well
+    assert set(listening_panels(bob)) == set(views)
 
     for view in views:
-        shows(view, shown=False)
-    assert following(bob) == []
+        report_visibility(view, visible=False)
+    assert listening_panels(bob) == []
 
 
 def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
@@ -165,22 +165,22 @@ def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
 
     view = quota()
 
-    assert following(bob) == []
+    assert listening_panels(bob) == []
     assert "0 allocated of 2.5 quota" in repr(view)
 
 
-def test_finished_view_does_not_listen_again_when_shown(bob, kernel):
+def test_finished_view_does_not_listen_again_when_visible(bob, kernel):
     job = submit("hello.py", name="exp1")
     job.wait()
     view = jobs_view(bob, [job])
     assert states(view) == {"exp1": "succeeded"}
 
-    shows(view, shown=True)
+    report_visibility(view, visible=True)
 
-    assert following(bob) == []
+    assert listening_panels(bob) == []
 
 
-def test_the_chart_grows_while_something_is_allocated(bob, eventually):
+def test_panel_chart_grows_while_gpus_are_allocated(bob, eventually):
     view = panel(minutes=2)
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     eventually(lambda: states(view) == {"exp1": "running"})
@@ -193,7 +193,7 @@ def test_the_chart_grows_while_something_is_allocated(bob, eventually):
     view.close()
 
 
-def test_the_quota_bars_stand_alone(bob):
+def test_quota_view_shows_bars_without_workloads_or_chart(bob):
     view = quota()
 
     assert (view.state["view"], view.state["workloads"], view.state["chart"]) == ("quota", [], None)
@@ -201,7 +201,7 @@ def test_the_quota_bars_stand_alone(bob):
     view.close()
 
 
-def test_text_stands_where_no_live_view_can_be_shown(bob):
+def test_view_has_a_text_form_for_pages_without_widgets(bob):
     view = panel()
 
     data, _ = view._repr_mimebundle_()
@@ -213,7 +213,7 @@ def test_text_stands_where_no_live_view_can_be_shown(bob):
     assert bob.live._listeners == []  # a closed view has unsubscribed
 
 
-def test_a_view_of_jobs_ends_with_them(bob, eventually):
+def test_view_of_jobs_stops_listening_when_they_end(bob, eventually):
     job = submit("hello.py", gpus=0.25, name="exp1")
     view = jobs_view(bob, [job])
 
@@ -251,7 +251,7 @@ def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, e
     assert states(view) == {"exp1": "deleted"}
 
 
-def test_outside_jupyterhub_a_button_works_through_the_kernel(bob, eventually):
+def test_button_outside_jupyterhub_works_through_the_kernel(bob, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = panel()
 
@@ -261,7 +261,7 @@ def test_outside_jupyterhub_a_button_works_through_the_kernel(bob, eventually):
     view.close()
 
 
-def test_a_job_gets_another_worker_by_a_button(bob, eventually):
+def test_scale_button_adds_a_worker_to_an_elastic_job(bob, eventually):
     job = submit("endless.py", workers=2, elastic=True, name="exp1", grace_seconds=1)
     view = panel()
 
@@ -286,8 +286,8 @@ def test_panel_answers_a_failed_action_with_an_error(bob):
     view.close()
 
 
-def test_the_page_is_told_where_the_service_is(folder, service, monkeypatch):
-    def told() -> str:
+def test_view_has_the_service_path_only_inside_jupyterhub(folder, service, monkeypatch):
+    def view_service() -> str:
         link = connect(service.url, service.tokens["bob"])
         view = quota()
         view.close()
@@ -295,10 +295,10 @@ def test_the_page_is_told_where_the_service_is(folder, service, monkeypatch):
         return str(view.service)
 
     monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
-    outside = told()  # through the kernel
+    outside = view_service()  # through the kernel
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/bob/")
 
-    assert (outside, told()) == ("", "/services/runai/")
+    assert (outside, view_service()) == ("", "/services/runai/")
 
 
 def test_panel_raises_unauthenticated_for_an_unknown_token(folder, service):
@@ -315,8 +315,8 @@ import threading, time
 from runai.widgets import connect, panel, submit
 connect({url!r}, {token!r})
 view = panel()
-told = []
-view.observe(lambda change: told.append(threading.current_thread().name), "state")
+thread_names = []
+view.observe(lambda change: thread_names.append(threading.current_thread().name), "state")
 view
 """,
     """
@@ -329,12 +329,12 @@ deadline = time.monotonic() + 60
 while not any(r["state"] == "succeeded" for r in view.state["workloads"]):
     assert time.monotonic() < deadline
     time.sleep(0.01)
-print(sorted(set(told)))
+print(sorted(set(thread_names)))
 """,
 ]
 
 
-def test_in_a_kernel_the_views_are_live_while_a_cell_runs(folder, service):
+def test_views_in_a_kernel_update_while_a_cell_runs(folder, service):
     notebook = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell(cell.format(url=service.url, token=service.tokens["bob"]))
@@ -351,11 +351,11 @@ def test_in_a_kernel_the_views_are_live_while_a_cell_runs(folder, service):
         iopub_timeout=60,
     ).execute()
 
-    shown_panel, shown_job, printed = [cell["outputs"][-1] for cell in ran["cells"]]
-    assert VIEW in shown_panel["data"]
-    assert VIEW in shown_job["data"]
+    panel_output, job_output, printed = [cell["outputs"][-1] for cell in ran["cells"]]
+    assert VIEW in panel_output["data"]
+    assert VIEW in job_output["data"]
     assert printed["text"] == "['runai-live']\n"
-    kept = ran["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
-    state = kept[shown_panel["data"][VIEW]["model_id"]]["state"]["state"]
+    widget_states = ran["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    state = widget_states[panel_output["data"][VIEW]["model_id"]]["state"]["state"]
     assert [(row["name"], row["state"]) for row in state["workloads"]] == [("exp1", "succeeded")]
     json.dumps(state)

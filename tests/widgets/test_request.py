@@ -70,11 +70,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param("true", None, ["true"], id="no arguments"),
     ],
 )
-def test_a_program_becomes_a_command(program, args, command):
+def test_program_command_accepts_scripts_commands_and_arguments(program, args, command):
     assert request.program_command(program, args) == command
 
 
-def test_an_executable_is_named_by_its_whole_path(folder):
+def test_program_command_uses_the_full_path_of_an_executable(folder):
     assert request.program_command("./tool") == [str(folder / "tool")]
 
 
@@ -108,7 +108,7 @@ def test_an_executable_is_named_by_its_whole_path(folder):
         ),
     ],
 )
-def test_a_program_that_is_not_there_is_told_in_one_sentence(program, sentence, folder):
+def test_program_command_names_a_missing_or_invalid_program(program, sentence, folder):
     with pytest.raises(InvalidRequest) as refused:
         request.program_command(program)
 
@@ -153,7 +153,7 @@ LIST = "Give a list of words, or text as in a shell."
         ),
     ],
 )
-def test_words_that_are_no_text_are_named(program, args, sentence, folder):
+def test_program_command_names_words_of_an_invalid_type(program, args, sentence, folder):
     with pytest.raises(InvalidRequest) as refused:
         request.program_command(program, args)
 
@@ -294,77 +294,82 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_told_in_one_sentence(options, sentence):
+def test_submit_request_refuses_an_invalid_option_in_one_sentence(options, sentence):
     with pytest.raises(InvalidRequest) as refused:
         request.submit_request(["true"], **options)
 
     assert str(refused.value) == sentence
 
 
-def test_values_of_variables_become_text():
-    given = {"A": 3, "B": 0.5, "C": Path("/data"), "D": b"x", "E": ""}
+def test_environment_converts_values_of_variables_to_text():
+    variables = {"A": 3, "B": 0.5, "C": Path("/data"), "D": b"x", "E": ""}
 
-    assert request.environment(given) == {"A": "3", "B": "0.5", "C": "/data", "D": "x", "E": ""}
+    assert request.environment(variables) == {"A": "3", "B": "0.5", "C": "/data", "D": "x", "E": ""}
     assert request.environment("A=b c") == {"A": "b c"}
 
 
 @pytest.mark.parametrize(
     ("options", "named"), [({}, False), ({"priority": "normal"}, True)], ids=["none", "normal"]
 )
-def test_priority_is_asked_for_only_if_it_is_named(options, named):
-    asked = request.submit_request(["true"], interactive=True, **options)
+def test_submit_request_sets_the_priority_only_if_it_is_an_option(options, named):
+    job_request = request.submit_request(["true"], interactive=True, **options)
 
-    assert ("priority" in asked.model_fields_set) is named
+    assert ("priority" in job_request.model_fields_set) is named
 
 
-def test_without_an_amount_no_gpu_is_asked_for():
-    made = request.submit_request(["true"])
+def test_submit_request_without_an_amount_requests_no_gpu():
+    job_request = request.submit_request(["true"])
 
-    assert (made.gpus, made.gpu_memory_mib, made.kind) == (None, None, "job")
+    assert (job_request.gpus, job_request.gpu_memory_mib, job_request.kind) == (None, None, "job")
 
 
 @pytest.mark.parametrize("image", [None, "quay.io/jupyter/base-notebook"])
-def test_code_is_noted_unless_it_is_an_images(folder, image):
+def test_submit_request_records_code_digests_unless_it_has_an_image(folder, image):
     (folder / "noted.py").write_text("pass")
 
-    made = request.submit_request(["python", "noted.py", "missing.yaml"], image=image)
+    job_request = request.submit_request(["python", "noted.py", "missing.yaml"], image=image)
 
     digest = hashlib.sha256(b"pass").hexdigest()
     files = {"noted.py": digest, "missing.yaml": "gone"}
-    assert (made.code and made.code.files) == (None if image else files)
+    assert (job_request.code and job_request.code.files) == (None if image else files)
 
 
-def test_umask_of_the_kernel_is_noted(folder):
+def test_submit_request_records_the_umask_of_the_kernel(folder):
     before = os.umask(0o027)
     try:
-        made = request.submit_request(["true"])
+        job_request = request.submit_request(["true"])
     finally:
         os.umask(before)
 
-    assert made.umask is not None
-    assert (made.umask.umask, made.umask.uid) == ("0027", os.geteuid())
+    assert job_request.umask is not None
+    assert (job_request.umask.umask, job_request.umask.uid) == ("0027", os.geteuid())
 
 
-def test_options_arrive_as_they_were_given(folder, monkeypatch):
+def test_submit_request_converts_text_options_to_its_fields(folder, monkeypatch):
     monkeypatch.setenv("MY_OWN", "handed on")
 
-    made = request.submit_request(
+    job_request = request.submit_request(
         ["true"], gpu_memory="1.5 GiB", priority="75", env=["A=b=c", "MY_OWN"], interactive=True
     )
 
-    assert (made.kind, made.gpus, made.gpu_memory_mib, made.priority) == ("session", None, 1536, 75)
-    assert made.env == {"A": "b=c", "MY_OWN": "handed on"}
-    assert made.workdir == str(folder)
+    assert (
+        job_request.kind,
+        job_request.gpus,
+        job_request.gpu_memory_mib,
+        job_request.priority,
+    ) == ("session", None, 1536, 75)
+    assert job_request.env == {"A": "b=c", "MY_OWN": "handed on"}
+    assert job_request.workdir == str(folder)
 
 
 @pytest.mark.parametrize("size", ["4G", "4GiB", "0.3G", "500M", "1 T", "2gb"])
-def test_sizes_mean_the_same_as_on_the_command_line(size):
-    made = request.submit_request(["true"], gpu_memory=size)
+def test_memory_sizes_parse_as_on_the_command_line(size):
+    job_request = request.submit_request(["true"], gpu_memory=size)
 
-    assert made.gpu_memory_mib == parse_memory_mib(size)
+    assert job_request.gpu_memory_mib == parse_memory_mib(size)
 
 
-def test_a_cell_is_run_by_the_notebooks_interpreter_from_a_file_that_the_cluster_keeps():
+def test_cell_command_runs_the_stored_source_with_this_python():
     command = request.cell_command("print(1)", ["--lr", "1"])
 
     assert command == [PYTHON, "-u", SOURCE_PLACEHOLDER, "--lr", "1"]
@@ -382,14 +387,14 @@ def test_a_cell_is_run_by_the_notebooks_interpreter_from_a_file_that_the_cluster
         ),
     ],
 )
-def test_a_cell_that_is_no_program_is_not_submitted(cell, sentence):
+def test_cell_command_refuses_a_cell_that_is_not_a_program(cell, sentence):
     with pytest.raises(InvalidRequest) as refused:
         request.cell_command(cell)
 
     assert str(refused.value) == sentence
 
 
-def test_a_cells_program_imports_what_lies_beside_its_notebook(folder, monkeypatch):
+def test_cell_program_imports_modules_beside_its_notebook(folder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
 
     assert request.with_module_path({}, None) == {"PYTHONPATH": f"{folder}:/somewhere"}
@@ -422,21 +427,21 @@ OPTIONS = (
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(OPTIONS), ODD, min_size=1, max_size=3), ODD, ODD)
-def test_odd_options_are_a_request_or_one_sentence(options, program, args):
+def test_arbitrary_options_give_a_request_or_one_sentence(options, program, args):
     for make in (
         lambda: request.submit_request(["true"], **options),
         lambda: request.program_command(program, args),
         lambda: request.cell_command(program if isinstance(program, str) else "1", ["a"]),
     ):
-        told = ""
+        message = ""
         with suppress(InvalidRequest):
             try:
                 make()
             except InvalidRequest as refused:
-                told = str(refused)
+                message = str(refused)
                 raise
-        assert len(told) < 500
-        assert "\x00" not in told
+        assert len(message) < 500
+        assert "\x00" not in message
 
 
 @pytest.mark.parametrize(
@@ -447,23 +452,23 @@ def test_odd_options_are_a_request_or_one_sentence(options, program, args):
         pytest.param(lambda: request.submit_request(["sh"], workdir="data"), id="relative"),
     ],
 )
-def test_a_kernel_whose_folder_was_removed_names_it(tmp_path, monkeypatch, submit):
-    gone = tmp_path / "x"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+def test_kernel_in_a_removed_folder_gets_an_error_that_names_it(tmp_path, monkeypatch, submit):
+    removed = tmp_path / "x"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
 
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as refused:
         submit()
 
-    assert "was removed while this kernel runs in it. Go to one that exists" in str(told.value)
-    assert str(gone) in str(told.value)
+    assert "was removed while this kernel runs in it. Go to one that exists" in str(refused.value)
+    assert str(removed) in str(refused.value)
 
 
-def test_a_directory_that_exists_needs_no_folder_of_the_kernel(tmp_path, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+def test_existing_workdir_is_accepted_by_a_kernel_in_a_removed_folder(tmp_path, monkeypatch):
+    removed = tmp_path / "gone"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
 
     assert request.submit_request(["sh"], workdir=str(tmp_path)).workdir == str(tmp_path)

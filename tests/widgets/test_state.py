@@ -37,7 +37,7 @@ def test_buttons_are_what_the_service_would_accept(given, labels):
     assert [action["label"] for action in rows[0]["actions"]] == labels
 
 
-def test_the_panel_shows_only_my_workloads_in_their_order_and_the_latest_ends_last():
+def test_panel_lists_only_my_workloads_with_the_latest_ended_last():
     ended = [
         workload(f"end-{n}", "succeeded", finished=NOON + timedelta(minutes=n)) for n in range(7)
     ]
@@ -62,12 +62,12 @@ def test_the_panel_shows_only_my_workloads_in_their_order_and_the_latest_ends_la
         ),
     ],
 )
-def test_a_reason_is_told_with_the_place_in_the_queue(why, sentence):
+def test_reason_of_a_waiting_job_includes_its_place_in_the_queue(why, sentence):
     assert panel_of(workload("a", "queued", reason=why))["workloads"][0]["reason"] == sentence
 
 
 @pytest.mark.parametrize(
-    ("mine", "shown"),
+    ("mine", "expected"),
     [
         pytest.param(["vision"], ["vision"], id="a member sees theirs"),
         pytest.param(["nlp", "vision"], ["vision", "nlp"], id="in the platform's order"),
@@ -75,15 +75,15 @@ def test_a_reason_is_told_with_the_place_in_the_queue(why, sentence):
         pytest.param(["gone"], [], id="a project that is no more is not replaced by all"),
     ],
 )
-def test_quota_bars_are_of_my_projects(mine, shown):
+def test_quota_bars_are_of_my_projects(mine, expected):
     seen = overview(projects=(project("vision"), project("nlp")))
 
     bars = state.quota_state(seen, projects=mine)["projects"]
 
-    assert [bar["name"] for bar in bars] == shown
+    assert [bar["name"] for bar in bars] == expected
 
 
-def test_a_quota_bar_tells_sessions_over_quota_and_what_is_utilized():
+def test_quota_bar_includes_sessions_over_quota_and_utilization():
     vision = project(
         "vision", allocated=3.5, build_allocated=0.5, over_quota=1, utilized=2.25, waiting=2
     )
@@ -105,7 +105,10 @@ def test_a_quota_bar_tells_sessions_over_quota_and_what_is_utilized():
 
 
 def test_simulated_devices_are_marked():
-    assert [panel_of(simulated=told)["simulated"] for told in (True, False)] == [True, False]
+    assert [panel_of(simulated=simulated)["simulated"] for simulated in (True, False)] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,12 +128,12 @@ def test_simulated_devices_are_marked():
         ),
     ],
 )
-def test_my_usage_adds_up_what_i_hold(workloads, usage):
+def test_my_usage_sums_my_allocated_and_utilized_gpus(workloads, usage):
     assert state.my_usage(overview(*workloads), "bob") == usage
 
 
 @pytest.mark.parametrize(
-    ("left_out", "shown"),
+    ("left_out", "expected"),
     [
         pytest.param({}, ("running", "Suspend"), id="no answer: as before"),
         pytest.param({"vision/a": None}, ("deleted", ""), id="deleted, says the service"),
@@ -141,7 +144,7 @@ def test_my_usage_adds_up_what_i_hold(workloads, usage):
         ),
     ],
 )
-def test_job_that_an_overview_lacks_is_deleted_only_by_the_services_answer(left_out, shown):
+def test_job_that_an_overview_lacks_is_deleted_only_by_the_services_answer(left_out, expected):
     first = state.jobs_state(
         overview(workload("a")), ["vision/a"], before=[], left_out={}, notes=[]
     )
@@ -151,16 +154,16 @@ def test_job_that_an_overview_lacks_is_deleted_only_by_the_services_answer(left_
     )
 
     [row] = then["workloads"]
-    assert (row["state"], "".join(each["label"] for each in row["actions"][:1])) == shown
+    assert (row["state"], "".join(action["label"] for action in row["actions"][:1])) == expected
 
 
-def test_a_job_that_is_not_there_yet_is_not_deleted():
+def test_job_missing_before_its_first_overview_is_not_deleted():
     first = state.jobs_state(overview(), ["vision/a"], before=[], left_out={}, notes=[])
 
     assert first["workloads"] == []
 
 
-def test_notes_of_the_submission_are_shown_while_it_waits():
+def test_submission_notes_are_visible_while_the_job_waits():
     def notes(now):
         seen = overview(workload("a", now))
         return state.jobs_state(
@@ -170,26 +173,26 @@ def test_notes_of_the_submission_are_shown_while_it_waits():
     assert (notes("queued"), notes("running")) == (["No node has 8."], [])
 
 
-def test_a_share_of_a_device_tells_how_strictly_it_is_kept_and_what_was_done():
+def test_shared_gpu_row_has_its_limit_tier_and_notice():
     limit = {"memory_mib": 8192, "tier": "frameworks", "badge": "soft limit", "why": "Kept."}
     shared = workload("a", limit=limit, notice="uses too much")
-    shown = panel_of(shared, workload("b"))
+    panel = panel_of(shared, workload("b"))
 
-    first, second = shown["workloads"]
+    first, second = panel["workloads"]
     assert (first["limit"], first["limit_why"], first["notice"]) == (
         "soft limit",
         "8.0 GiB: Kept.",
         "a uses too much",
     )
     assert (second["limit"], second["notice"]) == ("", "")
-    assert shown["notes"] == [COMPUTE_IS_SHARED]
+    assert panel["notes"] == [COMPUTE_IS_SHARED]
 
 
 def test_panel_shows_the_cpu_and_memory_that_an_unfinished_workload_requests():
-    asked: dict[str, Any] = {"gpus": 0, "cpu": 4, "memory_mib": 16_384}
-    ended = workload("b", "succeeded", finished=NOON, **asked)
+    requested: dict[str, Any] = {"gpus": 0, "cpu": 4, "memory_mib": 16_384}
+    ended = workload("b", "succeeded", finished=NOON, **requested)
 
-    rows = panel_of(workload("a", **asked), workload("c"), ended)["workloads"]
+    rows = panel_of(workload("a", **requested), workload("c"), ended)["workloads"]
 
     assert {row["name"]: row["beside"] for row in rows} == {
         "a": "4 CPUs and 16 GiB of memory",
@@ -202,7 +205,7 @@ ELASTIC = {"least": 1, "training": 2, "most": 4, "text": "2 of 1 to 4 GPUs"}
 
 
 @pytest.mark.parametrize(
-    ("elastic", "said"),
+    ("elastic", "expected"),
     [
         (None, ""),
         (ELASTIC, "trains on 2 of 1 to 4 GPUs"),
@@ -213,10 +216,10 @@ ELASTIC = {"least": 1, "training": 2, "most": 4, "text": "2 of 1 to 4 GPUs"}
     ],
     ids=["not elastic", "size", "size and speed"],
 )
-def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
+def test_elastic_job_row_shows_its_gpus_and_speed(elastic, expected):
     [row] = panel_of(workload("a", elastic=elastic))["workloads"]
 
-    assert row["elastic"] == said
+    assert row["elastic"] == expected
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
     ],
     ids=["one process stays one", "two", "several"],
 )
-def test_an_elastic_job_may_get_a_worker_or_give_one_back(workers, expected):
+def test_elastic_job_row_offers_to_add_or_remove_a_worker(workers, expected):
     [row] = panel_of(workload("a", manageable=True, elastic={**ELASTIC, "workers": workers}))[
         "workloads"
     ]
@@ -246,7 +249,7 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "labels"),
+    ("given", "idle_text", "labels"),
     [
         pytest.param(
             {"kind": "session", "idle": IDLE | {"releasable": True}},
@@ -287,7 +290,7 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
         pytest.param({"kind": "session"}, "", ["Stop"], id="in use"),
     ],
 )
-def test_idle_gpus_are_said_and_can_be_kept_or_given_back(given, said, labels):
+def test_row_with_idle_gpus_offers_to_extend_or_release_them(given, idle_text, labels):
     (row,) = panel_of(workload("a", **given))["workloads"]
 
-    assert (row["idle"], [action["label"] for action in row["actions"]]) == (said, labels)
+    assert (row["idle"], [action["label"] for action in row["actions"]]) == (idle_text, labels)

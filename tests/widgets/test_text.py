@@ -25,18 +25,18 @@ def test_quota_bars_show_sessions_jobs_over_quota_and_what_is_free():
     ]
 
 
-def test_a_user_without_a_project_is_told_the_way_out():
+def test_quota_bars_without_a_project_suggest_to_contact_an_admin():
     assert text.quota_bars([]) == "You are in no project. Ask an admin to add you to one."
 
 
-def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
-    why = ReasonView(code="no_room", text="All 5 GPUs are allocated.", position=1)
+def test_workload_table_has_allocation_utilization_and_wait_reason():
+    reason = ReasonView(code="no_room", text="All 5 GPUs are allocated.", position=1)
     waits = "All 5 GPUs are allocated (place 1 in the queue)"
 
     table = text.workload_table(
         [
             workload("a", allocated=1, utilized=0.5, utilized_average=0.75, simulated=True),
-            workload("b", "queued", reason=why),
+            workload("b", "queued", reason=reason),
         ]
     )
 
@@ -50,7 +50,7 @@ def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "request_text"),
     [
         pytest.param({"gpus": 2}, "asks for 2 GPUs", id="GPUs"),
         pytest.param({"gpus": 0, "cpu": 0.5}, "asks for 0.5 CPUs", id="CPU"),
@@ -61,8 +61,11 @@ def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
         ),
     ],
 )
-def test_line_of_a_waiting_job_says_what_it_asks_for(fields, said):
-    assert text.workload_line(workload("a", "queued", **fields)) == f"vision/a: queued · {said}"
+def test_workload_line_of_a_waiting_job_shows_its_request(fields, request_text):
+    assert (
+        text.workload_line(workload("a", "queued", **fields))
+        == f"vision/a: queued · {request_text}"
+    )
 
 
 def test_describe_shows_request_history_and_source():
@@ -77,16 +80,16 @@ def test_describe_shows_request_history_and_source():
         }
     )
 
-    shown = text.describe(detail).splitlines()
+    lines = text.describe(detail).splitlines()
 
     assert [
-        line for line in shown if line.split(":")[0] in {"Utilized", "Attempts", "Command"}
+        line for line in lines if line.split(":")[0] in {"Utilized", "Attempts", "Command"}
     ] == [
         "Utilized:    50 % now, simulated GPUs",
         "Attempts:    2, 1 pause, 0 failures of 1 allowed",
         "Command:     python train.py",
     ]
-    assert shown[-5:] == [
+    assert lines[-5:] == [
         "History:",
         "  2026-05-04 12:00:00  queued      Submitted by bob.",
         "Source:",

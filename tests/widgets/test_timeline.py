@@ -11,8 +11,8 @@ from runai.widgets.timeline import Timeline
 
 def timeline_of(*news, window_s=60, step_s=4):
     timeline = Timeline(window_s, step_s)
-    for each in news:
-        timeline.push(*each) if each else timeline.lose()
+    for update in news:
+        timeline.push(*update) if update else timeline.lose()
     return timeline.points()
 
 
@@ -43,7 +43,7 @@ def test_points_are_averages_over_steps(news, points):
     assert timeline_of(*news) == points
 
 
-def test_it_goes_on_where_the_record_ends():
+def test_timeline_continues_after_the_loaded_record():
     timeline = Timeline(60, 4)
     timeline.load([(4, 1.0, 0.5), (12, 1.0, None), (20, None, None)], step_s=8)
     timeline.push(24, 2, 1)
@@ -56,7 +56,7 @@ def test_it_goes_on_where_the_record_ends():
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 8)), min_size=2, max_size=30))
-def test_allocated_gpu_seconds_are_kept_whatever_the_rhythm_of_the_news(beats):
+def test_allocated_gpu_seconds_are_independent_of_update_intervals(beats):
     timeline = Timeline(window_s=10_000, step_s=4)
     at, expected = 0.0, 0.0
     for tenths, allocated in beats:
@@ -65,6 +65,6 @@ def test_allocated_gpu_seconds_are_kept_whatever_the_rhythm_of_the_news(beats):
         expected += allocated * tenths / 10
     timeline.push(at, 0, None)
 
-    kept = sum(step.allocated.gpu_seconds for step in timeline._steps.values())
+    total = sum(step.allocated.gpu_seconds for step in timeline._steps.values())
 
-    assert kept == pytest.approx(expected)
+    assert total == pytest.approx(expected)

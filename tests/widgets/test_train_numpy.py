@@ -31,9 +31,9 @@ def result(folder: Path) -> dict[str, object]:
 
 def run(folder: Path, *options: str) -> str:
     with start(folder, "--seconds", "0", *options) as training:
-        told, _ = training.communicate()
+        output, _ = training.communicate()
     assert training.returncode == 0
-    return told
+    return output
 
 
 def stop_after(line_begins: str, with_signal: signal.Signals, folder: Path) -> int:
@@ -52,7 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return result(folder)
 
 
-def test_a_training_that_was_paused_twice_ends_as_an_undisturbed_one(undisturbed, tmp_path):
+def test_training_paused_twice_ends_with_the_undisturbed_result(undisturbed, tmp_path):
     exit_codes = [stop_after(f"epoch   {n}", signal.SIGTERM, tmp_path) for n in (1, 3)]
     assert exit_codes == [143, 143]
     assert not (tmp_path / "result.json").exists()
@@ -61,20 +61,20 @@ def test_a_training_that_was_paused_twice_ends_as_an_undisturbed_one(undisturbed
     assert result(tmp_path) == undisturbed
 
 
-def test_a_training_that_is_killed_goes_on_from_its_last_whole_checkpoint(undisturbed, tmp_path):
+def test_killed_training_resumes_from_its_last_whole_checkpoint(undisturbed, tmp_path):
     assert stop_after("epoch   3", signal.SIGKILL, tmp_path) == -signal.SIGKILL
     run(tmp_path)
 
     assert result(tmp_path) == undisturbed
 
 
-def test_another_seed_of_an_array_trains_otherwise(undisturbed, tmp_path):
+def test_training_with_a_different_seed_has_different_weights(undisturbed, tmp_path):
     run(tmp_path, "--seed", "1")
 
     assert result(tmp_path)["weights"] != undisturbed["weights"]
 
 
-def test_a_checkpoint_between_any_two_batches_keeps_everything(tmp_path):
+def test_checkpoint_after_any_batch_restores_the_whole_training_state(tmp_path):
     example = runpy.run_path(str(TRAINING))
     points, labels = example["make_samples"](0)
     points, labels = points[:256], labels[:256]

@@ -138,7 +138,7 @@ class ConsolidateStep:
         """
         evictions = self._reclaim.evictions
         for member, pod_set in self._moved_for.items():
-            if all(planned_claimant.phase in _PLACED for planned_claimant in pod_set.members):
+            if all(claimant_member.phase in _PLACED for claimant_member in pod_set.members):
                 continue
             if _stays(self._state, member):
                 del evictions[member]
@@ -265,15 +265,15 @@ class ConsolidateStep:
         displaced = list[PlannedWorker]()
         privilege = vacancies.privilege(pod_set.planned)
         self._tries = _TRIES
-        for planned_claimant in sorted(pod_set.members, key=_size):
-            free_place = self._capacity.find(planned_claimant.shape)
+        for claimant_member in sorted(pod_set.members, key=_size):
+            free_place = self._capacity.find(claimant_member.shape)
             if free_place is not None:
-                booking = self._state.book(planned_claimant.shape, *free_place)
-                self._state.set(planned_claimant, Phase.RESERVED, booking)
+                booking = self._state.book(claimant_member.shape, *free_place)
+                self._state.set(claimant_member, Phase.RESERVED, booking)
                 self._mark_changed(vacancies, [free_place[0]])
                 continue
-            with closing(vacancies.cheapest_first(planned_claimant.shape, privilege)) as ranked:
-                vacancy = self._first_feasible(planned_claimant, ranked, vacancies)
+            with closing(vacancies.cheapest_first(claimant_member.shape, privilege)) as ranked:
+                vacancy = self._first_feasible(claimant_member, ranked, vacancies)
             if vacancy is None:
                 if not self._tries:
                     self._reclaim.not_proven.add(self._state.equivalence_classes.class_of(pod_set))
@@ -282,7 +282,7 @@ class ConsolidateStep:
         return displaced
 
     def _first_feasible(
-        self, planned_claimant: PlannedWorker, ranked: Iterable[Vacancy], vacancies: Vacancies
+        self, claimant_member: PlannedWorker, ranked: Iterable[Vacancy], vacancies: Vacancies
     ) -> Vacancy | None:
         may_move = self._may_move
         has_place: dict[RequestShape, bool] = {}
@@ -296,11 +296,11 @@ class ConsolidateStep:
             ):
                 continue
             if any(
-                not m.planned.has_minimum() and m.planned is not planned_claimant.planned
+                not m.planned.has_minimum() and m.planned is not claimant_member.planned
                 for m in vacancy.members
             ):
                 continue  # P4: a gang is moved whole or not at all
-            if self._move(planned_claimant, vacancy, vacancies):
+            if self._move(claimant_member, vacancy, vacancies):
                 return vacancy
             self._tries -= 1
             if not self._tries:
@@ -313,19 +313,17 @@ class ConsolidateStep:
             known[shape] = self._capacity.find(shape) is not None
         return known[shape]
 
-    def _move(
-        self, planned_claimant: PlannedWorker, vacancy: Vacancy, vacancies: Vacancies
-    ) -> bool:
+    def _move(self, claimant_member: PlannedWorker, vacancy: Vacancy, vacancies: Vacancies) -> bool:
         """Place a claimant where workers are moved away, and each of these elsewhere."""
         state, capacity = self._state, self._capacity
         mark = state.mark()
         starts = {m for m in vacancy.members if m.phase is Phase.STARTED}
         for member in vacancy.members:
             state.set(member, Phase.PENDING if member in starts else Phase.TERMINATING, None)
-        devices = capacity.devices_on(vacancy.node, planned_claimant.shape)
+        devices = capacity.devices_on(vacancy.node, claimant_member.shape)
         assert devices is not None, "the claimant fits once these workers left"
-        booking = state.book(planned_claimant.shape, vacancy.node, devices)
-        state.set(planned_claimant, Phase.RESERVED, booking)
+        booking = state.book(claimant_member.shape, vacancy.node, devices)
+        state.set(claimant_member, Phase.RESERVED, booking)
         for member in sorted(vacancy.members, key=_size):
             if member.planned.sizes is not None and member.index:
                 continue  # a part of an elastic worker, placed with it (E2)
@@ -379,11 +377,9 @@ def _stays(state: PlanningState, member: PlannedWorker) -> bool:
     return True
 
 
-def _new_claimant(
-    state: PlanningState, moved_planned_worker: PlannedWorker
-) -> PlannedWorkload | None:
+def _new_claimant(state: PlanningState, moved_member: PlannedWorker) -> PlannedWorkload | None:
     """Return the workload that gets the place of a moved worker."""
-    old = moved_planned_worker.origin
+    old = moved_member.origin
     assert old is not None, "moved workers have an original booking"
     on_node = [
         member
@@ -392,6 +388,4 @@ def _new_claimant(
     ]
     devices = set(old.devices)
     gains = [m for m in on_node if m.booking and devices.intersection(m.booking.devices)]
-    return next(
-        (member.planned for member in gains or on_node if member is not moved_planned_worker), None
-    )
+    return next((member.planned for member in gains or on_node if member is not moved_member), None)

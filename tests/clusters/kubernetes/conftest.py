@@ -23,9 +23,9 @@ from control_plane.witness import Witness
 
 @pytest.fixture
 def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
-    made = ClusterLab(plane)
-    yield made
-    made.remove()
+    cluster_lab = ClusterLab(plane)
+    yield cluster_lab
+    cluster_lab.remove()
 
 
 @pytest.fixture
@@ -54,6 +54,6 @@ def plugin(ready: ClusterLab) -> DevicePlugin:
 @pytest.fixture
 def until(eventually: Any, plugin: DevicePlugin) -> Callable[[Callable[[], Any], str], Any]:
     def wait(condition: Callable[[], Any], what: str) -> Any:
-        return eventually(lambda: (plugin.look(), condition())[1], what=what)
+        return eventually(lambda: (plugin.sync_pods(), condition())[1], what=what)
 
     return wait

@@ -10,11 +10,11 @@ from control_plane.scheduling import Scheduler
 from waiting import eventually
 
 
-def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
+def half(name: str, fraction: str = "0.5", *, devices: int = 1, **fields: Any) -> dict[str, Any]:
     """Return a notebook that requests a part of one GPU, or of each of several."""
-    asks = {"gpu-fraction": fraction}
-    asks |= {"gpu-fraction-num-devices": str(devices)} if devices > 1 else {}
-    return pod(name, 0, project="vision", annotations=asks, **how)
+    annotations = {"gpu-fraction": fraction}
+    annotations |= {"gpu-fraction-num-devices": str(devices)} if devices > 1 else {}
+    return pod(name, 0, project="vision", annotations=annotations, **fields)
 
 
 def notes(found: dict[str, Any]) -> dict[str, str]:
@@ -58,20 +58,20 @@ def events_of(namespace: Namespace, subject: dict[str, Any], word: str) -> list[
     ]
 
 
-def lose(plugin: DevicePlugin) -> None:
+def delete_reservation(plugin: DevicePlugin) -> None:
     """Delete a reservation at once, like a lost node or a `kubectl delete`."""
     (found,) = plugin.reservations()
     path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
     plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
 
 
-def give_away(work: Namespace, plugin: DevicePlugin, scheduler: Scheduler) -> None:
+def give_device_to_foreign_pod(work: Namespace, plugin: DevicePlugin, scheduler: Scheduler) -> None:
     """Give the shared device, as a whole, to another scheduler's pod."""
     plugin.is_strict = False  # for a moment both pods have it
     plugin.first = "theirs"  # once the reservation is back: the other scheduler was faster
-    lose(plugin)
+    delete_reservation(plugin)
     work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
     eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
-    plugin.look()
+    plugin.sync_pods()
     assert f"{work.name}/theirs" in {key for key, _has in plugin.has.values()}
-    plugin.tell(scheduler)
+    plugin.report(scheduler)

@@ -23,10 +23,10 @@ KINDS = {
 }
 
 
-def served(kind: str, replicas: int) -> dict[str, Any]:
+def foreign_controller(kind: str, replicas: int) -> dict[str, Any]:
     """Return a controller of `replicas` pods of one GPU each, which an owner may reclaim."""
-    own = {"app": "served", "runai/kind": "train"}
-    template = pod("served", project="patty", labels=own)
+    labels = {"app": "served", "runai/kind": "train"}
+    template = pod("served", project="patty", labels=labels)
     del template["metadata"]["name"]
     named = {"serviceName": "served"} if kind == "StatefulSet" else {}
     return {
@@ -41,30 +41,32 @@ def served(kind: str, replicas: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def adopt(lab, eventually):
+def create_controller(lab, eventually):
     """Return a function that creates one; it is deleted with its pods before the lab is emptied."""
-    made: list[str] = []
+    paths: list[str] = []
 
-    def make(kind: str, what: dict[str, Any]) -> None:
+    def create(kind: str, controller: dict[str, Any]) -> None:
         path = f"/apis/apps/v1/namespaces/{lab.namespace.name}/{KINDS[kind]}"
-        lab.plane.request("POST", path, what)
-        made.append(f"{path}/{what['metadata']['name']}")
+        lab.plane.request("POST", path, controller)
+        paths.append(f"{path}/{controller['metadata']['name']}")
 
-    yield make
-    for path in made:
+    yield create
+    for path in paths:
         lab.plane.request("DELETE", path, {"propagationPolicy": "Foreground"})
-    for path in made:
-        eventually(lambda path=path: _is_gone(lab.plane, path), what=f"{path} is gone")
+    for path in paths:
+        eventually(lambda path=path: _is_deleted(lab.plane, path), what=f"{path} is gone")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt, kind):
+def test_pod_of_a_foreign_controller_is_evicted_recreated_and_bound_again(
+    lab, rights, eventually, create_controller, kind
+):
     lab.node("gpu-0", gpus=1)
     lab.node("gpu-1", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty", quota=1)
     work = lab.namespace
-    adopt(kind, served(kind, 2))
+    create_controller(kind, foreign_controller(kind, 2))
 
     with Scheduler(rights):
         before = eventually(lambda: _both(_bound(work)), what="both of patty's run")
@@ -81,15 +83,15 @@ def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt
 
 
 def test_deployment_without_a_kind_label_is_not_evicted_for_an_owner(
-    lab, rights, eventually, adopt
+    lab, rights, eventually, create_controller
 ):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty", quota=1)
     work = lab.namespace
-    session = served("Deployment", 1)
+    session = foreign_controller("Deployment", 1)
     del session["spec"]["template"]["metadata"]["labels"]["runai/kind"]
-    adopt("Deployment", session)
+    create_controller("Deployment", session)
 
     with Scheduler(rights):
         before = eventually(lambda: _bound(work), what="it runs")
@@ -99,7 +101,7 @@ def test_deployment_without_a_kind_label_is_not_evicted_for_an_owner(
     assert _bound(work) == before
 
 
-def _is_gone(plane: ControlPlane, path: str) -> bool:
+def _is_deleted(plane: ControlPlane, path: str) -> bool:
     try:
         plane.request("GET", path)
     except ApiRefused as refused:

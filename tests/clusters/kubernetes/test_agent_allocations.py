@@ -25,15 +25,15 @@ async def lab(plane):
 async def test_allocations_list_the_pod_and_user_of_each_device(lab):
     spec = lab.job(workers=2)
     await lab.started(spec)
-    made = lab.around.namespace.pods("vision-exp")
+    job_pods = lab.around.namespace.pods("vision-exp")
 
-    found = await lab.cluster.allocations(NODE)
+    allocations = await lab.cluster.allocations(NODE)
 
-    assert {(a.workload, a.worker, a.user, a.cgroup) for a in found} == {
-        (spec.id, f"{spec.id}-{index}", "ana", one["metadata"]["uid"])
-        for index, one in enumerate(made)
+    assert {(a.workload, a.worker, a.user, a.cgroup) for a in allocations} == {
+        (spec.id, f"{spec.id}-{index}", "ana", job_pod["metadata"]["uid"])
+        for index, job_pod in enumerate(job_pods)
     }
-    assert sorted(share.device for a in found for share in a.shares) == [0, 1]
+    assert sorted(share.device for a in allocations for share in a.shares) == [0, 1]
     assert list(await lab.cluster.allocations("elsewhere")) == []
 
 
@@ -47,13 +47,13 @@ async def test_allocations_omit_pods_without_devices_and_ended_pods(lab):
     await lab.end(spec, 0)
     await lab.until(spec.id, "succeeded")
 
-    async def nobody() -> bool:
+    async def has_no_allocations() -> bool:
         return not await lab.cluster.allocations(NODE)
 
-    await eventually_async(nobody)
+    await eventually_async(has_no_allocations)
 
 
-async def test_where_sessions_are_pods_none_is_asked_to_go_on_without_its_gpus(tmp_path):
+async def test_idle_release_of_a_pod_session_is_refused(tmp_path):
     lab = SimulatedLab()
     spec = lab.session()
     await lab.cluster.submit([spec])

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from authz import ROWS, asked, expected, judged, name_of
+from authz import ROWS, actual_answer, expected, name_of, request_arguments
 from clusters.kubernetes.sharing_world import half, visible
 from clusters.kubernetes.test_service import LEASE, STARTS_S, Service
 from control_plane.agents import agent_token
@@ -63,12 +63,12 @@ def service(
 
 
 @contextlib.contextmanager
-def agent(url: str, place: Path, shown: str, socket: str) -> Iterator[None]:
+def agent(url: str, directory: Path, pod_token: str, socket: str) -> Iterator[None]:
     """Run the agent of gpu-0 like its DaemonSet."""
-    (place / "token").write_text(shown + "\n")
+    (directory / "token").write_text(pod_token + "\n")
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
-        "RUNAI_AGENT_TOKEN_FILE": str(place / "token"),
+        "RUNAI_AGENT_TOKEN_FILE": str(directory / "token"),
         "RUNAI_API_URL": url,
         "RUNAI_NODE": "gpu-0",
         "RUNAI_POD_RESOURCES": socket,
@@ -83,7 +83,7 @@ def agent(url: str, place: Path, shown: str, socket: str) -> Iterator[None]:
         process.wait(90)
 
 
-def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp_path):
+def test_gpu_halves_are_bound_from_the_kubelets_report_alone(service, lab, eventually, tmp_path):
     uuids = [device.uuid for device in SimulatedDevices(2, node="gpu-0").devices()]
     plugin = DevicePlugin(lab.plane, {"gpu-0": uuids})
     plugin.annotates = False
@@ -93,11 +93,11 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
     def holders() -> dict[str, list[str]]:
         return dict(plugin.has.values())
 
-    def both() -> bool:
-        plugin.look()
+    def both_are_bound() -> bool:
+        plugin.sync_pods()
         return len(visible(lab.namespace)) == 2
 
-    def shared() -> list[str]:
+    def fully_allocated() -> list[str]:
         nodes = {node.name: node for node in service.client.nodes()}
         return [d.uuid for d in nodes["gpu-0"].devices if d.allocated == 1]
 
@@ -108,14 +108,14 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
         agent(url, tmp_path, token, socket),
     ):
         # This includes the agent's own start.
-        eventually(both, within=STARTS_S, what="both are bound")
+        eventually(both_are_bound, within=STARTS_S, what="both are bound")
         (device,) = set(visible(lab.namespace).values())
-        eventually(lambda: shared() == [device], what="the service tells the same")
+        eventually(lambda: fully_allocated() == [device], what="the service tells the same")
 
     assert device in uuids
 
 
-def test_an_agent_reports_about_its_own_node_alone(service, lab):
+def test_agent_may_report_about_its_own_node_alone(service, lab):
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
     with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
@@ -124,7 +124,7 @@ def test_an_agent_reports_about_its_own_node_alone(service, lab):
             agent.report(report)
 
 
-def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
+def test_agent_of_an_overcommitted_node_gets_existing_devices_only(service, lab, eventually):
     """The pod was bound beyond the node's capacity; its kubelet has not rejected it yet."""
     lab.node("gpu-2", gpus=2)
     lab.namespace.create(pod("beyond", 3, nodeName="gpu-2"))
@@ -132,9 +132,9 @@ def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-2", at=0, age=0, interval=1, devices=[], samples=[])
     with agent_token(lab.plane, "gpu-2") as token, Client(url, token, patience_s=120) as agent:
-        (told,) = eventually(lambda: agent.report(report).allocations, what="it is told")
+        (allocation,) = eventually(lambda: agent.report(report).allocations, what="it is told")
 
-    assert [share.uuid for share in told.shares] == ["gpu-2/0", "gpu-2/1"]
+    assert [share.uuid for share in allocation.shares] == ["gpu-2/0", "gpu-2/1"]
 
 
 def test_service_orders_device_lists_of_agents_by_pods_age(service, lab):
@@ -142,20 +142,20 @@ def test_service_orders_device_lists_of_agents_by_pods_age(service, lab):
     url = f"http://{service.address}/services/runai/"
 
     def report(uuid: str, **ages: float) -> AgentReport:
-        there = NodeDevice(uuid=uuid, name="Fake", memory_mib=16_000)
+        device = NodeDevice(uuid=uuid, name="Fake", memory_mib=16_000)
         return AgentReport(
-            node="gpu-1", at=0, interval=1, devices=[], samples=[], pods=(), inventory=(there,)
+            node="gpu-1", at=0, interval=1, devices=[], samples=[], pods=(), inventory=(device,)
         ).model_copy(update=ages)
 
-    def shown() -> list[str]:
+    def listed_uuids() -> list[str]:
         return [d.uuid for node in service.client.nodes() for d in node.devices]
 
     with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
         agent.report(report("GPU-first", age=60))
         agent.report(report("GPU-second", age=3600, pods_age=0))
-        assert "GPU-second" in shown()
+        assert "GPU-second" in listed_uuids()
         agent.report(report("GPU-third", age=0, pods_age=3600))
-        assert "GPU-second" in shown()
+        assert "GPU-second" in listed_uuids()
 
 
 # One row of each outcome: test_authz.py in tests/service/api checks the whole table in process.
@@ -166,14 +166,14 @@ OUTCOMES = {
     ("403", "404"): "GET /api/v1/worker/target",
     ("404", "404"): "DELETE /api/v1/workloads/{project}/{name}",
 }
-ASKED = [next(row for row in ROWS if row["route"] == route) for route in OUTCOMES.values()]
+OUTCOME_ROWS = [next(row for row in ROWS if row["route"] == route) for route in OUTCOMES.values()]
 
 
 @pytest.fixture(scope="module")
-def pods(service: Service, lab: ClusterLab) -> Iterator[dict[str, httpx.Client]]:
+def clients_by_role(service: Service, lab: ClusterLab) -> Iterator[dict[str, httpx.Client]]:
     """Return clients by role; a job of ana's waits for more GPUs than any node has."""
-    job = SubmitRequest(name="exp1", project="vision", owner="ana", gpus=3, command=["true"])
-    service.client.submit(job)
+    request = SubmitRequest(name="exp1", project="vision", owner="ana", gpus=3, command=["true"])
+    service.client.submit(request)
     tokens = {
         "agent": agent_token(lab.plane, "gpu-1"),
         "worker": agent_token(lab.plane, "gpu-1", audience=AUDIENCE),
@@ -190,9 +190,12 @@ def pods(service: Service, lab: ClusterLab) -> Iterator[dict[str, httpx.Client]]
     service.client.delete("vision/exp1")
 
 
-@pytest.mark.parametrize("row", ASKED, ids=name_of)
-def test_pods_do_what_the_table_says(pods, row):
-    outcomes = {role: judged(pods[role].request(**asked(row, node="gpu-1"))) for role in pods}
+@pytest.mark.parametrize("row", OUTCOME_ROWS, ids=name_of)
+def test_pod_tokens_have_the_rights_of_the_permission_table(clients_by_role, row):
+    outcomes = {
+        role: actual_answer(clients_by_role[role].request(**request_arguments(row, node="gpu-1")))
+        for role in clients_by_role
+    }
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
     assert tuple(outcomes.values()) in OUTCOMES

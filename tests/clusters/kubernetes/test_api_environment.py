@@ -23,10 +23,10 @@ class Proxy:
     """Answers every request itself, and records it."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append((request.raw_path, request.headers.get("Authorization")))
+        self.requests.append((request.raw_path, request.headers.get("Authorization")))
         return web.json_response({"kind": "Pod"})
 
 
@@ -34,10 +34,10 @@ class Proxy:
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, Any]]:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    found, app = Proxy(), web.Application()
-    app.router.add_route("*", "/{tail:.*}", found.answer)
+    recorder, app = Proxy(), web.Application()
+    app.router.add_route("*", "/{tail:.*}", recorder.answer)
     async with TestServer(app) as server:
-        yield found, server
+        yield recorder, server
 
 
 def api(host: str) -> Api:
@@ -47,36 +47,36 @@ def api(host: str) -> Api:
     return Api(ApiClient(settings))
 
 
-async def test_the_proxy_of_the_environment_is_asked(
+async def test_api_client_uses_the_proxy_of_the_environment(
     proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, server = proxy
+    recorder, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
     host = f"http://127.0.0.1:{unused_port()}"  # no server listens there
     async with api(host) as client:
         assert await client.get("/api/v1/pods/a") == {"kind": "Pod"}
-    assert found.asked == [(f"{host}/api/v1/pods/a", "Bearer of-ours")]
+    assert recorder.requests == [(f"{host}/api/v1/pods/a", "Bearer of-ours")]
 
 
-async def test_no_proxy_is_heeded(
+async def test_api_client_bypasses_the_proxy_for_no_proxy_hosts(
     proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, server = proxy
+    recorder, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     async with api(f"http://127.0.0.1:{unused_port()}") as client:
         with pytest.raises(ApiError) as refused:
             await client.get("/api/v1/pods/a")
     assert refused.value.is_unanswered
-    assert found.asked == []
+    assert recorder.requests == []
 
 
-async def test_a_password_in_netrc_does_not_stand_against_our_token(
+async def test_api_client_sends_its_token_despite_a_netrc_password(
     proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found, server = proxy
+    recorder, server = proxy
     (tmp_path / "netrc").write_text(f"machine {server.host} login ana password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     async with api(str(server.make_url("")).rstrip("/")) as client:
         await client.get("/version")
-    assert found.asked == [("/version", "Bearer of-ours")]
+    assert recorder.requests == [("/version", "Bearer of-ours")]

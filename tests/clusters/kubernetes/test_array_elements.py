@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from clusters.kubernetes.worlds import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.array_elements import (
     MOST_MOVES,
     ArrayJob,
@@ -37,16 +37,16 @@ def element(job: Job, index: int, **fields: Any) -> Pod:
     return a_pod(f"sweep-{index}", of=job, **{"index": index} | fields)
 
 
-def up(job: Job, index: int, **fields: Any) -> Pod:
+def running_element(job: Job, index: int, **fields: Any) -> Pod:
     return element(job, index, **{"node": "box", "is_up": True, "bound": 100.0} | fields)
 
 
-def drawn(job: Job, *pods: Pod) -> ArrayJob:
+def array_job(job: Job, *pods: Pod) -> ArrayJob:
     return array_jobs(pods, {job.uid: job})[job.uid]
 
 
-def waiting(job: Job, *pods: Pod, most: int = 3, is_awaited: bool = False) -> list[Any]:
-    found = drawn(job, *pods).next_elements(most, is_awaited=is_awaited)
+def next_elements(job: Job, *pods: Pod, limit: int = 3, is_awaited: bool = False) -> list[Any]:
+    found = array_job(job, *pods).next_elements(limit, is_awaited=is_awaited)
     return [(pod.index, pod.is_made, needs) for pod, needs in found]
 
 
@@ -85,42 +85,51 @@ def waiting(job: Job, *pods: Pod, most: int = 3, is_awaited: bool = False) -> li
 def test_next_elements_start_by_their_index(fields, pods, found):
     job = an_array(**fields)
 
-    assert waiting(job, *pods) == found
+    assert next_elements(job, *pods) == found
 
 
-def test_element_with_a_pod_is_shown_by_it_and_a_running_one_is_not():
+def test_next_elements_include_pending_pods_and_omit_running_elements():
     job = an_array(parallelism=2)
 
-    assert waiting(job, up(job, 0), element(job, 1)) == [(1, True, 0), (2, False, 3), (3, False, 4)]
+    assert next_elements(job, running_element(job, 0), element(job, 1)) == [
+        (1, True, 0),
+        (2, False, 3),
+        (3, False, 4),
+    ]
 
 
 def test_failed_element_waits_for_its_next_pod():
     job = an_array(parallelism=1)
-    failed = up(job, 0, is_finished=True, exit_code=3)
+    failed = running_element(job, 0, is_finished=True, exit_code=3)
 
-    assert waiting(job, failed) == [(1, False, 2), (2, False, 3), (3, False, 4)]
-    assert (drawn(job, failed).is_retried, drawn(job, failed).min_parallelism) == (True, 1)
+    assert next_elements(job, failed) == [(1, False, 2), (2, False, 3), (3, False, 4)]
+    assert (array_job(job, failed).is_retried, array_job(job, failed).min_parallelism) == (True, 1)
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Job, list[Pod]]:
+def arrays_and_pods(draw: st.DrawFn) -> tuple[Job, list[Pod]]:
     fates = draw(st.lists(st.sampled_from(FATES), min_size=SIZE, max_size=SIZE))
-    of = {fate: frozenset(i for i, its in enumerate(fates) if its == fate) for fate in fates}
+    indexes_by_fate = {
+        fate: frozenset(i for i, its in enumerate(fates) if its == fate) for fate in fates
+    }
     job = an_array(
-        completed=of.get("done", frozenset()), deleted_elements=of.get("deleted", frozenset())
+        completed=indexes_by_fate.get("done", frozenset()),
+        deleted_elements=indexes_by_fate.get("deleted", frozenset()),
     )
-    pods = [up(job, index) for index in of.get("up", ())]
-    pods += [up(job, index, deleted=NOW) for index in of.get("stopping", ())]
-    return job, [*pods, *(element(job, index) for index in of.get("made", ()))]
+    pods = [running_element(job, index) for index in indexes_by_fate.get("up", ())]
+    pods += [
+        running_element(job, index, deleted=NOW) for index in indexes_by_fate.get("stopping", ())
+    ]
+    return job, [*pods, *(element(job, index) for index in indexes_by_fate.get("made", ()))]
 
 
-@given(worlds())
-def test_parallelism_that_an_element_needs_makes_its_pod(world):
+@given(arrays_and_pods())
+def test_parallelism_needed_by_an_element_creates_its_pod(world):
     """The Job controller makes the pods of the lowest indexes, as many as `parallelism` allows."""
     job, pods = world
-    array = drawn(job, *pods)
-    there = {pod.index for pod in pods} | job.completed
-    pending = [index for index in range(SIZE) if index not in there]
+    array = array_job(job, *pods)
+    present_indexes = {pod.index for pod in pods} | job.completed
+    pending = [index for index in range(SIZE) if index not in present_indexes]
 
     for pod, needs in array.next_elements(SIZE, is_awaited=True):
         if not pod.is_made:
@@ -129,7 +138,7 @@ def test_parallelism_that_an_element_needs_makes_its_pod(world):
 
 
 @pytest.mark.parametrize(
-    ("fields", "change", "goes"),
+    ("fields", "change", "is_surplus"),
     [
         pytest.param({"ready": 1}, {}, True, id="the running one is seen"),
         pytest.param({"ready": 0}, {}, False, id="the running one is not seen"),
@@ -143,22 +152,26 @@ def test_parallelism_that_an_element_needs_makes_its_pod(world):
         ),
     ],
 )
-def test_waiting_pods_go_only_if_no_running_one_can_go(fields, change, goes):
+def test_waiting_pods_are_surplus_only_if_no_running_pod_would_be_removed(
+    fields, change, is_surplus
+):
     job = an_array(**{"parallelism": 2} | fields)
     waits = element(job, 1)
 
-    assert drawn(job, up(job, 0, **change), waits).surplus(NOW) == ([waits] if goes else [])
+    assert array_job(job, running_element(job, 0, **change), waits).surplus(NOW) == (
+        [waits] if is_surplus else []
+    )
 
 
-def test_waiting_pods_stay_while_an_element_is_to_be_tried_again():
+def test_waiting_pods_are_not_surplus_while_an_element_is_to_be_retried():
     job = an_array(parallelism=3, ready=1)
-    failed = up(job, 2, is_finished=True, exit_code=1)
+    failed = running_element(job, 2, is_finished=True, exit_code=1)
 
-    assert drawn(job, up(job, 0), element(job, 1), failed).surplus(NOW) == []
+    assert array_job(job, running_element(job, 0), element(job, 1), failed).surplus(NOW) == []
 
 
 @pytest.mark.parametrize(
-    ("deleted", "done", "least"),
+    ("deleted", "done", "min_parallelism"),
     [
         ({6, 7}, range(5), 0),
         ({6, 7}, range(6), 2),
@@ -167,14 +180,14 @@ def test_waiting_pods_stay_while_an_element_is_to_be_tried_again():
     ],
     ids=["another one waits", "only deleted ones are left", "one is left", "none is deleted"],
 )
-def test_deleted_elements_get_their_pods_last(deleted, done, least):
+def test_deleted_elements_get_their_pods_last(deleted, done, min_parallelism):
     job = an_array(completed=frozenset(done), deleted_elements=frozenset(deleted))
 
-    assert drawn(job).min_parallelism == least
+    assert array_job(job).min_parallelism == min_parallelism
 
 
 @pytest.mark.parametrize(
-    ("pod", "sizes", "most"),
+    ("pod", "sizes", "expected"),
     [
         pytest.param({"gpus": 2}, [(3, 0), (3, 0), (3, 0)], 4, id="whole GPUs"),
         pytest.param({"part": DeviceRequest(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"),
@@ -187,10 +200,10 @@ def test_deleted_elements_get_their_pods_last(deleted, done, least):
         ),
     ],
 )
-def test_shown_elements_request_more_than_all_devices(pod, sizes, most):
-    nodes = [a_machine(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
+def test_visible_elements_request_more_than_all_devices(pod, sizes, expected):
+    nodes = [a_node(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
 
-    assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod), nodes) == most
+    assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod), nodes) == expected
 
 
 def moves_after(job: Job, stops: dict[int, str]) -> Any:
@@ -201,7 +214,7 @@ def moves_after(job: Job, stops: dict[int, str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fields", "stops", "kept"),
+    ("fields", "stops", "expected"),
     [
         pytest.param({}, {2: "moved to n2", 3: ""}, {2: "moved to n2"}, id="a first move"),
         pytest.param({"moved": '{"1":"a"}'}, {2: "b"}, {1: "a", 2: "b"}, id="another one"),
@@ -216,22 +229,22 @@ def moves_after(job: Job, stops: dict[int, str]) -> Any:
         pytest.param({"moved": "[1"}, {2: "b"}, {2: "b"}, id="an unreadable annotation"),
     ],
 )
-def test_moves_of_elements_are_kept_until_their_next_stops(fields, stops, kept) -> None:
-    assert moves_after(an_array(**fields), stops) == kept
+def test_moves_of_elements_are_retained_until_their_next_stops(fields, stops, expected) -> None:
+    assert moves_after(an_array(**fields), stops) == expected
 
 
 def test_stops_of_an_array_that_never_moved_write_no_moves() -> None:
     assert with_moves(an_array(), {1: "", 2: ""}) == []
 
 
-def test_latest_moves_of_a_large_array_are_kept() -> None:
+def test_large_array_retains_its_latest_moves_only() -> None:
     first = {str(index): "a" for index in range(1, MOST_MOVES + 1)}
 
-    kept = moves_after(an_array(moved=json.dumps(first)), {0: "b"})
+    moves = moves_after(an_array(moved=json.dumps(first)), {0: "b"})
 
-    assert (len(kept), kept[0], 1 in kept) == (MOST_MOVES, "b", False)
+    assert (len(moves), moves[0], 1 in moves) == (MOST_MOVES, "b", False)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a":"moved"}', "[" * 100_000])
-def test_moves_that_cannot_be_read_are_none(text) -> None:
+def test_unreadable_moves_annotation_is_ignored(text) -> None:
     assert element_moves(an_array(moved=text)) == {}

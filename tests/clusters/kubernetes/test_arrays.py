@@ -164,7 +164,7 @@ def test_lower_parallelism_ends_no_running_element(arrays):
                 lambda: arrays.runs() or arrays.status().get("succeeded") == 6, what="more run"
             )
         status = arrays.until_over()
-        told = arrays.eventually(
+        scheduled_events = arrays.eventually(
             lambda: (
                 s
                 if len(s := events(arrays.work, "Scheduled"))
@@ -174,7 +174,7 @@ def test_lower_parallelism_ends_no_running_element(arrays):
             what="all that started have completed or were paused",
         )
     assert (status["completedIndexes"], status.get("failed", 0)) == ("0-5", 0)
-    assert len(told) >= 8 + 2
+    assert len(scheduled_events) >= 8 + 2
 
 
 def test_deleted_element_that_runs_ends_for_good(arrays):
@@ -225,7 +225,7 @@ def test_deleted_element_that_waits_never_has_a_node(arrays):
     }
 
 
-def test_array_goes_with_its_last_element(arrays):
+def test_array_is_deleted_with_its_last_element(arrays):
     with arrays.start():
         arrays.work.create(pod("owner", 2, project="bob"))
         arrays.submit(2)
@@ -253,7 +253,7 @@ def test_next_service_knows_paused_and_deleted_elements(arrays):
         arrays.until_runs(1, 2)
 
 
-def test_pause_that_is_cut_off_is_made_by_the_next_service(arrays):
+def test_pause_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
     with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
         arrays.submit(3)
         before = arrays.until_runs(0, 1)
@@ -271,7 +271,7 @@ def test_pause_that_is_cut_off_is_made_by_the_next_service(arrays):
     assert arrays.status().get("failed", 0) == 0
 
 
-def test_deletion_that_is_cut_off_is_made_by_the_next_service(arrays):
+def test_deletion_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
     with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
         arrays.submit(3)
         before = arrays.until_runs(0, 1)
@@ -318,7 +318,7 @@ def test_array_of_ten_thousand_takes_few_requests(arrays):
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "scale"])
-def test_element_is_refused_what_only_the_whole_can(arrays, verb):
+def test_suspend_resume_and_scale_of_a_single_element_are_refused(arrays, verb):
     with arrays.start():
         arrays.submit(3)
         arrays.until_runs(0, 1)
@@ -334,6 +334,6 @@ def test_element_is_refused_what_only_the_whole_can(arrays, verb):
     [{"workers": 2, "min_workers": 2}, {"elastic": True, "gpus_max": MilliGpu(2000)}],
     ids=["gangs", "elastic"],
 )
-def test_array_of_what_is_no_single_pod_is_refused(arrays, fields):
+def test_array_of_gangs_or_elastic_jobs_is_refused(arrays, fields):
     with arrays.start(), pytest.raises(InvalidRequest, match="an element is one pod"):
         arrays.submit(3, **fields)

@@ -1,4 +1,4 @@
-"""Users change their Jobs while these are held: no change is overruled or forgotten."""
+"""Users change their Jobs while these are queued: no change is overruled or forgotten."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from control_plane.scheduling import Scheduler
 pytestmark = pytest.mark.kubernetes
 
 
-class World:
+class BorrowedGpu:
     """One GPU, which a Job of patty's borrows until bob wants it."""
 
     def __init__(self, lab: Any, eventually: Any) -> None:
@@ -24,16 +24,16 @@ class World:
     def runs(self, name: str) -> None:
         def found() -> bool:
             pods = self.work.pods(name)
-            return any(p["status"]["phase"] == "Running" for p in pods if _stays(p))
+            return any(p["status"]["phase"] == "Running" for p in pods if _is_not_terminating(p))
 
         self._eventually(found, what=f"{name} runs")
 
-    def is_held(self, name: str) -> bool:
+    def is_queued(self, name: str) -> bool:
         return "runai/held" in self.work.job(name)["metadata"].get("annotations", {})
 
     def is_paused_for_bob(self, name: str) -> None:
         self.work.create(pod("bobs", project="bob"))
-        self._eventually(lambda: self.is_held(name), what=f"{name} is held")
+        self._eventually(lambda: self.is_queued(name), what=f"{name} is held")
         self._eventually(lambda: self.work.node_of("bobs"), what="bob's runs")
 
     def change(self, name: str, **spec: Any) -> None:
@@ -43,39 +43,39 @@ class World:
 
 
 @pytest.fixture
-def world(lab, eventually) -> World:
-    return World(lab, eventually)
+def borrowed_gpu(lab, eventually) -> BorrowedGpu:
+    return BorrowedGpu(lab, eventually)
 
 
-def _stays(found: dict[str, Any]) -> bool:
+def _is_not_terminating(found: dict[str, Any]) -> bool:
     return "deletionTimestamp" not in found["metadata"]
 
 
-def test_a_held_job_that_is_to_have_more_pods_at_once_is_not_forgotten(world, rights):
+def test_queued_job_with_raised_parallelism_runs_when_its_gpu_is_free(borrowed_gpu, rights):
     """It is no single workload any more. It has no pods that could wait in its place."""
     made = job("more", project="patty")
     made["spec"] |= {"completions": 2}
-    world.work.create(made)
+    borrowed_gpu.work.create(made)
     with Scheduler(rights):
-        world.runs("more")
-        world.is_paused_for_bob("more")
-        world.change("more", parallelism=2)
-        world.work.delete("bobs")
-        world.runs("more")
+        borrowed_gpu.runs("more")
+        borrowed_gpu.is_paused_for_bob("more")
+        borrowed_gpu.change("more", parallelism=2)
+        borrowed_gpu.work.delete("bobs")
+        borrowed_gpu.runs("more")
 
 
-def test_a_job_that_its_user_resumes_and_then_suspends_stays_so(world, rights, eventually):
-    world.work.create(job("mine", project="patty"))
+def test_job_suspended_by_its_user_after_a_resume_stays_suspended(borrowed_gpu, rights, eventually):
+    borrowed_gpu.work.create(job("mine", project="patty"))
     with Scheduler(rights):
-        world.runs("mine")
-        world.is_paused_for_bob("mine")
-        world.change("mine", suspend=False)
-        eventually(lambda: not world.is_held("mine"), what="it is not held any more")
-        eventually(lambda: world.work.pods("mine"), what="it has its pod again")
-        world.change("mine", suspend=True)
-        eventually(lambda: not world.work.pods("mine"), what="its pod is gone")
-        world.work.delete("bobs")
-        world.work.create(job("younger", project="patty"))
-        world.runs("younger")
-    assert world.work.job("mine")["spec"]["suspend"]
-    assert not world.is_held("mine")
+        borrowed_gpu.runs("mine")
+        borrowed_gpu.is_paused_for_bob("mine")
+        borrowed_gpu.change("mine", suspend=False)
+        eventually(lambda: not borrowed_gpu.is_held("mine"), what="it is not held any more")
+        eventually(lambda: borrowed_gpu.work.pods("mine"), what="it has its pod again")
+        borrowed_gpu.change("mine", suspend=True)
+        eventually(lambda: not borrowed_gpu.work.pods("mine"), what="its pod is gone")
+        borrowed_gpu.work.delete("bobs")
+        borrowed_gpu.work.create(job("younger", project="patty"))
+        borrowed_gpu.runs("younger")
+    assert borrowed_gpu.work.job("mine")["spec"]["suspend"]
+    assert not borrowed_gpu.is_held("mine")

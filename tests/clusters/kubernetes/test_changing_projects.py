@@ -30,67 +30,71 @@ async def lab(plane):
         yield made
 
 
-class Member:
+class MembersChange:
     """Mia's change of the members, allowed as long as she is an admin of the project."""
 
-    def __init__(self, meanwhile) -> None:
-        self.asked: list[Any] = []
-        self._meanwhile = meanwhile
+    def __init__(self, competing_change) -> None:
+        self.read_specs: list[Any] = []
+        self._competing_change = competing_change
 
     def __call__(self, known):
-        self.asked.append(known)
+        self.read_specs.append(known)
         if known is None or "mia" not in known.admins:
             raise Forbidden("You may not.", hint="Ask an admin.")
-        if len(self.asked) == 1:
-            self._meanwhile()
+        if len(self.read_specs) == 1:
+            self._competing_change()
         return replace(known, members=("ana", "ben"))
 
 
-def by_hub_admin(lab, method="PATCH", path=f"{PROJECTS}/vision", body=None):
+def change_as_hub_admin(lab, method="PATCH", path=f"{PROJECTS}/vision", body=None):
     kind = {"content_type": MERGE} if method == "PATCH" else {}
     lab.around.plane.request(method, path, body, **kind)
 
 
-async def now(lab):
+async def current_project(lab):
     return await lab.cluster.change_project("vision", lambda known: known)
 
 
-async def test_a_lower_quota_stays_and_so_do_the_members(lab):
-    change = Member(lambda: by_hub_admin(lab, body={"spec": {"quota": "1", "priority": 7}}))
+async def test_concurrent_changes_of_quota_and_members_are_both_applied(lab):
+    change = MembersChange(
+        lambda: change_as_hub_admin(lab, body={"spec": {"quota": "1", "priority": 7}})
+    )
 
     record = await lab.cluster.change_project("vision", change)
 
-    assert len(change.asked) == 2
+    assert len(change.read_specs) == 2
     assert (record.spec.quota, record.spec.priority) == (1000, 7)
     assert record.spec.members == ("ana", "ben")
-    assert (await now(lab)).spec == record.spec
+    assert (await current_project(lab)).spec == record.spec
 
 
 async def test_change_is_refused_if_the_caller_lost_admin_rights_meanwhile(lab):
-    change = Member(lambda: by_hub_admin(lab, body={"spec": {"admins": None, "quota": "1"}}))
+    change = MembersChange(
+        lambda: change_as_hub_admin(lab, body={"spec": {"admins": None, "quota": "1"}})
+    )
 
     with pytest.raises(Forbidden):
         await lab.cluster.change_project("vision", change)
 
-    found = (await now(lab)).spec
+    found = (await current_project(lab)).spec
     assert (found.admins, found.quota, found.members) == ((), 1000, ("ana",))
 
 
 async def test_project_admin_cannot_recreate_a_project_deleted_meanwhile(lab):
-    change = Member(lambda: by_hub_admin(lab, "DELETE"))
+    change = MembersChange(lambda: change_as_hub_admin(lab, "DELETE"))
 
     with pytest.raises(Forbidden):
         await lab.cluster.change_project("vision", change)
 
-    assert change.asked[1] is None
+    assert change.read_specs[1] is None
     assert lab.around.plane.request("GET", PROJECTS)["items"] == []
 
 
 async def test_second_of_two_creators_changes_the_project_of_the_first(lab):
-    asked = []
+    read_specs = []
 
     def change(known):
-        asked.append(known)
+        read_specs.append(known)
         if known is None:
             made = {
                 "apiVersion": "jupyter-runai.dev/v1alpha1",
@@ -98,18 +102,20 @@ async def test_second_of_two_creators_changes_the_project_of_the_first(lab):
                 "metadata": {"name": "nlp"},
                 "spec": {"quota": "2"},
             }
-            by_hub_admin(lab, "POST", PROJECTS, made)
+            change_as_hub_admin(lab, "POST", PROJECTS, made)
         return replace(known or ProjectSpec("nlp"), members=("ana",))
 
     record = await lab.cluster.change_project("nlp", change)
 
-    assert asked[0] is None
+    assert read_specs[0] is None
     assert (record.spec.quota, record.spec.members) == (2000, ("ana",))
 
 
 async def test_status_write_of_the_scheduler_does_not_block_a_project_change(lab):
     status = {"status": {"pending": "3"}}
-    change = Member(lambda: by_hub_admin(lab, path=f"{PROJECTS}/vision/status", body=status))
+    change = MembersChange(
+        lambda: change_as_hub_admin(lab, path=f"{PROJECTS}/vision/status", body=status)
+    )
 
     record = await lab.cluster.change_project("vision", change)
 
@@ -117,15 +123,15 @@ async def test_status_write_of_the_scheduler_does_not_block_a_project_change(lab
 
 
 async def test_project_change_that_always_conflicts_raises_changed_meanwhile(lab):
-    asked = []
+    read_specs = []
 
     def change(known):
-        asked.append(known)
-        by_hub_admin(lab, body={"spec": {"priority": len(asked)}})
+        read_specs.append(known)
+        change_as_hub_admin(lab, body={"spec": {"priority": len(read_specs)}})
         return replace(known, members=())
 
     with pytest.raises(Conflict, match="vision is changed by others at the same time") as refused:
         await lab.cluster.change_project("vision", change)
 
     assert refused.value.code == "changed_meanwhile"
-    assert (await now(lab)).spec.members == ("ana",)
+    assert (await current_project(lab)).spec.members == ("ana",)

@@ -16,7 +16,7 @@ from runai.hub_service.controller.loop import Cycle
 pytestmark = pytest.mark.kubernetes
 
 
-def offer(lab, gpus: int) -> None:
+def set_allocatable_gpus(lab, gpus: int) -> None:
     """Let the node offer so many of its GPUs."""
     change = {"status": {"allocatable": {"nvidia.com/gpu": str(gpus)}}}
     path = "/api/v1/nodes/gpu-0/status"
@@ -27,7 +27,7 @@ def lacks_gpus(cycle: Cycle) -> bool:
     return any(node.loss for node in cycle.snapshot.nodes)
 
 
-def pauses(work) -> list[str]:
+def paused_jobs(work) -> list[str]:
     """Return the borrowing jobs that were suspended at any time."""
     jobs = [work.job(f"lent-{i}") for i in range(4)]
     return [
@@ -48,17 +48,19 @@ def test_claim_pauses_one_job_and_none_while_no_gpu_is_offered(lab, rights, even
 
     with Scheduler(rights) as scheduler:
         eventually(lambda: len(running(work)) == 4, what="all GPUs are lent")
-        offer(lab, offered)
+        set_allocatable_gpus(lab, offered)
         eventually(lambda: any(map(lacks_gpus, scheduler.cycles)), what="the node lacks GPUs")
         work.create(pod("claim", 1, project="owners"))
         if not offered:
-            told = eventually(lambda: sentence(work.pod("claim")), what="it is told why it waits")
-            assert "node gpu-0 offers 0 of 4 GPUs since " in told
+            message = eventually(
+                lambda: sentence(work.pod("claim")), what="it is told why it waits"
+            )
+            assert "node gpu-0 offers 0 of 4 GPUs since " in message
             cycles = len(scheduler.cycles)
             work.create(job("late", project="guests"))  # the cause of a further cycle
             eventually(lambda: len(scheduler.cycles) > cycles, what="it decides again")
-            assert pauses(work) == []
-            offer(lab, 4)
+            assert paused_jobs(work) == []
+            set_allocatable_gpus(lab, 4)
         eventually(lambda: "claim" in running(work), what="the claim runs")
 
-    assert len(pauses(work)) == 1
+    assert len(paused_jobs(work)) == 1

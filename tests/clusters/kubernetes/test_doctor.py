@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chart.rights import Right, whole, without
+from chart.rights import Right, full_kubeconfig, kubeconfig_without
 from clusters.kubernetes.test_service import LEASE, TOKEN, Service
 from control_plane.lab import ClusterLab
 from control_plane.objects import pod
@@ -21,15 +21,15 @@ from control_plane.plane import ControlPlane
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]  # one process per check
 
 PODS = "/api/v1/namespaces/runai/pods"
-Found = dict[str, list[dict[str, str]]]
-Doctor = Callable[..., Found]
+Findings = dict[str, list[dict[str, str]]]
+Doctor = Callable[..., Findings]
 
 
 @pytest.fixture
 def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
     """Run it as in the pod of a service with these rights; return the findings by subject."""
 
-    def examine(rights: Path, **settings: str) -> Found:
+    def examine(rights: Path, **settings: str) -> Findings:
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
             "HOME": str(tmp_path),
@@ -68,15 +68,18 @@ def service(lab: ClusterLab, rights: Path, free_port, tmp_path: Path) -> Iterato
     lab.forget(LEASE)
 
 
-def verdicts(found: Found, *subjects: str) -> list[str]:
+def verdicts(found: Findings, *subjects: str) -> list[str]:
     return [each["verdict"] for subject in subjects for each in found.get(subject, ())]
 
 
-def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, eventually):
+def test_doctor_finds_no_fault_in_a_service_installed_by_the_chart(
+    doctor, service, lab, eventually
+):
     eventually(lambda: "leader; listening" in service.log.read_text(), within=300)
 
     found = doctor(
-        whole(lab.plane, lab.namespace.name), JUPYTERHUB_SERVICE_URL=f"http://{service.address}"
+        full_kubeconfig(lab.plane, lab.namespace.name),
+        JUPYTERHUB_SERVICE_URL=f"http://{service.address}",
     )
 
     subjects = ("API server", "rights", "projects", "leader", "service", "token")
@@ -85,7 +88,7 @@ def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, 
 
 
 @pytest.mark.parametrize(
-    ("lacking", "told"),
+    ("lacking", "expected"),
     [
         (
             Right("ClusterRole runai-scheduler", "pods/binding", "create"),
@@ -102,15 +105,15 @@ def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, 
     ],
     ids=lambda value: str(value) if isinstance(value, Right) else "",
 )
-def test_a_right_that_is_missing_is_named_with_its_use_and_its_role(doctor, lab, lacking, told):
-    (found,) = doctor(without(lab.plane, lab.namespace.name, lacking))["rights"]
+def test_doctor_names_a_missing_right_with_its_use_and_role(doctor, lab, lacking, expected):
+    (found,) = doctor(kubeconfig_without(lab.plane, lab.namespace.name, lacking))["rights"]
 
     assert found["verdict"] == "failure"
-    assert found["text"].startswith(told.format(jobs=lab.namespace.name))
+    assert found["text"].startswith(expected.format(jobs=lab.namespace.name))
     assert found["mend"].startswith(f"{lacking.role} or its binding is not the chart's: helm")
 
 
-def test_a_cluster_without_our_resource_is_told_to_apply_it(doctor, tmp_path):
+def test_doctor_advises_to_apply_a_missing_project_resource(doctor, tmp_path):
     with ControlPlane() as bare:
         found = doctor(bare.kubeconfig)
 
@@ -120,19 +123,21 @@ def test_a_cluster_without_our_resource_is_told_to_apply_it(doctor, tmp_path):
     assert found["leader"][0]["text"] == "none has ever led"
 
 
-def test_an_api_server_that_is_away_is_a_failure(doctor, lab, rights, free_port, tmp_path):
-    away = tmp_path / "away"
-    away.write_text(
+def test_doctor_reports_an_unreachable_api_server_as_a_failure(
+    doctor, lab, rights, free_port, tmp_path
+):
+    unreachable = tmp_path / "away"
+    unreachable.write_text(
         rights.read_text().replace(lab.plane.address, f"https://127.0.0.1:{free_port()}")
     )
 
-    (found,) = doctor(away)["API server"]
+    (found,) = doctor(unreachable)["API server"]
 
     assert found["verdict"] == "failure"
     assert "network policies" in found["mend"]
 
 
-def test_a_node_with_gpus_and_no_agent_is_named(doctor, lab, rights, eventually):
+def test_doctor_names_a_gpu_node_without_an_agent(doctor, lab, rights, eventually):
     for node in ("gpu-0", "gpu-1"):
         lab.node(node, gpus=1)
     agent = pod("agent-of-gpu-0", 0, nodeName="gpu-0", schedulerName="default-scheduler")
@@ -140,10 +145,10 @@ def test_a_node_with_gpus_and_no_agent_is_named(doctor, lab, rights, eventually)
     lab.plane.request("POST", PODS, agent)
     try:
 
-        def told() -> str:
+        def agents_message() -> str:
             return str(doctor(rights)["agents"][0]["text"])
 
-        eventually(lambda: told().startswith("none runs on gpu-1:"))
+        eventually(lambda: agents_message().startswith("none runs on gpu-1:"))
     finally:
         lab.forget(f"{PODS}/agent-of-gpu-0")
 

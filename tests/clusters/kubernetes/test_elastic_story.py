@@ -35,7 +35,7 @@ PROJECTS = "projects: {vision: {quota: 1, members: [ana]}, nlp: {quota: 2, membe
 HOME = "/home/jovyan"
 
 
-class Story:
+class ElasticJobScenario:
     """A node of three GPUs, a service, and ana's training, which runs as far as allowed."""
 
     def __init__(self, lab, rights: Path, kubelet: ProcessKubelet, port: int, place: Path) -> None:
@@ -104,51 +104,51 @@ class Story:
 
 
 @pytest.fixture
-def story(lab, rights, free_port, tmp_path) -> Iterator[Story]:
+def scenario(lab, rights, free_port, tmp_path) -> Iterator[ElasticJobScenario]:
     allow_jobs(lab.plane, lab.namespace.name)
     (tmp_path / "node").mkdir()
     with ProcessKubelet(lab.plane, tmp_path / "node", gpus=3) as kubelet:
         lab.node(NODE, gpus=3, status=kubelet.status)
-        told = Story(lab, rights, kubelet, free_port(), tmp_path)
-        yield told
-        told.service.end()
+        scenario = ElasticJobScenario(lab, rights, kubelet, free_port(), tmp_path)
+        yield scenario
+        scenario.service.end()
         lab.forget_projects()
         lab.forget(LEASE)
 
 
-def test_it_grows_is_scaled_shrinks_for_an_owner_outlives_its_service_pauses_and_loses_nothing(
-    story,
+def test_elastic_training_in_pods_survives_resizes_pause_and_service_kill(
+    scenario,
 ):
-    story.notebook()
-    story.takes("other", 2)
-    story.runs("other")
-    story.submit()
-    story.job.trains_on(1)
+    scenario.notebook()
+    scenario.takes("other", 2)
+    scenario.runs("other")
+    scenario.submit()
+    scenario.job.trains_on(1)
 
-    story.service.client.delete("nlp/other")
-    story.job.trains_on(3)
+    scenario.service.client.delete("nlp/other")
+    scenario.job.trains_on(3)
 
-    story.service.client.scale("vision/e", ScaleRequest(workers=2))
-    story.job.trains_on(2)
-    story.service.client.scale("vision/e", ScaleRequest(workers=3))
-    story.job.trains_on(3)
+    scenario.service.client.scale("vision/e", ScaleRequest(workers=2))
+    scenario.job.trains_on(2)
+    scenario.service.client.scale("vision/e", ScaleRequest(workers=3))
+    scenario.job.trains_on(3)
 
-    story.takes("owner", 1)
-    story.job.trains_on(2)
-    story.runs("owner")
-    assert not story.has_saved(), "nobody waited for one"
+    scenario.takes("owner", 1)
+    scenario.job.trains_on(2)
+    scenario.runs("owner")
+    assert not scenario.has_saved(), "nobody waited for one"
 
-    story.service.end()  # kill -9
-    story.serve()
-    story.job.trains_on(2)
+    scenario.service.end()  # kill -9
+    scenario.serve()
+    scenario.job.trains_on(2)
 
-    story.service.client.suspend("vision/e")
-    story.job.until("suspended")
-    assert story.has_saved()
-    story.service.client.resume("vision/e")
-    story.job.trains_on(2)
-    done = story.job.to_the_end()
+    scenario.service.client.suspend("vision/e")
+    scenario.job.until("suspended")
+    assert scenario.has_saved()
+    scenario.service.client.resume("vision/e")
+    scenario.job.trains_on(2)
+    done = scenario.job.to_the_end()
 
     assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
-    assert story.job.has_lost_nothing()
-    assert story.job.sizes() == {1, 2, 3}
+    assert scenario.job.has_lost_nothing()
+    assert scenario.job.sizes() == {1, 2, 3}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import an_elastic
+from clusters.kubernetes.worlds import elastic_spec
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE
 from control_plane.scheduling import Scheduler
@@ -18,11 +18,11 @@ from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 
 pytestmark = pytest.mark.kubernetes
 
-SPEC = an_elastic("e", 3, image="example/train")
+SPEC = elastic_spec("e", 3, image="example/train")
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-class Workers:
+class ElasticWorkers:
     """The pods of one elastic job, on a node with the test as its kubelet."""
 
     def __init__(self, lab: ClusterLab, scheduler: Scheduler, eventually: Any) -> None:
@@ -37,7 +37,7 @@ class Workers:
             if "nodeName" in pod["spec"]
         }
 
-    def come_up(self, *indexes: int) -> None:
+    def mark_running(self, *indexes: int) -> None:
         """Set the containers to running, and wait until the scheduler has seen it."""
         for index in indexes:
             status = {"phase": "Running", "podIP": f"10.0.0.{index + 1}"}
@@ -47,7 +47,7 @@ class Workers:
             what="they run",
         )
 
-    def tell(self, index: int) -> None:
+    def report_ready(self, index: int) -> None:
         """Report a worker as ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
         status = WorkerStatus(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
@@ -61,18 +61,18 @@ class Workers:
 
     def says(self, index: int, phase: WorkerPhase) -> None:
         """Report a worker's phase."""
-        told = self.scheduler.cluster.elastic.store_worker_status(
+        report = self.scheduler.cluster.elastic.store_worker_status(
             self.pod(index), self.status(index, phase)
         )
-        self.scheduler.call(told)
+        self.scheduler.call(report)
 
     def end(self, index: int) -> int:
         """Report exit code 0; return the pod's exit code from the answer, once its end is seen."""
         name = self.bound()[index]
-        told = self.scheduler.call(
+        exit_code = self.scheduler.call(
             self.scheduler.cluster.elastic.worker_ended(f"{self.lab.namespace.name}/{name}", 0)
         )
-        ended = {"state": {"terminated": {"exitCode": told}}}
+        ended = {"state": {"terminated": {"exitCode": exit_code}}}
         container = {
             "name": "worker",
             "image": "",
@@ -80,13 +80,13 @@ class Workers:
             "ready": False,
             "restartCount": 0,
         }
-        phase = "Failed" if told else "Succeeded"
+        phase = "Failed" if exit_code else "Succeeded"
         self._show(name, {"phase": phase, "containerStatuses": [container | ended]})
         self.eventually(
             lambda: self.record().workers[index].state in ("finished", "pending"),
             what=f"worker {index} has ended",
         )
-        return told
+        return exit_code
 
     def record(self) -> WorkloadRecord:
         return self.scheduler.call(self.scheduler.cluster.workload(SPEC.id))
@@ -108,12 +108,12 @@ def workers(lab, rights, eventually):
     lab.node(NODE, gpus=3)
     lab.project("vision", quota=3)
     with Scheduler(rights, namespace=lab.namespace.name) as scheduler:
-        made = Workers(lab, scheduler, eventually)
+        made = ElasticWorkers(lab, scheduler, eventually)
         eventually(lambda: len(made.bound()) == 3, what="all are bound")
         yield made
 
 
-def test_a_worker_that_leaves_before_it_is_up_is_not_waited_for(workers):
+def test_target_does_not_await_a_worker_removed_before_it_started(workers):
     workers.come_up(0, 1)
     assert workers.ranks() == []  # the third one may start at any moment
 
@@ -124,7 +124,7 @@ def test_a_worker_that_leaves_before_it_is_up_is_not_waited_for(workers):
     assert list(record.elastic.target.ranks) == ["vision/e-0", "vision/e-1"]
 
 
-def test_a_worker_that_tells_of_itself_is_up_whatever_the_watch_has_shown(workers):
+def test_ready_report_of_a_worker_counts_before_the_watch_sees_it_run(workers):
     workers.come_up(0, 1)
     assert workers.ranks() == []
 
@@ -137,14 +137,14 @@ def test_a_worker_that_tells_of_itself_is_up_whatever_the_watch_has_shown(worker
     assert workers.record().workers[2].state == "starting"
 
 
-class Interrupted:
+class ReportingApi:
     """An API in which a worker reports something before each patch of a Job."""
 
-    def __init__(self, api: Api, tell: Callable[[], Awaitable[None]]) -> None:
-        self.create, self._patch, self._tell = api.create, api.patch, tell
+    def __init__(self, api: Api, report: Callable[[], Awaitable[None]]) -> None:
+        self.create, self._patch, self._report = api.create, api.patch, report
 
     async def patch(self, path: str, body: Any) -> Any:
-        await self._tell()
+        await self._report()
         return await self._patch(path, body)
 
 
@@ -153,10 +153,12 @@ def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
 
-    async def tell() -> None:
+    async def report_running() -> None:
         await cluster.elastic.store_worker_status(pod, workers.status(0, WorkerPhase.RUNNING))
 
-    monkeypatch.setattr(cluster.elastic._elastic, "_api", Interrupted(cluster._api, tell))
+    monkeypatch.setattr(
+        cluster.elastic._elastic, "_api", ReportingApi(cluster._api, report_running)
+    )
     record = workers.scheduler.call(cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana"))
 
     assert list(record.elastic.target.ranks) == ["vision/e-0", "vision/e-1"]

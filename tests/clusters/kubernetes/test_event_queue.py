@@ -14,54 +14,58 @@ from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import PARALLEL_SENDERS, EventQueue
 
 
-class Slow:
+class SlowApi:
     """A fake API that answers one call each time it is released."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.messages: list[str] = []
         self._turns = asyncio.Semaphore(0)
 
     async def create(self, _path: str, body: Mapping[str, Any]) -> None:
-        self.asked.append(body["message"])
+        self.messages.append(body["message"])
         await self._turns.acquire()
 
     async def answer(self, calls: int = 1) -> None:
         for _ in range(calls):
             self._turns.release()
-        await settled()
+        await run_ready_tasks()
 
 
-async def settled() -> None:
+async def run_ready_tasks() -> None:
     """Let every task run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_events_step_back_while_a_plan_is_carried_out() -> None:
-    api = Slow()
+async def test_event_queue_sends_few_events_while_a_plan_is_executed() -> None:
+    api = SlowApi()
     queue = EventQueue(cast("Api", api))
     running = asyncio.create_task(queue.run())
     with queue.throttled():
         for number in range(10):
             queue.enqueue(a_pod("one"), "Scheduled", str(number))
-        await settled()
-        assert len(api.asked) == 1, "the others leave the API server to what is urgent"
+        await run_ready_tasks()
+        assert len(api.messages) == 1, "the others leave the API server to what is urgent"
         await api.answer()
-        assert len(api.asked) == 2, "but news gets through, however long it lasts"
-    await settled()
-    assert len(api.asked) == 1 + PARALLEL_SENDERS
+        assert len(api.messages) == 2, "but news gets through, however long it lasts"
+    await run_ready_tasks()
+    assert len(api.messages) == 1 + PARALLEL_SENDERS
     await api.answer(10)
-    assert sorted(api.asked) == [str(number) for number in range(10)], "none is lost, or told twice"
+    assert sorted(api.messages) == [str(number) for number in range(10)], (
+        "none is lost, or told twice"
+    )
     running.cancel()
 
 
-async def test_event_queue_sends_events_of_leaving_pods_first() -> None:
-    api = Slow()
+async def test_event_queue_sends_events_of_stopping_pods_first() -> None:
+    api = SlowApi()
     queue = EventQueue(cast("Api", api))
     for number in range(PARALLEL_SENDERS):
         queue.enqueue(a_pod("one"), "Scheduled", str(number))
     queue.enqueue(a_pod("two"), "Preempted", "for bob", leaves=True)
     running = asyncio.create_task(queue.run())
-    await settled()
-    assert api.asked == ["for bob", *map(str, range(PARALLEL_SENDERS - 1))], "then the oldest first"
+    await run_ready_tasks()
+    assert api.messages == ["for bob", *map(str, range(PARALLEL_SENDERS - 1))], (
+        "then the oldest first"
+    )
     running.cancel()

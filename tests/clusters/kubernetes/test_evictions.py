@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.test_pdb_backoff import are_counted, plain, running
+from clusters.kubernetes.test_pdb_backoff import are_tracked, plain, running
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
@@ -32,27 +32,29 @@ def work(lab):
     return lab.namespace
 
 
-def completes(work, eventually):
+def wait_until_complete(work, eventually):
     return eventually(
         lambda: s if (s := work.job("long")["status"]).get("succeeded") == 2 else None,
         what="it is complete",
     )
 
 
-def goes_on(work, before: list[str], eventually):
+def job_outcome_after_preemption(work, before: list[str], eventually):
     """Return the Job's outcome after bob's pod has come and gone."""
     eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
     work.delete("owner")
     eventually(lambda: len(running(work, "long")) == 2, what="it runs again")
     assert set(running(work, "long")).isdisjoint(before)
-    eventually(lambda: are_counted(work, "long"), what="its pods are counted")
+    eventually(lambda: are_tracked(work, "long"), what="its pods are counted")
     for name in running(work, "long"):
         work.finish(name)
-    return completes(work, eventually)
+    return wait_until_complete(work, eventually)
 
 
 @pytest.mark.parametrize(("step", "fate"), [pytest.param(*row, id="-".join(row)) for row in ROWS])
-def test_an_eviction_that_fails_changes_nothing_in_the_end(work, rights, eventually, step, fate):
+def test_failed_eviction_ends_like_a_successful_one_without_job_failures(
+    work, rights, eventually, step, fate
+):
     method, part = REQUESTS[step]
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         eventually(lambda: len(running(work, "long")) == 2, what="it runs")
@@ -66,12 +68,12 @@ def test_an_eviction_that_fails_changes_nothing_in_the_end(work, rights, eventua
             server.refuse(method, part, status=int(fate))
         work.create(pod("owner", 2, project="bob"))
         if fate != "killed after":
-            assert goes_on(work, before, eventually).get("failed", 0) == 0
+            assert job_outcome_after_preemption(work, before, eventually).get("failed", 0) == 0
             assert server.are_over
             return
         eventually(lambda: server.is_down, what="the first one dies")
     with Scheduler(rights):
-        assert goes_on(work, before, eventually).get("failed", 0) == 0
+        assert job_outcome_after_preemption(work, before, eventually).get("failed", 0) == 0
 
 
 def test_next_scheduler_counts_pods_that_succeed_before_their_eviction_call(
@@ -82,12 +84,12 @@ def test_next_scheduler_counts_pods_that_succeed_before_their_eviction_call(
         server.die_at("POST", "/eviction")
         work.create(pod("owner", 2, project="bob"))
         eventually(lambda: server.is_down, what="the first one dies")
-    assert not are_counted(work, "long")
+    assert not are_tracked(work, "long")
     for name in running(work, "long"):
         work.finish(name)
     eventually(lambda: not running(work, "long"), what="both have ended")
 
     with Scheduler(rights):
-        status = completes(work, eventually)
+        status = wait_until_complete(work, eventually)
 
     assert status.get("failed", 0) == 0

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from clusters.kubernetes.sharing_world import sentence
-from clusters.kubernetes.worlds import a_machine, a_pod
+from clusters.kubernetes.worlds import a_node, a_pod
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
@@ -25,12 +25,12 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Start
 CARD = "rdma/hca"
 
 
-def asking(name: str, cards: int = 1, **fields):
+def pod_with_cards(name: str, cards: int = 1, **fields):
     return a_pod(name, demands=Demands(stock=((CARD, cards),) if cards else ()), **fields)
 
 
-def machine(name: str, cards: int, gpus: int = 2):
-    return a_machine(name, gpus, stock={CARD: cards})
+def node_with_cards(name: str, cards: int, gpus: int = 2):
+    return a_node(name, gpus, stock={CARD: cards})
 
 
 def start(workload: str, worker: str, node: str) -> Start:
@@ -42,21 +42,21 @@ def start(workload: str, worker: str, node: str) -> Start:
     )
 
 
-def without(*starts: tuple[str, str, int], least: int = 1) -> dict[str, str]:
+def workers_lacking_cards(*starts: tuple[str, str, int], min_workers: int = 1) -> dict[str, str]:
     """Return the workers left without a card, and why.
 
     Starts are (workload, worker, cards), on a node with two cards.
     """
     found = overcommitted_workers(
-        [(start(w, name, "gpu-0"), asking(name, cards)) for w, name, cards in starts],
-        {"gpu-0": machine("gpu-0", 2)},
-        lambda _workload, count: count >= least,
+        [(start(w, name, "gpu-0"), pod_with_cards(name, cards)) for w, name, cards in starts],
+        {"gpu-0": node_with_cards("gpu-0", 2)},
+        lambda _workload, count: count >= min_workers,
     )
     return dict(found)
 
 
 @pytest.mark.parametrize(
-    ("starts", "least", "turned_down"),
+    ("starts", "min_workers", "turned_down"),
     [
         pytest.param([("a", "a", 1), ("b", "b", 1)], 1, [], id="there is enough for both"),
         pytest.param([("a", "a", 2), ("b", "b", 1)], 1, ["b"], id="the first one takes all"),
@@ -71,38 +71,46 @@ def without(*starts: tuple[str, str, int], least: int = 1) -> dict[str, str]:
         pytest.param([("e", "e-0", 2), ("e", "e-1", 2)], 1, ["e-1"], id="of an elastic job some"),
     ],
 )
-def test_of_one_plan_goes_without(starts, least, turned_down):
-    found = without(*starts, least=least)
+def test_overcommitted_workers_of_a_plan_are_turned_down(starts, min_workers, turned_down):
+    found = workers_lacking_cards(*starts, min_workers=min_workers)
 
     assert found == dict.fromkeys(turned_down, f"gpu-0 has too little {CARD} left for it")
 
 
-def shown(pods, machines, free=None, promised=None) -> dict[str, list[str]]:
+def open_nodes(pods, kube_nodes, free=None, nominations=None) -> dict[str, list[str]]:
     """Return the nodes open to each worker, by name."""
     names = {pod.place: pod.name for pod in pods}
-    allowed = {pod.demands: {m.name for m in machines} for pod in pods}
-    has = {m.name: m.gpus for m in machines} if free is None else free
-    places = {pod.place: (promised or {})[pod.name] for pod in pods if pod.name in (promised or {})}
-    found = distribute_nodes(pods, machines, allowed, has, places)
+    allowed = {pod.demands: {m.name for m in kube_nodes} for pod in pods}
+    has = {m.name: m.gpus for m in kube_nodes} if free is None else free
+    places = {
+        pod.place: (nominations or {})[pod.name] for pod in pods if pod.name in (nominations or {})
+    }
+    found = distribute_nodes(pods, kube_nodes, allowed, has, places)
     return {names[place]: sorted(nodes) for place, nodes in found.items()}
 
 
-def test_a_node_with_one_card_is_open_to_one_worker_of_a_gang():
-    found = shown([asking("a"), asking("b")], [machine("n-0", 1), machine("n-1", 1)])
+def test_node_with_one_card_is_open_to_one_worker_of_a_gang():
+    found = open_nodes(
+        [pod_with_cards("a"), pod_with_cards("b")],
+        [node_with_cards("n-0", 1), node_with_cards("n-1", 1)],
+    )
 
     assert found == {"a": ["n-0"], "b": ["n-1"]}
 
 
-def test_a_node_with_a_card_for_each_is_open_to_all():
-    found = shown([asking("a"), asking("b")], [machine("n-0", 2), machine("n-1", 1)])
+def test_node_with_enough_cards_is_open_to_all_pods():
+    found = open_nodes(
+        [pod_with_cards("a"), pod_with_cards("b")],
+        [node_with_cards("n-0", 2), node_with_cards("n-1", 1)],
+    )
 
     assert found == {"a": ["n-0", "n-1"], "b": ["n-0"]}
 
 
-def test_nodes_where_a_device_is_free_are_dealt_first():
-    nodes = [machine(f"n-{i}", 1) for i in range(4)]
+def test_nodes_with_a_free_gpu_are_distributed_first():
+    nodes = [node_with_cards(f"n-{i}", 1) for i in range(4)]
 
-    found = shown([asking("a"), asking("b")], nodes, free={"n-1": 1, "n-3": 1})
+    found = open_nodes([pod_with_cards("a"), pod_with_cards("b")], nodes, free={"n-1": 1, "n-3": 1})
 
     assert {frozenset(names) & {"n-1", "n-3"} for names in found.values()} == {
         frozenset({"n-1"}),
@@ -110,29 +118,36 @@ def test_nodes_where_a_device_is_free_are_dealt_first():
     }
 
 
-def test_pod_keeps_its_nominated_node():
-    found = shown([asking("a"), asking("b")], [machine("n-0", 1)], promised={"b": "n-0"})
+def test_pod_retains_its_nominated_node():
+    found = open_nodes(
+        [pod_with_cards("a"), pod_with_cards("b")],
+        [node_with_cards("n-0", 1)],
+        nominations={"b": "n-0"},
+    )
 
     assert found == {"a": [], "b": ["n-0"]}
 
 
 def test_pods_with_different_requests_are_offered_each_node_once():
-    found = shown([asking("a", 2), asking("b", 1)], [machine("n-0", 2), machine("n-1", 2)])
+    found = open_nodes(
+        [pod_with_cards("a", 2), pod_with_cards("b", 1)],
+        [node_with_cards("n-0", 2), node_with_cards("n-1", 2)],
+    )
 
     assert Counter(name for names in found.values() for name in names) == {"n-0": 1, "n-1": 1}
 
 
-def test_the_tightest_node_is_that_which_has_room_for_the_fewest_and_for_one():
-    nodes = [machine("n-0", 0), machine("n-1", 5), machine("n-2", 9)]
+def test_min_fitting_pods_is_of_the_fullest_node_with_room_for_a_pod():
+    nodes = [node_with_cards("n-0", 0), node_with_cards("n-1", 5), node_with_cards("n-2", 9)]
 
     assert min_fitting_pods(nodes, ((CARD, 2),)) == 2
     assert min_fitting_pods(nodes[:1], ((CARD, 2),)) == 0
 
 
-def wants_a_card(what):
-    spec = what["spec"].get("template", what)["spec"]
+def with_card_limit(manifest):
+    spec = manifest["spec"].get("template", manifest)["spec"]
     spec["containers"][0]["resources"]["limits"][CARD] = "1"
-    return what
+    return manifest
 
 
 def nodes(namespace) -> list[str]:
@@ -140,15 +155,15 @@ def nodes(namespace) -> list[str]:
 
 
 @pytest.mark.kubernetes
-def test_of_two_that_want_the_last_one_in_one_cycle_one_waits(lab, rights, eventually):
+def test_second_pod_for_the_last_card_waits_with_a_reason_until_it_is_free(lab, rights, eventually):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
     work = lab.namespace
     for name in ("one", "two"):
-        work.create(wants_a_card(pod(name, project="vision")))
+        work.create(with_card_limit(pod(name, project="vision")))
 
     with Scheduler(rights) as scheduler:
-        (said,) = eventually(
+        (message,) = eventually(
             lambda: [text for p in work.pods() if CARD in (text := sentence(p))],
             what="one is told why it waits",
         )
@@ -157,16 +172,16 @@ def test_of_two_that_want_the_last_one_in_one_cycle_one_waits(lab, rights, event
         work.delete(first)
         eventually(lambda: work.node_of(second), what="the other one runs after it")
 
-    assert f"1 node has too little {CARD}" in said
+    assert f"1 node has too little {CARD}" in message
     assert f"gpu-0 has too little {CARD} left for it" in scheduler.refused
 
 
 @pytest.mark.kubernetes
-def test_a_gang_takes_the_last_ones_of_several_nodes(lab, rights, eventually):
+def test_gang_starts_once_nodes_have_a_card_for_each_worker(lab, rights, eventually):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
     work = lab.namespace
-    work.create(wants_a_card(job("gang", project="vision", workers=2, gang=True)))
+    work.create(with_card_limit(job("gang", project="vision", workers=2, gang=True)))
 
     with Scheduler(rights) as scheduler:
         eventually(

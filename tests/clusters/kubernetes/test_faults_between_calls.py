@@ -33,7 +33,7 @@ RESERVATIONS = "/namespaces/runai-reservation/pods"
 
 
 @dataclass
-class Story:
+class SharingScenario:
     """The steps before and after the call; `ready` has two devices and a project with both."""
 
     lab: ClusterLab
@@ -42,7 +42,7 @@ class Story:
     """Whether the node's agent reports the devices of reservations."""
 
     @property
-    def seen(self) -> dict[str, str]:
+    def visible_devices(self) -> dict[str, str]:
         return visible(self.lab.namespace)
 
     def begin(self) -> bool:
@@ -59,17 +59,17 @@ class Story:
 
     def is_over(self) -> bool:
         return (
-            {"one", "two"} <= self.seen.keys()
-            and self.seen["one"] == self.seen["two"]
-            and len(self.plugin.reservations()) == len(set(self.seen.values()))
+            {"one", "two"} <= self.visible_devices.keys()
+            and self.visible_devices["one"] == self.visible_devices["two"]
+            and len(self.plugin.reservations()) == len(set(self.visible_devices.values()))
         )
 
 
-class Shared(Story):
+class SharedDevice(SharingScenario):
     """Two halves share a device."""
 
 
-class ToldByAgent(Story):
+class UuidFromAgent(SharingScenario):
     """Two halves share a device; the node's agent reports its UUID."""
 
     has_agent = True
@@ -79,14 +79,14 @@ class ToldByAgent(Story):
         return True
 
 
-class MadeAlready(Shared):
+class ReservationExists(SharedDevice):
     """The reservation exists, but its creator got no answer: it creates it again, then reads it."""
 
     def arm(self, server: FaultyServer) -> None:
         server.lose_answer("POST", RESERVATIONS)
 
 
-class ToldToWait(Shared):
+class AwaitedUuid(SharedDevice):
     """No agent reports the device until both pods have the message that they wait for it."""
 
     def begin(self) -> bool:
@@ -99,7 +99,7 @@ class ToldToWait(Shared):
         return super().is_over()
 
 
-class OnTwo(Story):
+class TwoSharedDevices(SharingScenario):
     """One pod has halves of two devices, another pod half of one of them."""
 
     def go_on(self) -> None:
@@ -108,22 +108,22 @@ class OnTwo(Story):
         work.create(half("two"))
 
     def is_over(self) -> bool:
-        if not {"one", "two"} <= self.seen.keys():
+        if not {"one", "two"} <= self.visible_devices.keys():
             return False
         return (
-            set(self.seen["one"].split(",")) == {"GPU-a", "GPU-b"}
-            and self.seen["two"] in self.seen["one"]
+            set(self.visible_devices["one"].split(",")) == {"GPU-a", "GPU-b"}
+            and self.visible_devices["two"] in self.visible_devices["one"]
             and len(self.plugin.reservations()) == 2
         )
 
 
-class GivenBack(Story):
+class ReturnedDevice(SharingScenario):
     """The sharing pod is gone: its device is free for every pod."""
 
     def begin(self) -> bool:
         if not self.lab.namespace.pods():
             self.lab.namespace.create(half("one"))
-        return "one" in self.seen
+        return "one" in self.visible_devices
 
     def go_on(self) -> None:
         self.lab.namespace.delete("one")
@@ -133,7 +133,7 @@ class GivenBack(Story):
         return bool(self.lab.namespace.node_of("both")) and not self.plugin.reservations()
 
 
-class TakenBack(Story):
+class ReclaimedDevice(SharingScenario):
     """Two pods of another project share a device, and its owner reclaims it."""
 
     is_lent = False
@@ -142,10 +142,10 @@ class TakenBack(Story):
         if not self.is_lent:  # its pods exist a moment later
             self.is_lent = True
             self.lab.project("patty")
-            asks = {"gpu-fraction": "0.5"}
-            lent = job("lent", 0, workers=2, project="patty", annotations=asks)
+            annotations = {"gpu-fraction": "0.5"}
+            lent = job("lent", 0, workers=2, project="patty", annotations=annotations)
             self.lab.namespace.create(lent)
-        return len(self.seen) == 2
+        return len(self.visible_devices) == 2
 
     def go_on(self) -> None:
         self.lab.namespace.create(pod("both", 2, project="vision"))
@@ -156,19 +156,19 @@ class TakenBack(Story):
         return bool(self.lab.namespace.node_of("both")) and not self.plugin.reservations()
 
 
-CALLS: dict[str, tuple[str, str, type[Story]]] = {
-    "making the reservation": ("POST", RESERVATIONS, Shared),
-    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", Shared),
-    "writing down its device": ("PATCH", f"{RESERVATIONS}/gpu-res", ToldByAgent),
-    "binding who shares": ("POST", "/pods/one/binding", Shared),
-    "evicting who shares": ("POST", "/eviction", TakenBack),
-    "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", GivenBack),
+CALLS: dict[str, tuple[str, str, type[SharingScenario]]] = {
+    "making the reservation": ("POST", RESERVATIONS, SharedDevice),
+    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", SharedDevice),
+    "writing down its device": ("PATCH", f"{RESERVATIONS}/gpu-res", UuidFromAgent),
+    "binding who shares": ("POST", "/pods/one/binding", SharedDevice),
+    "evicting who shares": ("POST", "/eviction", ReclaimedDevice),
+    "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", ReturnedDevice),
 }
-OTHERS: dict[str, tuple[str, str, type[Story]]] = {
-    "making one of two reservations": ("POST", RESERVATIONS, OnTwo),
-    "binding one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", OnTwo),
-    "seeing that it is made already": ("GET", f"{RESERVATIONS}/gpu-res", MadeAlready),
-    "saying that its place is kept": ("PATCH", "/pods/one/status", ToldToWait),
+FURTHER_CALLS: dict[str, tuple[str, str, type[SharingScenario]]] = {
+    "making one of two reservations": ("POST", RESERVATIONS, TwoSharedDevices),
+    "binding one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", TwoSharedDevices),
+    "seeing that it is made already": ("GET", f"{RESERVATIONS}/gpu-res", ReservationExists),
+    "saying that its place is kept": ("PATCH", "/pods/one/status", AwaitedUuid),
 }
 FATES = {
     "making the reservation": ["409", "500", "lost", "late", "killed after"],
@@ -185,19 +185,19 @@ FATES = {
 ROWS = [(call, fate) for call, fates in FATES.items() for fate in fates]
 
 
-class Play:
+class FaultyRun:
     """One story: a scheduler behind a faulty server, then its successor."""
 
-    def __init__(self, story: Story, rights: Any, until: Any) -> None:
-        self.story, self.rights, self.until = story, rights, until
+    def __init__(self, scenario: SharingScenario, rights: Any, until: Any) -> None:
+        self.scenario, self.rights, self.until = scenario, rights, until
         self.server = FaultyServer(rights)
 
     def wait(self, scheduler: Scheduler, condition: Any, what: str) -> None:
         """Wait for a condition; the agents report meanwhile if the story has agents."""
 
         def holds() -> bool:
-            if self.story.has_agent:
-                self.story.plugin.tell(scheduler)
+            if self.scenario.has_agent:
+                self.scenario.plugin.report(scheduler)
             return bool(condition())
 
         self.until(holds, what=what)
@@ -206,33 +206,39 @@ class Play:
         with ExitStack() as first:
             first.enter_context(self.server)
             scheduler = first.enter_context(Scheduler(self.server.kubeconfig))
-            self.wait(scheduler, self.story.begin, "it begins")
+            self.wait(scheduler, self.scenario.begin, "it begins")
             self.server.requests.clear()
-            self.story.arm(self.server)
+            self.scenario.arm(self.server)
             go_on = self.arm(method, part, fate)
-            self.story.go_on()
+            self.scenario.go_on()
             if fate in ("late", "restarted"):
-                self.wait(scheduler, lambda: self.asked(method, part), "the call is on its way")
+                self.wait(
+                    scheduler, lambda: self.was_requested(method, part), "the call is on its way"
+                )
             if fate == "restarted":
-                self.story.lab.plane.restart("kube-apiserver")
+                self.scenario.lab.plane.restart("kube-apiserver")
                 go_on()
             if fate == "late":
                 # Its creation second may equal the other pods'; the order then follows the names.
-                self.story.lab.namespace.create(half("who-came-later"))
+                self.scenario.lab.namespace.create(half("who-came-later"))
                 go_on()
             if fate != "killed after":
-                self.wait(scheduler, lambda: self.server.are_over and self.story.is_over(), fate)
+                self.wait(scheduler, lambda: self.server.are_over and self.scenario.is_over(), fate)
                 if fate == "late":
-                    self.wait(scheduler, self.meanwhile, "who came meanwhile knows his place")
+                    self.wait(
+                        scheduler,
+                        self.later_pod_has_an_answer,
+                        "who came meanwhile knows his place",
+                    )
                 return
             self.wait(scheduler, lambda: self.server.is_down, "the first one dies")
         with Scheduler(self.rights) as second:
-            self.wait(second, self.story.is_over, "the next one goes on")
+            self.wait(second, self.scenario.is_over, "the next one goes on")
 
-    def meanwhile(self) -> bool:
+    def later_pod_has_an_answer(self) -> bool:
         """Return True once the pod made during the delayed call has a device or a reason."""
-        found = self.story.lab.namespace.pod("who-came-later")
-        return "who-came-later" in self.story.seen or bool(sentence(found))
+        found = self.scenario.lab.namespace.pod("who-came-later")
+        return "who-came-later" in self.scenario.visible_devices or bool(sentence(found))
 
     def arm(self, method: str, part: str, fate: str) -> Any:
         if fate in ("late", "restarted"):
@@ -243,16 +249,18 @@ class Play:
             return self.server.die_at(method, part, after=True)
         return self.server.refuse(method, part, status=int(fate))
 
-    def asked(self, method: str, part: str) -> bool:
+    def was_requested(self, method: str, part: str) -> bool:
         return any(m == method and part in path for m, path in list(self.server.requests))
 
 
 @pytest.mark.parametrize(("call", "fate"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
-def test_a_call_that_fails_changes_nothing_in_the_end(ready, rights, plugin, until, call, fate):
-    method, part, kind = {**CALLS, **OTHERS}[call]
-    story = kind(ready, plugin)
+def test_failed_sharing_call_leads_to_the_same_final_state(
+    ready, rights, plugin, until, call, fate
+):
+    method, part, kind = {**CALLS, **FURTHER_CALLS}[call]
+    scenario = kind(ready, plugin)
 
-    Play(story, rights, until).run(method, part, fate)
+    FaultyRun(scenario, rights, until).run(method, part, fate)
 
-    if fate != "late" and kind is not OnTwo:  # the successor decides anew
+    if fate != "late" and kind is not TwoSharedDevices:  # the successor decides anew
         assert len(plugin.names) == 1, "nothing was made twice"

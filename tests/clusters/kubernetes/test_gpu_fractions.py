@@ -8,7 +8,7 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRe
 
 
 @pytest.mark.parametrize(
-    ("annotations", "part"),
+    ("annotations", "device_request"),
     [
         pytest.param({}, None, id="nothing"),
         pytest.param({"gpu-fraction": "0.5"}, DeviceRequest(milli=500), id="a fraction"),
@@ -30,10 +30,10 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRe
         ),
     ],
 )
-def test_it_is_read_and_written_the_same(annotations, part):
-    assert read_part(annotations, 0) == (part, "")
-    if part is not None:
-        assert read_part(part.annotations, 0) == (part, "")
+def test_device_request_round_trips_through_its_annotations(annotations, device_request):
+    assert read_part(annotations, 0) == (device_request, "")
+    if device_request is not None:
+        assert read_part(device_request.annotations, 0) == (device_request, "")
 
 
 A_PART = "gpu-fraction must be a part of one GPU, such as 0.5"
@@ -59,7 +59,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("annotations", "gpus", "wrong"), WRONG.values(), ids=WRONG)
 def test_read_part_rejects_invalid_annotations_with_a_reason(annotations, gpus, wrong):
-    part, said = read_part(annotations, gpus)
+    device_request, error = read_part(annotations, gpus)
 
-    assert part is None
-    assert wrong in said
+    assert device_request is None
+    assert wrong in error

@@ -63,17 +63,20 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize(("there", "of"), VIEWS.values(), ids=VIEWS)
-async def test_users_own_object_has_its_own_uid_in_every_view(there, of):
-    (listed,) = await there.workloads()
+@pytest.mark.parametrize(("workload_lookup", "user_object"), VIEWS.values(), ids=VIEWS)
+async def test_users_own_object_has_its_own_uid_in_every_view(workload_lookup, user_object):
+    (listed,) = await workload_lookup.workloads()
 
-    assert listed.uid == (await there.workload(OWN)).uid == of.uid
-    assert (await there.same(OWN, of.uid)).uid == of.uid
-    assert await there.subject(OWN) == of
-    assert all(p == of or p.owner.uid == of.uid for p in await there.pods_of(OWN, of.uid))
+    assert listed.uid == (await workload_lookup.workload(OWN)).uid == user_object.uid
+    assert (await workload_lookup.same(OWN, user_object.uid)).uid == user_object.uid
+    assert await workload_lookup.subject(OWN) == user_object
+    assert all(
+        p == user_object or p.owner.uid == user_object.uid
+        for p in await workload_lookup.pods_of(OWN, user_object.uid)
+    )
 
 
-LOOKS = {
+UID_CHECKED_CALLS = {
     "a change": lambda there: there.job(OWN, "suspended", "earlier"),
     "the pods": lambda there: there.pods_of(OWN, "earlier"),
     "the environment": lambda there: PodSessions(there).environment(OWN, uid="earlier"),
@@ -83,12 +86,12 @@ LOOKS = {
 
 
 @pytest.mark.parametrize(
-    "there", [lookup([PLAIN]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
+    "workload_lookup", [lookup([PLAIN]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
 )
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-async def test_lookup_of_an_earlier_object_of_the_name_is_refused(there, look):
+@pytest.mark.parametrize("call", UID_CHECKED_CALLS.values(), ids=UID_CHECKED_CALLS)
+async def test_lookup_of_an_earlier_object_of_the_name_is_refused(workload_lookup, call):
     with pytest.raises(Conflict) as refused:
-        await look(there)
+        await call(workload_lookup)
 
     assert refused.value.code == "another_workload"
 
@@ -100,25 +103,25 @@ CHANGES = {
 
 
 @pytest.fixture
-def own(lab, eventually):
+def create_object(lab, eventually):
     """Return a function that makes a Job or a pod, known to a scheduler; it returns its uid."""
     lab.node("gpu-0", gpus=1)
     lab.project("vision", quota=1)
 
     def make(scheduler: Scheduler, kind: Any) -> tuple[str, str]:
-        def made() -> str:
+        def created_uid() -> str:
             try:
                 return str(lab.namespace.create(kind("own", project="vision"))["metadata"]["uid"])
             except ApiRefused:  # the earlier one is still being deleted
                 return ""
 
-        uid, name = eventually(made, what="it is made"), f"vision/{lab.namespace.name}.own"
+        uid, name = eventually(created_uid, what="it is made"), f"vision/{lab.namespace.name}.own"
 
-        def known() -> bool:
+        def is_known() -> bool:
             found = scheduler.call(scheduler.cluster.workloads())
             return [(record.id, record.uid) for record in found] == [(name, uid)]
 
-        eventually(known, what="the scheduler knows it")
+        eventually(is_known, what="the scheduler knows it")
         return name, uid
 
     return make
@@ -133,11 +136,13 @@ def own(lab, eventually):
         pytest.param(pod, "delete", id="delete pod"),
     ],
 )
-def test_change_of_an_earlier_object_of_the_name_is_refused(lab, rights, own, kind, change):
+def test_change_of_an_earlier_object_of_the_name_is_refused(
+    lab, rights, create_object, kind, change
+):
     with Scheduler(rights) as scheduler:
-        name, earlier = own(scheduler, kind)
+        name, earlier = create_object(scheduler, kind)
         lab.namespace.delete("own", is_job=kind is job)
-        _, later = own(scheduler, kind)
+        _, later = create_object(scheduler, kind)
 
         with pytest.raises(Conflict) as refused:
             scheduler.call(CHANGES[change](scheduler.cluster, name, earlier))
@@ -155,21 +160,21 @@ def test_change_of_an_earlier_object_of_the_name_is_refused(lab, rights, own, ki
         pytest.param("suspend", "PATCH", "runai/suspended-by", id="suspend"),
     ],
 )
-def test_change_that_is_on_its_way_spares_a_later_job_of_the_name(
-    lab, rights, own, eventually, change, method, part
+def test_change_in_flight_spares_a_later_job_of_the_name(
+    lab, rights, create_object, eventually, change, method, part
 ):
     with (
         FaultyServer(rights) as server,
         Scheduler(server.kubeconfig) as scheduler,
         ThreadPoolExecutor() as threads,
     ):
-        name, earlier = own(scheduler, job)
+        name, earlier = create_object(scheduler, job)
         go_on = server.hold(method, part)
         work = CHANGES[change](scheduler.cluster, name, earlier)
         changing = threads.submit(scheduler.call, work)
         eventually(lambda: server.are_over, what="the change is on its way")
         lab.namespace.delete("own", is_job=True)
-        _, later = own(scheduler, job)
+        _, later = create_object(scheduler, job)
         go_on()
         failed = changing.exception()
         found = lab.namespace.job("own")

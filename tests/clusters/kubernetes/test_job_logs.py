@@ -30,26 +30,26 @@ async def lab(plane, kubelet):
         yield made
 
 
-def pod_of(lab, worker: int = 0) -> str:
+def pod_name(lab, worker: int = 0) -> str:
     found = [p["metadata"]["name"] for p in lab.around.namespace.pods("vision-exp")]
     return str(next(name for name in found if f"-exp-{worker}-" in name))
 
 
-async def read(lab, of: str = "vision/exp", **how) -> list[tuple[int, int, Any]]:
+async def read(lab, workload: str = "vision/exp", **how) -> list[tuple[int, int, Any]]:
     how = {"worker": None, "tail": None, "follow": False} | how
-    chunks = [c async for c in lab.cluster.logs(of, **how)]
+    chunks = [c async for c in lab.cluster.logs(workload, **how)]
     return [(c.worker, c.attempt, c.lines or c.missing) for c in chunks]
 
 
 async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
     await lab.started(lab.job(workers=2))
     for worker in (0, 1):
-        kubelet.write(pod_of(lab, worker), f"{worker} one", f"{worker} two")
+        kubelet.write(pod_name(lab, worker), f"{worker} one", f"{worker} two")
 
-    async def both() -> bool:
+    async def both_are_written() -> bool:
         return await read(lab) == [(0, 1, b"0 one\n0 two\n"), (1, 1, b"1 one\n1 two\n")]
 
-    await eventually_async(both)
+    await eventually_async(both_are_written)
     assert await read(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
 
 
@@ -59,26 +59,26 @@ async def test_element_of_an_array_has_the_logs_and_history_of_its_own_pod(lab, 
     await lab.cluster.apply(plan(start("vision/exp-0", 0), start("vision/exp-1", 1)))
     for index in (0, 1):
         await lab.until(f"vision/exp-{index}", "running")
-        kubelet.write(pod_of(lab, index), f"element {index}")
+        kubelet.write(pod_name(lab, index), f"element {index}")
 
-    async def both() -> bool:
+    async def both_are_written() -> bool:
         written = [await read(lab, f"vision/exp-{index}", worker=0) for index in (0, 1)]
         return written == [[(0, 1, b"element 0\n")], [(0, 1, b"element 1\n")]]
 
-    async def told() -> bool:
+    async def has_history() -> bool:
         history = await lab.cluster.history("vision/exp-1")
         return [event.kind for event in history] == ["queued", "running"]
 
-    await eventually_async(both)
+    await eventually_async(both_are_written)
     assert await read(lab, "vision/exp-2") == []
     with pytest.raises(Conflict, match="is an array of 3 jobs"):
         await read(lab)
-    await eventually_async(told)
+    await eventually_async(has_history)
     with pytest.raises(Conflict, match="has its environment by itself"):
         await lab.cluster.environment("vision/exp-1")
 
 
-async def test_a_job_that_waits_has_written_nothing(lab):
+async def test_waiting_job_has_no_log_output(lab):
     await lab.cluster.submit([lab.job()])
 
     assert await read(lab) == []
@@ -87,7 +87,7 @@ async def test_a_job_that_waits_has_written_nothing(lab):
 async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
-    first = pod_of(lab)
+    first = pod_name(lab)
     kubelet.write(first, "epoch 1")
     lines: list[tuple[int, bytes]] = []
 
@@ -105,7 +105,7 @@ async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
     await lab.until(spec.id, "paused")
     await lab.cluster.apply(plan(start(spec.id, 1)))
     await lab.until(spec.id, "running")
-    second = pod_of(lab)
+    second = pod_name(lab)
     kubelet.write(second, "epoch 3")
     await eventually_async(lambda: len(lines) == 3)
     kubelet.close(second)
@@ -117,7 +117,7 @@ async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
     assert lines == [(1, b"epoch 1\n"), (1, b"epoch 2\n"), (2, b"epoch 3\n")]
 
 
-async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kubelet):
+async def test_output_of_an_earlier_start_without_its_pod_is_missing(lab, kubelet):
     spec = lab.job()
     gap = (0, 1, MissingOutput())
     await lab.cluster.submit([spec])
@@ -126,7 +126,7 @@ async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kube
     await lab.cluster.apply(plan(start(spec.id, 0)))
     await lab.until(spec.id, "running")
     assert await read(lab) == []
-    kubelet.write(pod_of(lab), "epoch 1")
+    kubelet.write(pod_name(lab), "epoch 1")
 
     async def is_written() -> bool:
         return await read(lab) == [(0, 1, b"epoch 1\n")]
@@ -134,19 +134,19 @@ async def test_output_of_an_earlier_start_whose_pod_is_gone_is_missing(lab, kube
     await eventually_async(is_written)
 
     await lab.cluster.apply(plan(stop(spec.id)))
-    kubelet.close(pod_of(lab))
+    kubelet.close(pod_name(lab))
     await lab.until(spec.id, "paused")
     assert await read(lab) == [gap]
     assert await read(lab, tail=5) == [gap]
     assert await read(lab, tail=0) == []
     await lab.cluster.apply(plan(start(spec.id, 1)))
     await lab.until(spec.id, "running")
-    kubelet.write(pod_of(lab), "epoch 2")
+    kubelet.write(pod_name(lab), "epoch 2")
 
-    async def both() -> bool:
+    async def both_are_written() -> bool:
         return await read(lab) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
 
-    await eventually_async(both)
+    await eventually_async(both_are_written)
     assert await read(lab, tail=1) == [(0, 2, b"epoch 2\n")]
     assert await read(lab, tail=2) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
@@ -159,9 +159,9 @@ async def test_follower_gets_parts_of_a_line_that_the_kubelet_has_not_ended(lab,
     await lab.started(spec)
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True, parts=True)
     reading = asyncio.ensure_future(anext(following))
-    kubelet.write(pod_of(lab), "1 %\r", end="")
+    kubelet.write(pod_name(lab), "1 %\r", end="")
     first = await reading
-    kubelet.write(pod_of(lab), "2 %")
+    kubelet.write(pod_name(lab), "2 %")
     second = await anext(following)
     await following.aclose()
 
@@ -169,15 +169,15 @@ async def test_follower_gets_parts_of_a_line_that_the_kubelet_has_not_ended(lab,
     assert (second.lines, second.is_part) == (b"2 %\n", False)
 
 
-async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
+async def test_log_line_of_megabytes_is_read_in_pieces(lab, kubelet):
     """The client's own line reader would reject it, and with it everything after it."""
     await lab.started(lab.job())
-    kubelet.write(pod_of(lab), "x" * 5_000_000, "the end")
+    kubelet.write(pod_name(lab), "x" * 5_000_000, "the end")
 
-    async def whole() -> bool:
+    async def is_complete() -> bool:
         return b"".join(lines for _, _, lines in await read(lab)).endswith(b"the end\n")
 
-    await eventually_async(whole)
+    await eventually_async(is_complete)
     pieces = [lines for _, _, lines in await read(lab)]
     assert b"".join(pieces).replace(b"\n", b"") == b"x" * 5_000_000 + b"the end"
     assert max(map(len, pieces)) <= 2 * MAX_LINE_BYTES
@@ -186,12 +186,12 @@ async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
 async def test_slow_log_follower_still_receives_the_last_line(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
-    kubelet.write(pod_of(lab), *(f"{n:>100000}" for n in range(200)))
+    kubelet.write(pod_name(lab), *(f"{n:>100000}" for n in range(200)))
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
-    told = (await anext(following)).lines
+    lines = (await anext(following)).lines
 
     # Of twenty megabytes, a bounded part is buffered while the client reads nothing.
-    while not told.endswith(b"199\n"):
-        told = (await anext(following)).lines
-    kubelet.close(pod_of(lab))
+    while not lines.endswith(b"199\n"):
+        lines = (await anext(following)).lines
+    kubelet.close(pod_name(lab))
     await following.aclose()

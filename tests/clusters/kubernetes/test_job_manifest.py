@@ -29,7 +29,7 @@ from runai.hub_service.wire.elastic_messages import WorkerPhase
 from runai.hub_service.wire.errors import InvalidRequest
 
 MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
-PLAIN = PodTemplateSource("example/train")
+PLAIN_SOURCE = PodTemplateSource("example/train")
 SPEC = WorkloadSpec(
     "vision",
     "exp",
@@ -73,15 +73,15 @@ OF_POD = {
 }
 
 
-def pod_of(job):
+def pod_spec_of(job):
     return job["spec"]["template"]["spec"]
 
 
 def environment(job) -> dict[str, str]:
-    return {e["name"]: e.get("value", "") for e in pod_of(job)["containers"][0]["env"]}
+    return {e["name"]: e.get("value", "") for e in pod_spec_of(job)["containers"][0]["env"]}
 
 
-def kept(job):
+def stored_job(job):
     """Return a Job as the API server would return it."""
     named = {"uid": "1", "namespace": "lab", "creationTimestamp": "2026-11-22T00:00:00Z"}
     return read_job({**job, "metadata": {**job["metadata"], **named, "resourceVersion": "1"}})
@@ -99,7 +99,7 @@ def kept(job):
     ids=["one worker", "gang", "without GPUs", "types of GPUs", "saving"],
 )
 def test_manifest_round_trips_a_workload_spec(spec):
-    read = kept(manifest(spec, PLAIN))
+    read = stored_job(manifest(spec, PLAIN_SOURCE))
 
     assert read.spec == spec
     assert (read.is_queued, read.is_whole, read.may_be_suspended) == (True, True, True)
@@ -111,7 +111,7 @@ def test_manifest_round_trips_a_workload_spec(spec):
 def test_array_is_one_indexed_job_whose_pods_know_their_element():
     spec = replace(SPEC, array=5, backoff_limit=2, env={"OF": "$(RUNAI_ARRAY_INDEX)"})
     job = manifest(spec, surroundings(NOTEBOOK))
-    told, read = environment(job), kept(job)
+    variables, read = environment(job), stored_job(job)
 
     assert (read.is_array, read.is_whole, read.is_queued, read.spec) == (True, False, True, spec)
     assert job["metadata"]["labels"]["runai/array"] == spec.name
@@ -119,9 +119,9 @@ def test_array_is_one_indexed_job_whose_pods_know_their_element():
     assert (has["completions"], has["parallelism"], has["backoffLimitPerIndex"]) == (5, 0, 2)
     assert [rule["action"] for rule in has["podFailurePolicy"]["rules"]] == ["FailIndex", "Ignore"]
     own = f"{spec.id}-$(RUNAI_ARRAY_INDEX)"
-    assert (told["RUNAI_WORKLOAD"], told["RUNAI_WORKER"]) == (own, f"{own}-0")
-    assert told["RUNAI_CHECKPOINT_DIR"].endswith(f"/.runai/{own}/checkpoints")
-    assert (told["RUNAI_INDEX"], told["OF"]) == ("0", "$$(RUNAI_ARRAY_INDEX)")
+    assert (variables["RUNAI_WORKLOAD"], variables["RUNAI_WORKER"]) == (own, f"{own}-0")
+    assert variables["RUNAI_CHECKPOINT_DIR"].endswith(f"/.runai/{own}/checkpoints")
+    assert (variables["RUNAI_INDEX"], variables["OF"]) == ("0", "$$(RUNAI_ARRAY_INDEX)")
 
 
 @pytest.mark.parametrize(
@@ -136,30 +136,30 @@ def test_array_is_one_indexed_job_whose_pods_know_their_element():
         ("runai/deleted-elements", "7-3,99999999999"),
     ],
 )
-def test_unreadable_notes_on_an_array_are_as_none(note, text):
-    job = manifest(replace(SPEC, array=5), PLAIN)
+def test_unreadable_annotations_of_an_array_are_ignored(note, text):
+    job = manifest(replace(SPEC, array=5), PLAIN_SOURCE)
     job["metadata"]["annotations"][note] = text
 
-    assert (kept(job).paused, kept(job).deleted_elements) == ({}, frozenset())
+    assert (stored_job(job).paused, stored_job(job).deleted_elements) == ({}, frozenset())
 
 
-def test_impossible_times_of_pauses_are_left_out():
-    job = manifest(replace(SPEC, array=5), PLAIN)
+def test_impossible_pause_times_of_an_array_are_ignored():
+    job = manifest(replace(SPEC, array=5), PLAIN_SOURCE)
     job["metadata"]["annotations"]["runai/paused-elements"] = '{"2": [1, 1e999, -1, NaN]}'
 
-    assert kept(job).paused == {2: (1.0,)}
+    assert stored_job(job).paused == {2: (1.0,)}
 
 
-def test_job_that_says_another_size_than_its_array_is_none():
-    job = manifest(replace(SPEC, array=5), PLAIN)
+def test_job_with_completions_unlike_its_array_size_is_no_array():
+    job = manifest(replace(SPEC, array=5), PLAIN_SOURCE)
     job["spec"]["completions"] = 2_000_000_000
 
-    assert not kept(job).is_array
+    assert not stored_job(job).is_array
 
 
-def test_a_job_has_what_the_notebook_has_and_nothing_of_its_own():
+def test_job_pod_copies_image_and_volumes_but_no_secrets_of_the_notebook():
     job = manifest(SPEC, surroundings(NOTEBOOK))
-    pod, container = pod_of(job), pod_of(job)["containers"][0]
+    pod, container = pod_spec_of(job), pod_spec_of(job)["containers"][0]
 
     assert (container["image"], container["workingDir"]) == ("example/notebook:3", "/home/jovyan")
     assert [v["name"] for v in pod["volumes"]] == ["home", "runai-source"]
@@ -169,16 +169,16 @@ def test_a_job_has_what_the_notebook_has_and_nothing_of_its_own():
     assert "secret" not in str(job)
 
 
-def test_users_win_over_conveniences_and_never_over_identity():
-    variables = environment(manifest(replace(SPEC, workers=2, min_workers=2), PLAIN))
+def test_user_variables_override_defaults_but_not_workload_identity():
+    variables = environment(manifest(replace(SPEC, workers=2, min_workers=2), PLAIN_SOURCE))
 
     assert (variables["LR"], variables["RUNAI_PROJECT"]) == ("0.1$$", "vision")
     assert (variables["RANK"], variables["WORLD_SIZE"]) == ("", "2")  # the rank is the pod's own
-    assert "--cost=$$(LR)" in pod_of(manifest(SPEC, PLAIN))["containers"][0]["command"]
+    assert "--cost=$$(LR)" in pod_spec_of(manifest(SPEC, PLAIN_SOURCE))["containers"][0]["command"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("fields", "expected"),
     [
         pytest.param(
             {},
@@ -209,18 +209,18 @@ def test_users_win_over_conveniences_and_never_over_identity():
         pytest.param({"workers": 1, "min_workers": 1}, {}, id="one worker"),
     ],
 )
-def test_launchers_are_told_of_their_gang(asked, expected):
-    spec = replace(SPEC, **{"workers": 2, "min_workers": 2, **asked})
-    (container,) = pod_of(manifest(spec, PLAIN, api_url="http://runai"))["containers"]
-    told = {v["name"]: v.get("value") or v["valueFrom"] for v in container["env"]}
+def test_gang_pods_get_the_variables_of_torch_launchers(fields, expected):
+    spec = replace(SPEC, **{"workers": 2, "min_workers": 2, **fields})
+    (container,) = pod_spec_of(manifest(spec, PLAIN_SOURCE, api_url="http://runai"))["containers"]
+    variables = {v["name"]: v.get("value") or v["valueFrom"] for v in container["env"]}
 
-    found = {n: v for n, v in told.items() if n == "NODE_RANK" or n.startswith("PET_")}
+    found = {n: v for n, v in variables.items() if n == "NODE_RANK" or n.startswith("PET_")}
     assert found == {name: OF_POD if v == "RANK" else v for name, v in expected.items()}
-    assert len(told) == len(container["env"])
+    assert len(variables) == len(container["env"])
 
 
 @pytest.mark.parametrize(
-    ("asked", "requests", "expected"),
+    ("fields", "requests", "expected"),
     [
         pytest.param({}, {}, {}, id="none"),
         pytest.param({"cpu_milli": 2500}, {}, {"RUNAI_WORKER_CPUS": "2"}, id="asked"),
@@ -242,35 +242,35 @@ def test_launchers_are_told_of_their_gang(asked, expected):
         pytest.param({"elastic": True, "cpu_milli": 500}, {}, {}, id="elastic job"),
     ],
 )
-def test_a_pod_learns_the_cpus_of_its_request(asked, requests, expected):
-    around = PodTemplateSource("example/train", resources={"requests": requests})
-    told = environment(manifest(replace(SPEC, **asked), around))
+def test_job_pod_gets_variables_with_its_cpu_request(fields, requests, expected):
+    template_source = PodTemplateSource("example/train", resources={"requests": requests})
+    variables = environment(manifest(replace(SPEC, **fields), template_source))
 
     names = ("RUNAI_WORKER_CPUS", "OMP_NUM_THREADS")
-    assert {name: told[name] for name in names if name in told} == expected
+    assert {name: variables[name] for name in names if name in variables} == expected
     for name in ("LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT"):
-        assert told.get(name) == expected.get("RUNAI_WORKER_CPUS")
+        assert variables.get(name) == expected.get("RUNAI_WORKER_CPUS")
 
 
 def test_job_without_gpus_sees_no_device():
-    variables = environment(manifest(replace(SPEC, gpus=MilliGpu(0)), PLAIN))
+    variables = environment(manifest(replace(SPEC, gpus=MilliGpu(0)), PLAIN_SOURCE))
 
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 @pytest.mark.parametrize(
-    ("asks", "notes"),
+    ("fields", "notes"),
     [
         ({"gpus": MilliGpu(350)}, {"gpu-fraction": "0.35"}),
         ({"gpus": MilliGpu(0), "gpu_memory_mib": 8000}, {"gpu-memory": "8000"}),
     ],
     ids=["fraction", "memory"],
 )
-def test_parts_of_gpus_are_asked_for_by_annotations(asks, notes):
-    made = manifest(replace(SPEC, **asks), PLAIN)
+def test_gpu_fraction_and_memory_are_requested_by_annotations(fields, notes):
+    made = manifest(replace(SPEC, **fields), PLAIN_SOURCE)
 
     assert notes.items() <= made["spec"]["template"]["metadata"]["annotations"].items()
-    (container,) = pod_of(made)["containers"]
+    (container,) = pod_spec_of(made)["containers"]
     assert container["resources"] == {}
     (seen,) = [e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES"]
     field = seen["valueFrom"]["fieldRef"]["fieldPath"]
@@ -278,12 +278,12 @@ def test_parts_of_gpus_are_asked_for_by_annotations(asks, notes):
     assert read_job({**made, "metadata": {**made["metadata"], **MADE}}).template.unsupported == ""
 
 
-def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_the_kubelet():
+def test_elastic_job_of_one_process_requests_no_devices_of_the_kubelet():
     spec = replace(SPEC, elastic=True, gpus_max=MilliGpu(8000), guaranteed_workers=1)
-    made = manifest(spec, PLAIN)
+    made = manifest(spec, PLAIN_SOURCE)
 
-    assert pod_of(made)["containers"][0]["resources"] == {}
-    template = kept(made).template
+    assert pod_spec_of(made)["containers"][0]["resources"] == {}
+    template = stored_job(made).template
     assert template.guaranteed == 1
     assert template.device_request == DeviceRequest(milli=1000, devices=2, most=8)
     assert (template.unsupported, template.is_blind) == ("", "")
@@ -293,32 +293,32 @@ def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_th
 def test_manifest_drops_visible_devices_from_the_environment_of_a_spec():
     spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(manifest(spec, PLAIN))
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(manifest(spec, PLAIN_SOURCE))
 
 
 @pytest.mark.parametrize(
-    ("spec", "around", "text"),
+    ("spec", "template_source", "text"),
     [
-        (replace(SPEC, elastic=True, workers=2), PLAIN, "would not find the service"),
-        (replace(SPEC, kind="session"), PLAIN, "JupyterHub starts sessions"),
+        (replace(SPEC, elastic=True, workers=2), PLAIN_SOURCE, "would not find the service"),
+        (replace(SPEC, kind="session"), PLAIN_SOURCE, "JupyterHub starts sessions"),
         (SPEC, PodTemplateSource(), "which image"),
-        (replace(SPEC, source="#" * 200_000), PLAIN, "is too long"),
+        (replace(SPEC, source="#" * 200_000), PLAIN_SOURCE, "is too long"),
     ],
     ids=["no address", "session", "no image", "too long"],
 )
-def test_manifest_refuses_unsupported_specs(spec, around, text):
+def test_manifest_refuses_unsupported_specs(spec, template_source, text):
     with pytest.raises(InvalidRequest, match=text):
-        manifest(spec, around)
+        manifest(spec, template_source)
 
 
-def test_elastic_state_of_a_job_keeps_that_it_saves_and_no_phases():
+def test_elastic_state_annotation_has_saves_and_no_phases():
     state = ElasticState(saves=True, phases={"vision/exp-0": WorkerPhase.RUNNING})
 
     assert read_elastic({ELASTIC: elastic_text(state)}) == replace(state, phases={})
 
 
 @pytest.mark.parametrize(
-    ("completions", "notes", "most_and_least"),
+    ("completions", "notes", "max_and_min"),
     [
         pytest.param(4, {}, (4, 2), id="as submitted"),
         pytest.param(6, {}, (6, 2), id="more"),
@@ -329,15 +329,15 @@ def test_elastic_state_of_a_job_keeps_that_it_saves_and_no_phases():
         pytest.param(6, {MIN_WORKERS: "0"}, (6, 2), id="none at all"),
     ],
 )
-def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, notes, most_and_least):
+def test_elastic_spec_has_the_current_worker_range_of_its_job(completions, notes, max_and_min):
     spec = replace(SPEC, elastic=True, workers=4, min_workers=2, gpus=MilliGpu(1000))
-    made = manifest(spec, PLAIN, api_url="http://hub")
+    made = manifest(spec, PLAIN_SOURCE, api_url="http://hub")
     made["metadata"]["annotations"] |= notes
     made["spec"] |= {"completions": completions, "parallelism": completions}
 
-    found = kept(made).spec
+    found = stored_job(made).spec
     assert found is not None
-    assert (found.workers, found.min_workers) == most_and_least
+    assert (found.workers, found.min_workers) == max_and_min
 
 
 @pytest.mark.parametrize(
@@ -348,11 +348,11 @@ def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, not
     ],
     ids=["another controller", "Kueue"],
 )
-def test_a_job_that_something_else_starts_and_stops_is_never_suspended_by_us(metadata):
-    made = manifest(SPEC, PLAIN)
+def test_job_managed_by_a_foreign_controller_may_not_be_suspended(metadata):
+    made = manifest(SPEC, PLAIN_SOURCE)
     made["metadata"] |= metadata
 
-    assert not kept(made).may_be_suspended
+    assert not stored_job(made).may_be_suspended
 
 
 # -- confinement of a job's pod --------------------------------------------------------------------
@@ -368,7 +368,7 @@ def beside(resources: dict[str, Any]) -> PodTemplateSource:
 
 
 def resources_of(job) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = pod_of(job)["containers"][0]["resources"]
+    found: dict[str, dict[str, str]] = pod_spec_of(job)["containers"][0]["resources"]
     return found
 
 
@@ -377,7 +377,7 @@ def test_job_pod_gets_a_token_of_the_api_from_an_admin_alone(has_token):
     notebook = {"spec": {**NOTEBOOK["spec"], "automountServiceAccountToken": True}}
     made = manifest(SPEC, surroundings(notebook), bounds=Confinement(has_token=has_token))
 
-    assert pod_of(made)["automountServiceAccountToken"] is has_token
+    assert pod_spec_of(made)["automountServiceAccountToken"] is has_token
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,9 @@ def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, ti
         "disk, and no device",
     ],
 )
-def test_bounds_come_from_the_admin_or_else_the_notebook(of_notebook, by_admin, limits, requests):
+def test_job_pod_limits_are_the_admins_or_else_the_notebooks(
+    of_notebook, by_admin, limits, requests
+):
     bounds = Confinement(limits=by_admin)
 
     found = resources_of(manifest(SPEC, beside(of_notebook), bounds=bounds))
@@ -491,4 +493,4 @@ def test_request_above_the_admins_limit_is_refused_with_both_numbers(own):
 def test_job_pod_stays_in_the_user_namespace_of_its_notebook():
     notebook = {"spec": {**NOTEBOOK["spec"], "hostUsers": False}}
 
-    assert pod_of(manifest(SPEC, surroundings(notebook)))["hostUsers"] is False
+    assert pod_spec_of(manifest(SPEC, surroundings(notebook)))["hostUsers"] is False

@@ -26,7 +26,7 @@ def bound(namespace, of: str = "") -> dict[str, str]:
     }
 
 
-def test_an_ordinary_job_that_was_paused_again_and_again_still_completes(lab, rights, eventually):
+def test_job_paused_repeatedly_still_completes(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty")
@@ -90,7 +90,7 @@ def test_jobs_paused_pod_by_pod_complete_without_failures(lab, rights, eventuall
     assert {work.job(name)["spec"]["backoffLimit"] for name in names} == {0}
 
 
-def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually):
+def test_paused_job_has_no_pods_and_describes_why_it_waits(lab, rights, eventually):
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=2)
     lab.project("patty")
@@ -117,7 +117,7 @@ def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually)
     assert work.job("long")["spec"]["suspend"] is True
 
 
-def test_an_index_that_failed_for_good_does_not_keep_the_rest_from_running(lab, rights, eventually):
+def test_finally_failed_index_does_not_block_the_remaining_indexes(lab, rights, eventually):
     lab.node("gpu-0", gpus=3)
     lab.project("patty", quota=3)
     work = lab.namespace
@@ -149,7 +149,7 @@ def test_an_index_that_failed_for_good_does_not_keep_the_rest_from_running(lab, 
         )
 
 
-def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventually):
+def test_job_owned_by_a_controller_is_evicted_and_not_suspended(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty")
@@ -167,16 +167,16 @@ def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventual
         work.create(pod("bobs-notebook", project="bob"))
         eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
 
-        told = eventually(
+        preempted_events = eventually(
             lambda: events_of(work, work.job("long"), "Preempted"), what="the Job tells why"
         )
 
     assert not work.job("long")["spec"].get("suspend")
     assert before.keys().isdisjoint(bound(work, "long"))
-    assert len(told) == 1
+    assert len(preempted_events) == 1
 
 
-def test_a_job_goes_on_elsewhere_when_its_node_is_lost(lab, rights, eventually):
+def test_job_of_a_lost_node_runs_again_on_the_remaining_node(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("vision", quota=1)
     work = lab.namespace

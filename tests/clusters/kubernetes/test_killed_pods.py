@@ -75,7 +75,7 @@ def test_pod_is_killed_by_a_signal_at_the_end_of_its_grace(deletion, code, reaso
 
 
 @pytest.mark.parametrize(
-    ("starts", "pauses", "killed", "says_so"),
+    ("starts", "pauses", "killed", "is_killed"),
     [
         ((100.0,), (200.5,), (), False),
         ((100.0,), (200.5,), (203.0,), True),
@@ -86,16 +86,18 @@ def test_pod_is_killed_by_a_signal_at_the_end_of_its_grace(deletion, code, reaso
     ],
     ids=["never", "at the pause", "without a grace", "suspended", "started since", "paused since"],
 )
-def test_job_says_so_until_its_next_start_or_pause(starts, pauses, killed, says_so):
+def test_record_reports_a_killed_pod_until_the_next_start_or_pause(
+    starts, pauses, killed, is_killed
+):
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
     job = a_job("exp", starts=starts, pauses=pauses, killed=killed, spec=spec)
     foreign, state = replace(job, spec=None), ClusterState((), {}, {}, "default")
 
-    assert record_of_job(job, (), state).killed is says_so
+    assert record_of_job(job, (), state).killed is is_killed
     assert not record_of_job(foreign, (), state).killed
 
 
-def test_job_says_so_before_it_is_noted():
+def test_record_reports_a_killed_pod_before_its_annotation_is_written():
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
     job = a_job("exp", starts=(100.0,), pauses=(200.5,), spec=spec)
     fields = {"is_finished": True, "is_killed": True, "ended": 203.0, "deleted": 203.0}
@@ -114,7 +116,7 @@ class Clock:
         return time.time() + self.ahead
 
 
-class Running:
+class RunningJob:
     """A scheduler, and a node of three GPUs that runs the programs of pods."""
 
     def __init__(self, scheduler: Scheduler, clock: Clock, place: Path, eventually: Any) -> None:
@@ -148,7 +150,7 @@ class Running:
 
 
 @pytest.fixture
-def job(lab: Any, rights: Any, tmp_path: Path, eventually: Any) -> Iterator[Running]:
+def job(lab: Any, rights: Any, tmp_path: Path, eventually: Any) -> Iterator[RunningJob]:
     allow_jobs(lab.plane, lab.namespace.name)
     clock = Clock()
     (tmp_path / "node").mkdir()
@@ -156,22 +158,22 @@ def job(lab: Any, rights: Any, tmp_path: Path, eventually: Any) -> Iterator[Runn
         lab.node(NODE, gpus=3, status=kubelet.status)
         lab.project("vision", quota=3)
         with Scheduler(rights, namespace=lab.namespace.name, clock=clock) as scheduler:
-            yield Running(scheduler, clock, tmp_path, eventually)
+            yield RunningJob(scheduler, clock, tmp_path, eventually)
 
 
-def suspend(job: Running) -> str:
+def suspend(job: RunningJob) -> str:
     job.scheduler.call(job.scheduler.cluster.suspend("vision/exp", by="ana"))
     return "suspended"
 
 
-def time_out(job: Running) -> str:
+def time_out(job: RunningJob) -> str:
     job.clock.ahead += 100
     return "timed_out"
 
 
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("end", [suspend, time_out])
-def test_stop_that_killed_a_pod_says_so(job, end):
+def test_history_reports_a_pod_killed_by_a_stop(job, end):
     job.submit(SLOW, max_runtime=90)
 
     job.until(state=end(job), killed=True)
@@ -181,7 +183,7 @@ def test_stop_that_killed_a_pod_says_so(job, end):
 
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("program", [QUICK, KILLS_ITSELF], ids=["exit code", "kill -9"])
-def test_stop_of_a_program_that_ends_by_itself_says_nothing(job, program):
+def test_history_omits_programs_that_end_by_themselves_on_a_stop(job, program):
     job.submit(program)
 
     record = job.until(state=suspend(job))
@@ -190,7 +192,7 @@ def test_stop_of_a_program_that_ends_by_itself_says_nothing(job, program):
 
 
 @pytest.mark.kubernetes
-def test_shrink_that_killed_a_worker_names_it(job):
+def test_history_names_the_worker_killed_by_a_shrink(job):
     job.submit(SLOW, workers=3, min_workers=1, elastic=True)
 
     scaled = {"workers": 2, "min_workers": None, "by": "ana"}

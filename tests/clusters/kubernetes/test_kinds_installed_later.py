@@ -16,7 +16,7 @@ from control_plane.scheduling import Scheduler
 pytestmark = [pytest.mark.kubernetes, pytest.mark.kubeflow, pytest.mark.timeout(400)]
 
 
-def test_pytorch_jobs_are_seen_when_there_is_such_a_kind_and_not_asked_for_before(
+def test_pytorch_jobs_are_watched_only_while_their_kind_is_installed(
     lab, rights, eventually, caplog
 ):
     caplog.set_level(logging.WARNING)
@@ -24,7 +24,7 @@ def test_pytorch_jobs_are_seen_when_there_is_such_a_kind_and_not_asked_for_befor
     lab.project("vision", quota=2)
     work = lab.namespace
 
-    def names() -> list[str]:
+    def workload_ids() -> list[str]:
         return sorted(record.id for record in scheduler.call(scheduler.cluster.workloads()))
 
     with Scheduler(rights) as scheduler:
@@ -35,12 +35,14 @@ def test_pytorch_jobs_are_seen_when_there_is_such_a_kind_and_not_asked_for_befor
         plain, train = f"vision/{work.name}.plain", f"vision/{work.name}.train"
         for turn in range(2):
             with kind_of_pytorch_jobs(lab.plane):
-                one = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
-                lab.plane.request("POST", pytorch_jobs(work.name), one)
+                training_job = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
+                lab.plane.request("POST", pytorch_jobs(work.name), training_job)
                 eventually(
-                    lambda: names() == [plain, train], within=90, what=f"it is seen, turn {turn}"
+                    lambda: workload_ids() == [plain, train],
+                    within=90,
+                    what=f"it is seen, turn {turn}",
                 )
-            eventually(lambda: names() == [plain], what=f"it is forgotten, turn {turn}")
+            eventually(lambda: workload_ids() == [plain], what=f"it is forgotten, turn {turn}")
         work.create(job("after", project="vision"))
         eventually(
             lambda: len([p for p in work.pods() if "nodeName" in p["spec"]]) == 2,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
+from clusters.kubernetes.worlds import a_job, a_pod, elastic_spec
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
@@ -18,15 +18,15 @@ GANG = a_job("gang", workers=2)
 SUBMITTED = replace(
     ONE, spec=WorkloadSpec("vision", "exp", "ana", "job", ("train",)), starts=(60.0,)
 )
-ELASTIC = replace(a_job("big", workers=2), spec=an_elastic("big", 2), starts=(60.0,))
+ELASTIC = replace(a_job("big", workers=2), spec=elastic_spec("big", 2), starts=(60.0,))
 TWO_OF_TEN = a_job("work", workers=2, completions=10)
 SWEEP = replace(TWO_OF_TEN, spec=WorkloadSpec("vision", "work", "ana", "job", ("train",), array=10))
 UP: dict[str, Any] = {"node": "gpu-0", "bound": 110.0, "is_up": True}
 FAILED: dict[str, Any] = {"node": "gpu-0", "is_finished": True, "exit_code": 1}
 
 
-def told(job: Job, *cycles: tuple[Pod, ...]) -> dict[str, bool]:
-    """Return which of the last cycle's waiting pods are told so."""
+def resumed_by_pod(job: Job, *cycles: tuple[Pod, ...]) -> dict[str, bool]:
+    """Return which of the last cycle's waiting pods are marked as resumed."""
     grouping = PodGrouping()
     groups: list[PodGroup] = []
     for pods in cycles:
@@ -49,13 +49,15 @@ def element(name: str, index: int, **fields: Any) -> Pod:
     ],
     ids=["crashed", "killed", "evicted by its node", "gone"],
 )
-def test_pod_after_one_that_ran_is_told_so(job, ended):
+def test_pod_after_one_that_ran_is_marked_as_resumed(job, ended):
     first = a_pod("exp-a", of=job)
     runs = replace(first, **UP)
     rest = () if ended is None else (replace(runs, **({"is_up": False} | ended)),)
 
-    assert told(job, (first,)) == {"exp-a": False}
-    assert told(job, (first,), (runs,), (*rest, a_pod("exp-b", of=job))) == {"exp-b": True}
+    assert resumed_by_pod(job, (first,)) == {"exp-a": False}
+    assert resumed_by_pod(job, (first,), (runs,), (*rest, a_pod("exp-b", of=job))) == {
+        "exp-b": True
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,43 +69,46 @@ def test_pod_after_one_that_never_ran_is_a_first_start(ended):
     first = a_pod("exp-a", of=ONE)
     rest = () if ended is None else (replace(first, **ended),)
 
-    assert told(ONE, (first,), (*rest, a_pod("exp-b", of=ONE))) == {"exp-b": False}
+    assert resumed_by_pod(ONE, (first,), (*rest, a_pod("exp-b", of=ONE))) == {"exp-b": False}
 
 
-def test_failure_counted_by_the_job_tells_the_next_service():
+def test_failure_in_the_job_status_marks_the_next_pod_as_resumed():
     job = replace(ONE, failed=1)
 
-    assert told(job, (a_pod("exp-b", of=job),)) == {"exp-b": True}
+    assert resumed_by_pod(job, (a_pod("exp-b", of=job),)) == {"exp-b": True}
 
 
-def test_member_of_a_gang_after_a_crashed_one_is_told_so():
+def test_gang_member_after_a_crashed_one_is_marked_as_resumed():
     goes_on, crashed = a_pod("gang-0", of=GANG, **UP), a_pod("gang-1", of=GANG, **FAILED)
     again = a_pod("gang-1", of=GANG, uid="uid-again")
 
-    assert told(GANG, (goes_on, crashed, again)) == {"gang-1": True}
+    assert resumed_by_pod(GANG, (goes_on, crashed, again)) == {"gang-1": True}
 
 
 def test_member_of_a_gang_that_is_bound_late_is_a_first_start():
-    assert told(GANG, (a_pod("gang-0", of=GANG, **UP), a_pod("gang-1", of=GANG))) == {
+    assert resumed_by_pod(GANG, (a_pod("gang-0", of=GANG, **UP), a_pod("gang-1", of=GANG))) == {
         "gang-1": False
     }
 
 
-def test_worker_that_joins_an_elastic_job_is_told_so():
+def test_worker_that_joins_a_running_elastic_job_is_marked_as_resumed():
     waits = a_pod("big-1", of=ELASTIC)
 
-    assert told(ELASTIC, (a_pod("big-0", of=ELASTIC), waits)) == {"big-0": False, "big-1": False}
-    assert told(ELASTIC, (a_pod("big-0", of=ELASTIC, **UP), waits)) == {"big-1": True}
+    assert resumed_by_pod(ELASTIC, (a_pod("big-0", of=ELASTIC), waits)) == {
+        "big-0": False,
+        "big-1": False,
+    }
+    assert resumed_by_pod(ELASTIC, (a_pod("big-0", of=ELASTIC, **UP), waits)) == {"big-1": True}
 
 
 @pytest.mark.parametrize("job", [TWO_OF_TEN, SWEEP], ids=["foreign", "array"])
-def test_element_is_told_of_its_own_earlier_pod_alone(job):
+def test_element_is_marked_as_resumed_by_its_own_earlier_pod_alone(job):
     pods = (
         element("work-0-a", 0, **FAILED),
         element("work-0-b", 0, uid="uid-again"),
         element("work-1-a", 1),
     )
 
-    found = told(job, (pods[0],), pods)
+    found = resumed_by_pod(job, (pods[0],), pods)
 
     assert (found["work-0-b"], found["work-1-a"]) == (True, False)

@@ -34,7 +34,7 @@ def holder(lab) -> str:
     return next((str(lease["spec"].get("holderIdentity")) for lease in leases), "")
 
 
-def test_the_second_scheduler_waits_until_the_first_is_dead(ready, rights, eventually):
+def test_standby_scheduler_binds_nothing_until_the_leader_is_dead(ready, rights, eventually):
     work = ready.namespace
     with ExitStack() as life:
         first = life.enter_context(Scheduler(rights, candidate="first"))
@@ -50,7 +50,7 @@ def test_the_second_scheduler_waits_until_the_first_is_dead(ready, rights, event
     assert holder(ready) == "second"
 
 
-def test_leader_with_a_blocked_event_loop_keeps_its_lease(ready, rights, eventually):
+def test_leader_with_a_blocked_event_loop_renews_its_lease(ready, rights, eventually):
     """A cycle on a busy machine may take longer than the Lease lasts."""
     begun, goes_on, led = threading.Event(), threading.Event(), list[str]()
 
@@ -90,7 +90,7 @@ def renewed(lab) -> dt.datetime:
     return dt.datetime.fromisoformat(lab.plane.request("GET", LEASE)["spec"]["renewTime"])
 
 
-def test_a_leader_that_is_cut_off_does_nothing_any_more(ready, rights, eventually):
+def test_leader_cut_off_from_the_api_server_binds_nothing_afterwards(ready, rights, eventually):
     with (
         FaultyServer(rights) as server,
         Scheduler(server.kubeconfig, candidate="cut-off") as cut_off,

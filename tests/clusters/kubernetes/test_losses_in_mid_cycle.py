@@ -19,7 +19,7 @@ from control_plane.witness import Witness
 pytestmark = pytest.mark.kubernetes
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
-SECOND = ("POST", "/pods/gang-1-")
+SECOND_BINDING = ("POST", "/pods/gang-1-")
 """The binding of the gang's second worker."""
 
 
@@ -43,7 +43,7 @@ def is_whole(lab: ClusterLab) -> bool:
     return nodes == ["gpu-0", "gpu-0", "gpu-1"]
 
 
-def and_the_next_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> None:
+def assert_next_job_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> None:
     """Assert that the next Job is told to wait: the gang's devices count as allocated."""
     # A Job, because the gang would be stopped for a single pod, which is a session.
     lab.namespace.create(job("next", project="vision"))
@@ -59,18 +59,18 @@ def and_the_next_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> None:
     assert conditions[0]["status"] == "False"
 
 
-def ends_whole(
-    lab: ClusterLab, made: KeysView[str], witness: Witness, eventually: Callable[..., Any]
+def assert_gang_becomes_whole(
+    lab: ClusterLab, pod_uids: KeysView[str], witness: Witness, eventually: Callable[..., Any]
 ) -> None:
-    """Assert that the pods `made` before the loss are all bound, and that the next Job waits."""
+    """Assert that the pods `pod_uids` before the loss are bound, and the next Job waits."""
     eventually(lambda: is_whole(lab), what="the gang is whole")
-    and_the_next_waits(lab, eventually)
-    eventually(lambda: witness.bound >= made, what="the witness has seen it")
+    assert_next_job_waits(lab, eventually)
+    eventually(lambda: witness.bound >= pod_uids, what="the witness has seen it")
 
-    assert pods(lab).keys() == made, "no pod was lost, and none made again"
+    assert pods(lab).keys() == pod_uids, "no pod was lost, and none made again"
 
 
-def test_an_api_server_that_is_gone_before_the_second_binding_of_a_gang(
+def test_gang_becomes_whole_after_an_api_server_loss_between_bindings(
     gang, rights, witness, eventually
 ):
     """The scheduler's connections break with it: the results of its other calls are unknown."""
@@ -79,17 +79,19 @@ def test_an_api_server_that_is_gone_before_the_second_binding_of_a_gang(
         Scheduler(server.kubeconfig) as scheduler,
     ):
         eventually(lambda: scheduler.cycles, what="it watches")
-        server.die_at(*SECOND)
+        server.die_at(*SECOND_BINDING)
         gang.namespace.create(job("gang", workers=3, gang=True, project="vision"))
         eventually(lambda: server.is_down, what="it is gone")
         server.cut()
         gang.plane.restart("kube-apiserver")
-        made = pods(gang).keys()
+        pod_uids = pods(gang).keys()
         server.revive()
-        ends_whole(gang, made, witness, eventually)
+        assert_gang_becomes_whole(gang, pod_uids, witness, eventually)
 
 
-def test_a_leader_that_is_killed_at_the_second_binding_of_a_gang(gang, rights, witness, eventually):
+def test_gang_becomes_whole_after_the_leader_is_killed_between_bindings(
+    gang, rights, witness, eventually
+):
     gang.forget(LEASE)
     with (
         FaultyServer(rights) as server,
@@ -97,23 +99,23 @@ def test_a_leader_that_is_killed_at_the_second_binding_of_a_gang(gang, rights, w
     ):
         eventually(lambda: first.cycles, what="the first leads")
         with Scheduler(rights, candidate="second") as second:
-            server.die_at(*SECOND)
+            server.die_at(*SECOND_BINDING)
             gang.namespace.create(job("gang", workers=3, gang=True, project="vision"))
             eventually(lambda: server.is_down, what="the first is cut off")
             server.cut()
-            made = pods(gang).keys()
-            ends_whole(gang, made, witness, eventually)
+            pod_uids = pods(gang).keys()
+            assert_gang_becomes_whole(gang, pod_uids, witness, eventually)
             # The bindings of a cycle are visible before the cycle is over.
             eventually(lambda: second.cycles, what="the second leads")
     gang.forget(LEASE)
 
 
-def test_the_witness_would_say_so(gang, eventually):
+def test_witness_fails_on_an_overcommitted_node(gang, eventually):
     watching = Witness(gang.plane)
     watching.__enter__()
     for name in ("one", "two"):
         gang.namespace.create(pod(name, nodeName="gpu-1"))
-    eventually(lambda: watching.saw, what="it has seen both")
+    eventually(lambda: watching.violations, what="it has seen both")
 
     with pytest.raises(AssertionError, match="gpu-1 has 1 GPUs, and 2 are given"):
         watching.__exit__(None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from clusters.kubernetes.worlds import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import read_part
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -39,13 +39,13 @@ LENDS, OWNS = Project(name="b", quota=MilliGpu(0)), Project(name="a", quota=Mill
 
 
 def gpu_node(offered: int, *, has: int = 4, name: str = "gpu-1", **fields: Any) -> KubeNode:
-    return a_machine(name, offered, gpu_capacity=has, **fields)
+    return a_node(name, offered, gpu_capacity=has, **fields)
 
 
 TWO_NODES = gpu_node(4), gpu_node(4, name="gpu-2")
 
 
-class Played:
+class PlayedCluster:
     """Cycles of a cluster in which each stop and each start happens at once."""
 
     def __init__(self, running: int, *, on_second: int = 0) -> None:
@@ -57,8 +57,8 @@ class Played:
                 job = a_job(f"{name}{i}", created=at)
                 self.jobs.append(job)
                 self.pods.append(a_pod(f"{name}{i}-0", of=job, project="b", node=node, bound=at))
-        self.seated: dict[str, Pod] = {}
-        self.promises: dict[str, NominatedPlacement] = {}
+        self.pods_by_uid: dict[str, Pod] = {}
+        self.nominations: dict[str, NominatedPlacement] = {}
         self.stopped: list[str] = []
         self.now = 50_000.0
         self._builder, self._ids = SnapshotBuilder(), DeviceIds()
@@ -68,35 +68,37 @@ class Played:
         self.jobs.append(job)
         self.pods.append(a_pod(f"{name}-0", of=job, project="a", created=900.0, **fields))
 
-    def observe(self, *machines: KubeNode, **fields: Any) -> Snapshot:
+    def observe(self, *nodes: KubeNode, **fields: Any) -> Snapshot:
         found = PodGrouping().groups(self.pods, {j.uid: j for j in self.jobs}, {}, "default")
-        self.seated = {pod.uid: pod for group in found for pod in group.pods}
-        world = SnapshotInput(
-            nodes=machines,
+        self.pods_by_uid = {pod.uid: pod for group in found for pod in group.pods}
+        snapshot_input = SnapshotInput(
+            nodes=nodes,
             pods=self.pods,
             groups=found,
             projects=[OWNS, LENDS],
             devices=self._ids.numbers(self.pods),
-            nominations=self.promises,
+            nominations=self.nominations,
             **fields,
         )
-        return replace(self._builder.snapshot(self.now, world), policy=SHIPPED)
+        return replace(self._builder.snapshot(self.now, snapshot_input), policy=SHIPPED)
 
-    def cycle(self, *machines: KubeNode, **fields: Any) -> Plan:
-        plan = decide(self.observe(*machines, **fields))
+    def cycle(self, *nodes: KubeNode, **fields: Any) -> Plan:
+        plan = decide(self.observe(*nodes, **fields))
         self.now += 10
-        gone = {d.worker for d in plan.decisions if d.kind in ("stop", "move")}
-        self.stopped += sorted(gone)
-        self.pods = [pod for pod in self.pods if self.seated[pod.uid].called not in gone]
+        stopped_workers = {d.worker for d in plan.decisions if d.kind in ("stop", "move")}
+        self.stopped += sorted(stopped_workers)
+        self.pods = [
+            pod for pod in self.pods if self.pods_by_uid[pod.uid].called not in stopped_workers
+        ]
         news = {d.worker: d for d in plan.decisions if d.kind in ("start", "reserve", "unreserve")}
         for index, pod in enumerate(self.pods):
-            place = self.seated[pod.uid].place
-            if (new := news.get(self.seated[pod.uid].called)) is None:
+            place = self.pods_by_uid[pod.uid].place
+            if (new := news.get(self.pods_by_uid[pod.uid].called)) is None:
                 continue
-            self.promises.pop(place, None)
+            self.nominations.pop(place, None)
             if isinstance(new, Reserve):
                 numbers = tuple(share.device for share in new.devices)
-                self.promises[place] = NominatedPlacement(new.node, numbers)
+                self.nominations[place] = NominatedPlacement(new.node, numbers)
             elif isinstance(new, Start):
                 self.pods[index] = replace(pod, node=new.node, bound=self.now)
                 numbers = tuple(share.device for share in new.devices)
@@ -112,44 +114,44 @@ def waits(plan: Plan) -> Mapping[str, str]:
 
 
 def test_node_that_offers_nothing_costs_no_job_until_its_plugin_is_back():
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.claim()
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.claim()
 
-    plans = [world.cycle(gpu_node(0)) for _ in range(4)]
-    assert world.stopped == []
+    plans = [cluster.cycle(gpu_node(0)) for _ in range(4)]
+    assert cluster.stopped == []
     (text,) = waits(plans[-1]).values()
     for _ in range(3):
-        world.cycle(gpu_node(4))
+        cluster.cycle(gpu_node(4))
 
     assert text.startswith("node gpu-1 offers 0 of 4 GPUs since ")
     assert text.endswith(" (device plugin or driver)")
-    assert (len(world.stopped), world.bound()) == (1, True)
+    assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
 @pytest.mark.parametrize("offered", [3, 2, 1])
 def test_claim_on_a_node_with_lost_devices_stops_one_job(offered):
     """The plan before the stop and the one after it agree on which devices are lost."""
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.claim()
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.claim()
 
     for _ in range(4):
-        world.cycle(gpu_node(offered))
+        cluster.cycle(gpu_node(offered))
 
-    assert (len(world.stopped), world.bound()) == (1, True)
+    assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
 def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
-    world = Played(running=4, on_second=4)
-    world.cycle(*TWO_NODES)
-    world.claim()
+    cluster = PlayedCluster(running=4, on_second=4)
+    cluster.cycle(*TWO_NODES)
+    cluster.claim()
 
     for _ in range(3):
-        world.cycle(gpu_node(0), TWO_NODES[1])
+        cluster.cycle(gpu_node(0), TWO_NODES[1])
 
-    assert [name.partition(".")[2][0] for name in world.stopped] == ["e"]
-    assert world.bound()
+    assert [name.partition(".")[2][0] for name in cluster.stopped] == ["e"]
+    assert cluster.bound()
 
 
 @pytest.mark.parametrize(
@@ -161,51 +163,51 @@ def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
     ],
 )
 def test_claim_of_any_size_stops_nothing_on_a_node_without_offer(share):
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.claim(**share)
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.claim(**share)
 
-    plans = [world.cycle(gpu_node(0)) for _ in range(3)]
+    plans = [cluster.cycle(gpu_node(0)) for _ in range(3)]
 
-    assert (world.stopped, world.bound()) == ([], False)
+    assert (cluster.stopped, cluster.bound()) == ([], False)
     assert all("offers 0 of 4 GPUs" in text for text in waits(plans[-1]).values())
 
 
-def test_capacity_that_falls_to_zero_too_changes_nothing():
+def test_claim_waits_unchanged_while_capacity_falls_to_zero_too():
     """A kubelet gives a plugin up after five minutes, and pods may end meanwhile."""
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.claim()
-    world.cycle(gpu_node(0))
-    before = waits(world.cycle(gpu_node(0, has=0)))
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.claim()
+    cluster.cycle(gpu_node(0))
+    before = waits(cluster.cycle(gpu_node(0, has=0)))
 
-    world.pods = [pod for pod in world.pods if pod.project == "a"]
-    after = waits(world.cycle(gpu_node(0, has=0)))
+    cluster.pods = [pod for pod in cluster.pods if pod.project == "a"]
+    after = waits(cluster.cycle(gpu_node(0, has=0)))
 
-    assert (world.stopped, world.bound()) == ([], False)
+    assert (cluster.stopped, cluster.bound()) == ([], False)
     assert before == after
-    world.cycle(gpu_node(4))
-    assert world.bound()
+    cluster.cycle(gpu_node(4))
+    assert cluster.bound()
 
 
-def test_faulty_device_is_the_lost_one():
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
+def test_reported_faulty_device_is_the_lost_device():
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
 
-    lost = world.observe(gpu_node(3), broken={"gpu-1": [2]}).nodes[0].broken_devices
+    lost = cluster.observe(gpu_node(3), broken={"gpu-1": [2]}).nodes[0].broken_devices
 
     assert lost == (2,)
 
 
 def test_rejected_pod_shows_that_the_free_device_is_the_lost_one():
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.cycle(gpu_node(3))
-    world.pods.pop()  # one ends by itself
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.cycle(gpu_node(3))
+    cluster.pods.pop()  # one ends by itself
 
-    guess = world.observe(gpu_node(3)).nodes[0].broken_devices
-    closed = world.observe(gpu_node(3), closed={"gpu-1"}).nodes[0].broken_devices
-    after = world.observe(gpu_node(3)).nodes[0].broken_devices
+    guess = cluster.observe(gpu_node(3)).nodes[0].broken_devices
+    closed = cluster.observe(gpu_node(3), closed={"gpu-1"}).nodes[0].broken_devices
+    after = cluster.observe(gpu_node(3)).nodes[0].broken_devices
 
     assert (guess, closed, after) == ((0,), (0, 1, 2, 3), (3,))
 
@@ -213,10 +215,10 @@ def test_rejected_pod_shows_that_the_free_device_is_the_lost_one():
 def test_more_pods_than_devices_for_a_moment_are_no_loss():
     """Another scheduler has bound a pod to the same GPU; one of the two will be rejected."""
     lost = LostDevices()
-    machine = gpu_node(4)
+    node = gpu_node(4)
 
-    lost.devices_of(machine, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
-    found = lost.devices_of(machine, {1, 2, 3, 4}, (), 2.0, rejects=False)
+    lost.devices_of(node, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
+    found = lost.devices_of(node, {1, 2, 3, 4}, (), 2.0, rejects=False)
 
     assert (found.lost, found.loss) == ({0}, "")
 
@@ -228,7 +230,7 @@ def test_more_pods_than_devices_for_a_moment_are_no_loss():
         pytest.param(90_000, time.strftime("%d %b %H:%M", time.localtime(0)), id="a day"),
     ],
 )
-def test_sentence_names_the_time_at_which_the_loss_began(later, since):
+def test_loss_message_names_the_time_at_which_the_loss_began(later, since):
     lost = LostDevices()
     lost.devices_of(gpu_node(3), set(), (), 0.0, rejects=False)
 
@@ -237,15 +239,15 @@ def test_sentence_names_the_time_at_which_the_loss_began(later, since):
     assert found.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
 
 
-def with_a_reservation() -> Played:
+def cluster_with_reservation() -> PlayedCluster:
     """Return two full nodes of which one has stopped a job for a claim."""
-    world = Played(running=4, on_second=4)
-    world.cycle(*TWO_NODES)
-    world.claim()
-    world.cycle(*TWO_NODES)
-    assert [p.node for p in world.promises.values()] == ["gpu-1"]
-    assert len(world.stopped) == 1
-    return world
+    cluster = PlayedCluster(running=4, on_second=4)
+    cluster.cycle(*TWO_NODES)
+    cluster.claim()
+    cluster.cycle(*TWO_NODES)
+    assert [p.node for p in cluster.nominations.values()] == ["gpu-1"]
+    assert len(cluster.stopped) == 1
+    return cluster
 
 
 MOMENTS = {
@@ -257,78 +259,80 @@ MOMENTS = {
 
 @pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
 def test_reservation_outlives_a_moment_without_its_device(node, fields):
-    world = with_a_reservation()
+    cluster = cluster_with_reservation()
 
-    plans = [world.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]
-    before = len(world.stopped), world.bound()
-    world.cycle(*TWO_NODES)
+    plans = [cluster.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]
+    before = len(cluster.stopped), cluster.bound()
+    cluster.cycle(*TWO_NODES)
 
     assert before == (1, False)
     (text,) = waits(plans[-1]).values()
     assert text.startswith("its place on gpu-1 is reserved; ")
     assert node.gpus or "node gpu-1 offers 0 of " in text
-    assert (len(world.stopped), world.bound()) == (1, True)
+    assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
 @pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
 def test_claim_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fields):
-    world = with_a_reservation()
+    cluster = cluster_with_reservation()
 
     for _ in range(8):
-        world.cycle(node, TWO_NODES[1], **fields)
+        cluster.cycle(node, TWO_NODES[1], **fields)
 
-    assert [name.partition(".")[2][0] for name in world.stopped] == ["b", "e"]
-    assert world.bound()
+    assert [name.partition(".")[2][0] for name in cluster.stopped] == ["b", "e"]
+    assert cluster.bound()
 
 
-def test_claim_whose_device_is_known_to_be_broken_stops_a_second_job_at_once():
-    world = with_a_reservation()
-    ((number,),) = [promise.devices for promise in world.promises.values()]
+def test_claim_with_a_broken_reserved_device_stops_a_second_job_at_once():
+    cluster = cluster_with_reservation()
+    ((number,),) = [nomination.devices for nomination in cluster.nominations.values()]
 
     for _ in range(2):
-        world.cycle(gpu_node(3), TWO_NODES[1], broken={"gpu-1": [number]})
+        cluster.cycle(gpu_node(3), TWO_NODES[1], broken={"gpu-1": [number]})
 
-    assert (len(world.stopped), world.bound()) == (2, True)
+    assert (len(cluster.stopped), cluster.bound()) == (2, True)
 
 
 def test_claim_that_is_rejected_on_its_reserved_device_stops_a_second_job():
     """The device that was freed for it is the lost one after all: this stop is needed."""
-    world = Played(running=4)
-    world.cycle(gpu_node(4))
-    world.claim()
+    cluster = PlayedCluster(running=4)
+    cluster.cycle(gpu_node(4))
+    cluster.claim()
     for node in (gpu_node(4), gpu_node(3)):
-        world.cycle(node)
-    assert (len(world.stopped), world.bound()) == (1, True)
-    world.pods[-1] = replace(world.pods[-1], uid="uid-again", node="", bound=None)
+        cluster.cycle(node)
+    assert (len(cluster.stopped), cluster.bound()) == (1, True)
+    cluster.pods[-1] = replace(cluster.pods[-1], uid="uid-again", node="", bound=None)
 
-    world.cycle(gpu_node(3), closed={"gpu-1"})
-    before = len(world.stopped)
+    cluster.cycle(gpu_node(3), closed={"gpu-1"})
+    before = len(cluster.stopped)
     for _ in range(3):
-        world.cycle(gpu_node(3))
+        cluster.cycle(gpu_node(3))
 
     assert before == 1
-    assert (len(world.stopped), world.bound()) == (2, True)
+    assert (len(cluster.stopped), cluster.bound()) == (2, True)
 
 
 def test_claim_takes_a_free_device_while_its_own_is_lost():
-    world = with_a_reservation()
-    world.pods = [pod for pod in world.pods if pod.name != "e0-0"]  # it ends by itself
+    cluster = cluster_with_reservation()
+    cluster.pods = [pod for pod in cluster.pods if pod.name != "e0-0"]  # it ends by itself
 
-    world.cycle(gpu_node(0), TWO_NODES[1])
+    cluster.cycle(gpu_node(0), TWO_NODES[1])
 
-    assert (len(world.stopped), world.bound()) == (1, True)
+    assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
 numbers = st.sets(st.integers(0, 5))
-seen = st.tuples(st.integers(0, 5), st.integers(0, 5), numbers, numbers, numbers, st.booleans())
+node_states = st.tuples(
+    st.integers(0, 5), st.integers(0, 5), numbers, numbers, numbers, st.booleans()
+)
 
 
-@given(st.lists(seen, max_size=6))
+@given(st.lists(node_states, max_size=6))
 def test_no_more_devices_are_usable_than_are_offered(history):
     lost = LostDevices()
-    for at, (has, offered, held, reserved, faulty, rejects) in enumerate(history):
-        node, now, in_use = gpu_node(offered, has=has), 20.0 * at, held | reserved
-        found = lost.devices_of(node, held, faulty, now, reserved=reserved, rejects=rejects)
+    for at, (has, offered, allocated, reserved, faulty, rejects) in enumerate(history):
+        node, now, in_use = gpu_node(offered, has=has), 20.0 * at, allocated | reserved
+        found = lost.devices_of(node, allocated, faulty, now, reserved=reserved, rejects=rejects)
 
         assert found.lost | in_use <= set(range(found.total))
         assert found.total - len(found.lost) <= (0 if rejects else offered)
@@ -345,22 +349,22 @@ def test_no_more_devices_are_usable_than_are_offered(history):
     offers=st.lists(st.sampled_from(["none", "healthy", "all"]), min_size=1, max_size=6),
 )
 @example(running=4, claims=1, healthy=1, offers=["all", "healthy"])
-def test_no_more_jobs_stop_than_claims_come(
+def test_claims_stop_at_most_one_job_each(
     running: int, claims: int, healthy: int, offers: Sequence[str]
 ):
     """However often the plugin restarts, each stop gives its device to the claim behind it."""
-    world = Played(running=running)
-    world.cycle(gpu_node(4))
+    cluster = PlayedCluster(running=running)
+    cluster.cycle(gpu_node(4))
     for index in range(claims):
-        world.claim(f"claim{index}")
+        cluster.claim(f"claim{index}")
 
     for offer in offers:
         offered = {"none": 0, "healthy": healthy, "all": 4}[offer]
-        before = len(world.stopped)
-        world.cycle(gpu_node(offered))
-        assert offered or len(world.stopped) == before
+        before = len(cluster.stopped)
+        cluster.cycle(gpu_node(offered))
+        assert offered or len(cluster.stopped) == before
 
-    assert len(world.stopped) <= claims
+    assert len(cluster.stopped) <= claims
 
 
 offer = st.sampled_from(["none", "healthy", "all"])
@@ -372,21 +376,21 @@ offer = st.sampled_from(["none", "healthy", "all"])
     healthy=st.integers(1, 4),
     offers=st.lists(st.tuples(offer, offer, st.booleans()), min_size=1, max_size=6),
 )
-def test_no_more_jobs_stop_on_two_nodes_than_claims_come(
+def test_claims_on_two_nodes_stop_at_most_one_job_each(
     running: tuple[int, int],
     claims: int,
     healthy: int,
     offers: Sequence[tuple[str, str, bool]],
 ):
     """However often plugins restart and the first node rejects pods, within a minute."""
-    world = Played(running=running[0], on_second=running[1])
-    world.cycle(*TWO_NODES)
+    cluster = PlayedCluster(running=running[0], on_second=running[1])
+    cluster.cycle(*TWO_NODES)
     for index in range(claims):
-        world.claim(f"claim{index}")
+        cluster.claim(f"claim{index}")
 
     offered = {"none": 0, "healthy": healthy, "all": 4}
     for first, second, rejects in offers:
         nodes = gpu_node(offered[first]), gpu_node(offered[second], name="gpu-2")
-        world.cycle(*nodes, closed={"gpu-1"} if rejects else ())
+        cluster.cycle(*nodes, closed={"gpu-1"} if rejects else ())
 
-    assert len(world.stopped) <= claims
+    assert len(cluster.stopped) <= claims

@@ -26,7 +26,7 @@ OWNERS = {"vision": "ana", "nlp": "patty"}
 WHY = "moved to n1 to make room for nlp/big"
 
 
-class Story:
+class MoveScenario:
     """Two nodes of two GPUs, and a service that can be restarted."""
 
     def __init__(self, lab, rights, free_port, place) -> None:
@@ -48,9 +48,9 @@ class Story:
         )
 
     def submit(self, project: str, name: str, gpus: int = 1, *, saves: bool = False) -> None:
-        asked = {"name": name, "project": project, "owner": OWNERS[project]}
+        fields = {"name": name, "project": project, "owner": OWNERS[project]}
         command = ["python", "train.py"]
-        self.service.client.submit(SubmitRequest(**asked, command=command, gpus=gpus, saves=saves))
+        self.service.client.submit(SubmitRequest(**fields, command=command, gpus=gpus, saves=saves))
 
     def node_of(self, project: str, name: str) -> str:
         """Return the node of a running job; "" before that."""
@@ -68,34 +68,34 @@ class Story:
 
 
 @pytest.fixture
-def story(lab, rights, free_port, tmp_path) -> Iterator[Story]:
+def scenario(lab, rights, free_port, tmp_path) -> Iterator[MoveScenario]:
     allow_jobs(lab.plane, lab.namespace.name)
     for name in ("n1", "n2"):
         lab.node(name, gpus=2)
-    told = Story(lab, rights, free_port, tmp_path)
-    yield told
-    told.service.end()
+    scenario = MoveScenario(lab, rights, free_port, tmp_path)
+    yield scenario
+    scenario.service.end()
     lab.forget_projects()
     lab.forget(LEASE)
 
 
-def test_a_job_that_saves_moves_for_a_bigger_claim_and_tells_it_after_a_restart_too(
-    story, lab, eventually
+def test_saving_job_moves_for_a_bigger_claim_and_reports_it_after_restart(
+    scenario, lab, eventually
 ):
     work = lab.namespace
     for name, saves in (("stays", False), ("filler", False), ("saver", True)):
-        story.submit("vision", name, saves=saves)
-        eventually(lambda name=name: story.node_of("vision", name), what=f"{name} runs")
-    before = {name: story.node_of("vision", name) for name in ("stays", "filler", "saver")}
+        scenario.submit("vision", name, saves=saves)
+        eventually(lambda name=name: scenario.node_of("vision", name), what=f"{name} runs")
+    before = {name: scenario.node_of("vision", name) for name in ("stays", "filler", "saver")}
     [evicted] = work.pods("vision-saver")
-    story.service.client.delete("vision/filler")
+    scenario.service.client.delete("vision/filler")
     assert before == {"stays": "n1", "filler": "n1", "saver": "n2"}
     # While the project is beyond its quota, the claim stops the job instead (R2).
-    eventually(lambda: story.allocated("vision") == 2, what="the filler's GPU is free")
+    eventually(lambda: scenario.allocated("vision") == 2, what="the filler's GPU is free")
 
-    story.submit("nlp", "big", gpus=2)
-    eventually(lambda: story.node_of("nlp", "big") == "n2", what="the claimant has both of n2")
-    eventually(lambda: story.node_of("vision", "saver") == "n1", what="the job goes on on n1")
+    scenario.submit("nlp", "big", gpus=2)
+    eventually(lambda: scenario.node_of("nlp", "big") == "n2", what="the claimant has both of n2")
+    eventually(lambda: scenario.node_of("vision", "saver") == "n1", what="the job goes on on n1")
 
     [pod] = work.pods("vision-saver")
     job = work.job("vision-saver")
@@ -104,31 +104,33 @@ def test_a_job_that_saves_moves_for_a_bigger_claim_and_tells_it_after_a_restart_
     resumed = eventually(lambda: events_of(work, job, "Resumed"), what="its end is reported")
     assert [re.sub(r"\d+ s", "N s", text) for text in resumed] == [f"{WHY}, N s"]
     assert events_of(work, job, "Moved") == [WHY]
-    told = story.service.client.workload("vision/saver")
-    assert re.fullmatch(rf"{WHY}, \d+ s", told.moved)
-    assert (told.pauses, told.attempts, told.failures) == (1, 2, 0)
-    assert story.moves() == {"vision/saver": WHY}
+    workload = scenario.service.client.workload("vision/saver")
+    assert re.fullmatch(rf"{WHY}, \d+ s", workload.moved)
+    assert (workload.pauses, workload.attempts, workload.failures) == (1, 2, 0)
+    assert scenario.moves() == {"vision/saver": WHY}
 
-    assert story.service.stop(signal.SIGTERM) == 0
-    story.service.end()
+    assert scenario.service.stop(signal.SIGTERM) == 0
+    scenario.service.end()
     lab.plane.request("DELETE", f"/api/v1/namespaces/{work.name}/events")  # kept for an hour
-    story.serve()
+    scenario.serve()
 
-    assert story.moves() == {"vision/saver": WHY}
-    assert story.service.client.workload("vision/saver").moved == WHY
+    assert scenario.moves() == {"vision/saver": WHY}
+    assert scenario.service.client.workload("vision/saver").moved == WHY
 
 
-async def test_an_elastic_job_whose_worker_reported_saves_after_a_restart_of_the_service(plane):
+async def test_saves_reported_by_an_elastic_worker_survive_a_service_restart(plane):
     async with kubernetes_lab(plane) as lab:
-        told, silent = (lab.job(name, elastic=True, workers=2, min_workers=1) for name in "ab")
-        await lab.cluster.submit([told, silent])
-        await lab.cluster.apply(plan(start(told.id, 0), start(silent.id, 1)))
-        for spec in (told, silent):
+        saving, silent = (lab.job(name, elastic=True, workers=2, min_workers=1) for name in "ab")
+        await lab.cluster.submit([saving, silent])
+        await lab.cluster.apply(plan(start(saving.id, 0), start(silent.id, 1)))
+        for spec in (saving, silent):
             await lab.until(spec.id, "running")
-        await lab.tell(told, "running", 0)
+        await lab.report_status(saving, "running", 0)
 
         async with lab.restarted() as cluster:
-            shown = {drawn.name: drawn.saves for drawn in (await cluster.observe()).workloads}
+            saves_in_snapshot = {
+                workload.name: workload.saves for workload in (await cluster.observe()).workloads
+            }
             records = {record.id: record.saves for record in await cluster.workloads()}
 
-    assert shown == records == {told.id: True, silent.id: False}
+    assert saves_in_snapshot == records == {saving.id: True, silent.id: False}

@@ -25,7 +25,7 @@ async def lab(plane):
         yield made
 
 
-def asked(lab, workload, **fields):
+def spec_of(lab, workload, **fields):
     project, name = NAMES[workload]
     return lab.job(name, project=project, **fields)
 
@@ -36,8 +36,8 @@ def jobs(lab):
     return {job["metadata"]["name"]: job["metadata"]["labels"] for job in found["items"]}
 
 
-async def test_both_are_there_and_one_that_is_deleted_leaves_the_other(lab):
-    one, other = asked(lab, LAB), asked(lab, SECRET)
+async def test_workloads_with_the_same_job_name_coexist_and_end_separately(lab):
+    one, other = spec_of(lab, LAB), spec_of(lab, SECRET)
     assert job_name(one) == job_name(other)
 
     await lab.cluster.submit([one])
@@ -60,14 +60,14 @@ async def test_both_are_there_and_one_that_is_deleted_leaves_the_other(lab):
     assert list(jobs(lab)) == ["lab-secret-job-1"]
 
 
-async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab):
-    await lab.cluster.submit([asked(lab, SECRET)])
-    await lab.cluster.submit([asked(lab, LAB)])
+async def test_resubmitted_workload_is_refused_under_either_job_name(lab):
+    await lab.cluster.submit([spec_of(lab, SECRET)])
+    await lab.cluster.submit([spec_of(lab, LAB)])
 
     for workload, (project, name) in NAMES.items():
         with pytest.raises(Conflict) as refused:  # by the API server: our cache may not have it yet
             await lab.cluster.submissions._make(
-                asked(lab, workload), PodTemplateSource("example/train")
+                spec_of(lab, workload), PodTemplateSource("example/train")
             )
         assert str(refused.value).startswith(f"{project} already has a workload named {name}.")
     assert len(jobs(lab)) == 2
@@ -91,26 +91,26 @@ async def test_foreign_job_does_not_block_the_name_of_a_workload(lab):
         }
     )
 
-    (record,) = await lab.cluster.submit([asked(lab, LAB)])
+    (record,) = await lab.cluster.submit([spec_of(lab, LAB)])
 
     assert record.id == LAB
 
 
 async def test_gang_with_a_taken_job_name_finds_its_first_worker(lab):
-    await lab.cluster.submit([asked(lab, SECRET)])
+    await lab.cluster.submit([spec_of(lab, SECRET)])
 
-    gang = asked(lab, LAB, workers=2)
+    gang = spec_of(lab, LAB, workers=2)
     await lab.cluster.submit([gang])
 
     found = lab.around.namespace.job(other_name(gang))
     (container,) = found["spec"]["template"]["spec"]["containers"]
-    told = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
     # The Job controller names the first pod's host by its Job.
-    assert told["MASTER_ADDR"] == f"{found['metadata']['name']}-0.{GANG_SERVICE}"
-    assert told["RUNAI_WORKLOAD"] == LAB
+    assert variables["MASTER_ADDR"] == f"{found['metadata']['name']}-0.{GANG_SERVICE}"
+    assert variables["RUNAI_WORKLOAD"] == LAB
 
 
-def test_no_name_that_can_be_submitted_is_another_ones_second_name():
+def test_second_job_names_are_distinct_and_unlike_usual_names():
     longest = ("p" * 24, "n" * 38)
     specs = [WorkloadSpec(*names, "ana", "job", ("train",)) for names in (longest, *NAMES.values())]
     names = {other_name(spec) for spec in specs}

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from chart.rights import Right, grant, without
+from chart.rights import Right, grant, kubeconfig_without
 from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.objects import job
 from control_plane.scheduling import Scheduler
@@ -28,30 +28,30 @@ def test_scheduler_logs_a_missing_pytorch_right_once_and_uses_it_when_granted(
     lab.node("gpu-0", gpus=1)
     lab.project("vision", quota=2)
     work = lab.namespace
-    account = without(lab.plane, work.name, lacking)
+    account = kubeconfig_without(lab.plane, work.name, lacking)
 
-    def said() -> list[str]:
+    def logged_warnings() -> list[str]:
         return [r.message for r in caplog.records if "PyTorchJobs are not scheduled" in r.message]
 
-    def names() -> list[str]:
+    def workload_ids() -> list[str]:
         return sorted(record.id for record in scheduler.call(scheduler.cluster.workloads()))
 
     with kind_of_pytorch_jobs(lab.plane), Scheduler(account) as scheduler:
-        one = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
-        lab.plane.request("POST", pytorch_jobs(work.name), one)
+        training_job = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
+        lab.plane.request("POST", pytorch_jobs(work.name), training_job)
         for name in ("first", "second"):
             work.create(job(name, project="vision"))
             eventually(lambda name=name: bound(work, name), what=f"{name} runs")
             work.finish(work.pods(name)[0]["metadata"]["name"])
-        eventually(said, what="it is said")
-        assert len(said()) == 1
-        assert "runai doctor" in said()[0]
+        eventually(logged_warnings, what="it is said")
+        assert len(logged_warnings()) == 1
+        assert "runai doctor" in logged_warnings()[0]
 
         grant(lab.plane, account, lacking)
 
         train = f"vision/{work.name}.train"
-        eventually(lambda: train in names(), within=90, what="it is seen by now")
-    assert len(said()) == 1
+        eventually(lambda: train in workload_ids(), within=90, what="it is seen by now")
+    assert len(logged_warnings()) == 1
 
 
 def bound(work, name: str) -> bool:

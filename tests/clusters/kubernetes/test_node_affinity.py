@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import a_machine, a_pod
+from clusters.kubernetes.worlds import a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_node
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
     accepted_values,
@@ -87,7 +87,7 @@ def fits(pod, taints=()) -> bool:
         ),
     ],
 )
-def test_a_pod_goes_where_its_specification_allows(pod, expected):
+def test_pod_fits_nodes_that_satisfy_its_selector_and_affinity(pod, expected):
     assert fits(pod) is expected
 
 
@@ -148,21 +148,21 @@ def product(operator, *values):
         ),
     ],
 )
-def test_the_types_of_gpu_that_a_pod_demands(spec, types):
+def test_gpu_types_of_a_pod_are_read_from_selector_and_affinity(spec, types):
     assert accepted_values(read_demands(spec), PRODUCT) == types
 
 
 CARDS = "example.com/card"
 
 
-def asking(name: str, cards: int, **fields: Any) -> Pod:
-    wanted = {"requests": {CARDS: str(cards)}, "limits": {CARDS: str(cards), "cpu": "1"}}
-    spec = {"containers": [{"name": "main", "resources": wanted}]}
+def pod_with_cards(name: str, cards: int, **fields: Any) -> Pod:
+    resources = {"requests": {CARDS: str(cards)}, "limits": {CARDS: str(cards), "cpu": "1"}}
+    spec = {"containers": [{"name": "main", "resources": resources}]}
     return replace(a_pod(name), demands=read_demands(spec), **fields)
 
 
 @pytest.mark.parametrize(
-    ("running", "may"),
+    ("running", "expected"),
     [
         pytest.param({}, True, id="nobody-has-any"),
         pytest.param({"node": "gpu-0"}, False, id="somebody-has-them"),
@@ -173,11 +173,13 @@ def asking(name: str, cards: int, **fields: Any) -> Pod:
         ),
     ],
 )
-def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, may: bool):
+def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, expected: bool):
     stock = read_node(
         {"metadata": {"name": "gpu-0"}, "status": {"allocatable": {CARDS: "3", "pods": "9"}}}
     ).stock
-    (left,) = with_free_stock([a_machine("gpu-0", stock=stock)], [asking("other", 2, **running)])
+    (left,) = with_free_stock(
+        [a_node("gpu-0", stock=stock)], [pod_with_cards("other", 2, **running)]
+    )
 
-    wants = asking("wants", 2).demands
-    assert may_run(wants, left.name, left.labels, left.taints, left.stock) is may
+    wants = pod_with_cards("wants", 2).demands
+    assert may_run(wants, left.name, left.labels, left.taints, left.stock) is expected

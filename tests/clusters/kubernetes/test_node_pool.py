@@ -44,7 +44,7 @@ def nodes(work: Namespace, *names: str) -> list[str]:
 
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
-def test_each_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventually):
+def test_scheduler_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventually):
     work = pools.namespace
     for name in ("a-1", "a-2", "a-3"):
         work.create(of_pool(pod(name, project="vision-a"), "a"))
@@ -56,8 +56,8 @@ def test_each_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventua
         eventually(
             lambda: sentence(work.pod("a-3")), what="who has no room in his pool is told why"
         )
-        seen = [s.call(s.cluster.workloads()) for s in (first, second)]
-        assert [{r.spec.project for r in each} for each in seen] == [{"vision-a"}, {"vision-b"}]
+        listings = [s.call(s.cluster.workloads()) for s in (first, second)]
+        assert [{r.spec.project for r in each} for each in listings] == [{"vision-a"}, {"vision-b"}]
         assert [list(s.call(s.cluster.devices())) for s in (first, second)] == [
             ["gpu-a"],
             ["gpu-b"],
@@ -73,7 +73,7 @@ def test_each_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventua
 
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
-def test_each_shares_devices_of_its_own(pools, rights, eventually):
+def test_pool_schedulers_reserve_devices_of_their_own_pool(pools, rights, eventually):
     work, plane = pools.namespace, pools.plane
     plugin = DevicePlugin(plane, {"gpu-a": ["GPU-a0", "GPU-a1"], "gpu-b": ["GPU-b0", "GPU-b1"]})
     half = {"annotations": {"gpu-fraction": "0.5"}}
@@ -84,12 +84,12 @@ def test_each_shares_devices_of_its_own(pools, rights, eventually):
         found = plane.request("GET", "/api/v1/namespaces/runai-reservation/pods")["items"]
         return {p["spec"].get("nodeName", ""): p["metadata"]["labels"].get(KEY, "") for p in found}
 
-    def all_there() -> bool:
-        plugin.look()
+    def all_are_bound() -> bool:
+        plugin.sync_pods()
         return nodes(work, "a-1", "a-2", "b-1") == ["gpu-a", "gpu-a", "gpu-b"]
 
     with Scheduler(rights, pool=A), Scheduler(rights, pool=B):
-        eventually(all_there, what="all share")
+        eventually(all_are_bound, what="all share")
 
     assert reservations() == {"gpu-a": "a", "gpu-b": "b"}
 
@@ -132,7 +132,7 @@ def test_project_and_job_made_through_the_service_of_a_pool_belong_to_it(pools, 
         pytest.param("pool=b", "pool=b", set(), id="key-without-domain"),
     ],
 )
-def test_a_pool_is_a_label(text: str, selector: str, has: set[str]):
+def test_pool_selects_objects_by_its_label(text: str, selector: str, has: set[str]):
     pool = NodePool.parse(text)
     objects = {"a": {KEY: "a"}, "b": {KEY: "b"}, "none": {"other": "a"}}
 
@@ -148,7 +148,7 @@ def test_pool_parse_refuses_invalid_labels(text: str):
         NodePool.parse(text)
 
 
-def test_pool_skips_waiting_pods_and_reads_running_pods_of_another_pool_as_foreign(
+def test_pool_skips_waiting_pods_of_other_pools_and_reads_running_as_foreign(
     lab_pod: Callable[..., dict[str, Any]],
 ):
     pool = NodePool(KEY, "a")
@@ -166,11 +166,11 @@ def test_pool_skips_waiting_pods_and_reads_running_pods_of_another_pool_as_forei
 
 @pytest.fixture
 def lab_pod() -> Callable[..., dict[str, Any]]:
-    def made(name: str, labels: dict[str, str], node: str = "") -> dict[str, Any]:
+    def build_pod(name: str, labels: dict[str, str], node: str = "") -> dict[str, Any]:
         found = pod(name, project="vision", labels=labels)
         metadata = {"uid": name, "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
         found["metadata"] |= metadata
         found["spec"] |= {"nodeName": node} if node else {}
         return found
 
-    return made
+    return build_pod

@@ -33,7 +33,7 @@ def jwt(claims: object, signature: str = "c2ln") -> str:
     return f"{part({'alg': 'RS256'})}.{part(claims)}.{signature}"
 
 
-class Nobody:
+class UnusedAuthenticator:
     """An authenticator that fails the test when used."""
 
     async def actor(self, request: Any) -> Any:
@@ -47,17 +47,22 @@ class Reviews:
     """API server that answers token reviews on demand, and records their tokens."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.reviewed_tokens: list[str] = []
         self.answers = asyncio.Event()
         self.answers.set()
         self.status: Mapping[str, Any] = {}
         self.error: ApiError | None = None
         self.clock = Clock()
-        self.tokens = NodeTokenAuthenticator(self, "runai:runai-agent", Nobody(), self.clock)  # type: ignore[arg-type]
+        self.tokens = NodeTokenAuthenticator(
+            self,  # type: ignore[arg-type]
+            "runai:runai-agent",
+            UnusedAuthenticator(),
+            self.clock,
+        )
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         assert path == REVIEWS
-        self.asked.append(body["spec"]["token"])
+        self.reviewed_tokens.append(body["spec"]["token"])
         await self.answers.wait()
         if self.error is not None:
             raise self.error
@@ -86,11 +91,11 @@ async def test_token_that_cannot_be_ours_is_refused_without_a_review(token):
     reviews = Reviews()
 
     assert await reviews.tokens.pod(token) is None
-    assert reviews.asked == []
+    assert reviews.reviewed_tokens == []
 
 
 @given(st.text(max_size=40), st.binary(max_size=200), st.text(max_size=40))
-def test_made_up_token_does_not_claim_to_be_for_us(header, payload, signature):
+def test_forged_token_does_not_name_our_audience(header, payload, signature):
     audiences, _ = read_claims(f"{header}.{urlsafe_b64encode(payload).decode()}.{signature}")
 
     assert AUDIENCE not in audiences
@@ -112,28 +117,30 @@ def test_made_up_token_does_not_claim_to_be_for_us(header, payload, signature):
 async def test_token_review_returns_the_actor_of_a_token(claims, user, extra, actor):
     reviews = Reviews()
     aud = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
-    told = {f"authentication.kubernetes.io/{name}": [value] for name, value in extra.items()}
-    named = {"username": user, "extra": told}
+    review_extra = {
+        f"authentication.kubernetes.io/{name}": [value] for name, value in extra.items()
+    }
+    named = {"username": user, "extra": review_extra}
     reviews.status = {"authenticated": True, "audiences": aud, "user": named}
 
     assert await reviews.tokens.pod(jwt(claims)) == actor
 
 
-async def test_at_most_four_tokens_are_reviewed_at_once():
+async def test_token_reviews_run_at_most_four_at_once():
     reviews = Reviews()
     reviews.answers.clear()
     forged = [jwt(AGENT, f"made-up-{n}") for n in range(50)]
-    asking = [asyncio.ensure_future(reviews.tokens.pod(token)) for token in forged]
+    review_tasks = [asyncio.ensure_future(reviews.tokens.pod(token)) for token in forged]
     for _ in range(100):  # every review that can begin has its turn
         await asyncio.sleep(0)
-    assert len(reviews.asked) == 4
+    assert len(reviews.reviewed_tokens) == 4
 
     reviews.answers.set()
-    assert set(await asyncio.gather(*asking)) == {None}
-    assert sorted(reviews.asked) == sorted(forged)
+    assert set(await asyncio.gather(*review_tasks)) == {None}
+    assert sorted(reviews.reviewed_tokens) == sorted(forged)
 
 
-async def test_answer_is_believed_for_a_minute_and_refusals_displace_none(monkeypatch):
+async def test_accepted_token_is_cached_for_a_minute_despite_many_refusals(monkeypatch):
     monkeypatch.setattr(single_flight, "MAX_CACHED", 10)
     reviews = Reviews()
     user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
@@ -145,12 +152,12 @@ async def test_answer_is_believed_for_a_minute_and_refusals_displace_none(monkey
         assert await reviews.tokens.pod(jwt(AGENT, f"made-up-{n}")) is None
 
     assert await reviews.tokens.pod(good) == agent
-    assert reviews.asked.count(good) == 1
+    assert reviews.reviewed_tokens.count(good) == 1
     reviews.clock.at += 60
     assert await reviews.tokens.pod(good) is None
 
 
-async def test_api_server_that_does_not_answer_is_unavailable():
+async def test_token_review_without_an_answer_is_unavailable():
     reviews = Reviews()
     reviews.error = ApiError(0, "Unanswered", "no route")
 

@@ -21,7 +21,7 @@ SPEC = WorkloadSpec(
 
 
 @pytest.fixture
-def two(lab):
+def two_types(lab):
     """Return a lab with a node of each type; the first in the alphabet is `a100`'s."""
     for name, product in (("a100", "NVIDIA-A100-SXM4-80GB"), ("t4", "Tesla-T4")):
         labels = {"runai/node-type": name, "nvidia.com/gpu.product": product}
@@ -29,9 +29,9 @@ def two(lab):
     return lab
 
 
-def test_sessions_and_trainings_go_where_their_project_may(two, rights, eventually):
-    two.project("vision", quota=4, nodeTypes={"build": ["t4"], "train": ["a100"]})
-    work = two.namespace
+def test_sessions_and_trainings_use_the_node_types_of_their_project(two_types, rights, eventually):
+    two_types.project("vision", quota=4, nodeTypes={"build": ["t4"], "train": ["a100"]})
+    work = two_types.namespace
     for name in "01":
         work.create(pod(f"notebook-{name}", project="vision"))
         work.create(job(f"train-{name}", project="vision"))
@@ -46,17 +46,19 @@ def test_sessions_and_trainings_go_where_their_project_may(two, rights, eventual
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         pytest.param({"node_type": "t4"}, id="a type of node"),
         pytest.param({"gpu_types": ("Tesla-T4",)}, id="a type of GPU"),
     ],
 )
-def test_a_submitted_job_goes_where_it_asks_to(two, rights, eventually, asked):
-    two.project("vision", quota=4)
-    work = two.namespace
-    allow_jobs(two.plane, work.name)
-    submitted = [replace(SPEC, name=name, **asked) for name in ("exp", "again")]
+def test_submitted_job_runs_on_its_requested_node_or_gpu_type(
+    two_types, rights, eventually, fields
+):
+    two_types.project("vision", quota=4)
+    work = two_types.namespace
+    allow_jobs(two_types.plane, work.name)
+    submitted = [replace(SPEC, name=name, **fields) for name in ("exp", "again")]
 
     with Scheduler(rights, namespace=work.name) as scheduler:
         scheduler.call(scheduler.cluster.submit(submitted))

@@ -26,7 +26,7 @@ DEEP = 3_000
 TOO_DEEP = 100_000  # fits the JSON parser of every Python version
 
 
-def a_huge_gang() -> dict[str, Any]:
+def huge_gang() -> dict[str, Any]:
     made = job("huge", project="odd")
     made["metadata"]["annotations"] = {"runai/held": "by its user"}
     made["spec"] |= {"suspend": True, "completions": 2**31 - 1, "parallelism": 2**31 - 1}
@@ -34,25 +34,25 @@ def a_huge_gang() -> dict[str, Any]:
     return made
 
 
-def a_pod_that_wants_more_than_there_are_digits() -> dict[str, Any]:
+def pod_with_overflowing_request() -> dict[str, Any]:
     made = pod("greedy", project="odd")
     made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1e9999"
     return made
 
 
 @pytest.mark.kubernetes
-def test_huge_gang_and_huge_gpu_request_do_not_block_another_pod(lab, rights, eventually):
+def test_huge_gang_and_huge_gpu_request_do_not_block_ordinary_pods(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("odd", quota=0)
     lab.project("bob", quota=1)
-    lab.namespace.create(a_huge_gang())
-    lab.namespace.create(a_pod_that_wants_more_than_there_are_digits())
+    lab.namespace.create(huge_gang())
+    lab.namespace.create(pod_with_overflowing_request())
     with Scheduler(rights):
         lab.namespace.create(pod("bobs", project="bob"))
         eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")
 
 
-async def test_fields_thousands_deep_hide_nothing_in_a_list_or_a_watch():
+async def test_deeply_nested_fields_do_not_break_lists_and_watches():
     deep = '{"metadata": %s, "kind": "Pod"}\n' % ('{"f:a":' * TOO_DEEP + "{}" + "}" * TOO_DEEP)
 
     async def answer(_request: web.Request) -> web.Response:
@@ -70,8 +70,8 @@ async def test_fields_thousands_deep_hide_nothing_in_a_list_or_a_watch():
     assert listed["kind"] == watched["kind"] == "Pod"
 
 
-def test_a_job_of_too_many_pods_at_once_is_told_that_it_will_not_start():
-    made = a_huge_gang()
+def test_job_of_too_many_workers_is_refused_with_a_message():
+    made = huge_gang()
     made["metadata"] |= {
         "uid": "uid-huge",
         "namespace": "lab",
@@ -83,18 +83,18 @@ def test_a_job_of_too_many_pods_at_once_is_told_that_it_will_not_start():
     assert len(group.pods) == 10_000
 
 
-WHERE = {
+DEEP_DOCUMENTS = {
     "in an object": (b'{"a": %s, "b": [1]}', {"a": None, "b": [1]}),
     "in a list": (b'[%s, {"b": "]}"}]', [None, {"b": "]}"}]),
     "behind text with brackets and quotes": (rb'{"t": "[{\"[", "a": %s}', {"t": '[{"[', "a": None}),
 }
 
 
-@pytest.mark.parametrize(("around", "read"), WHERE.values(), ids=WHERE)
-def test_decoder_replaces_too_deep_values_with_null_and_keeps_the_rest(around, read):
+@pytest.mark.parametrize(("document", "expected"), DEEP_DOCUMENTS.values(), ids=DEEP_DOCUMENTS)
+def test_decoder_replaces_too_deep_values_with_null_and_reads_the_rest(document, expected):
     """The nesting level of the first null does not matter."""
     deep = b"[" * TOO_DEEP + b'"]"' + b"]" * TOO_DEEP
-    found = decoded(around.replace(b"%s", deep))
+    found = decoded(document.replace(b"%s", deep))
 
     def flat(value: Any) -> Any:
         while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
@@ -102,8 +102,8 @@ def test_decoder_replaces_too_deep_values_with_null_and_keeps_the_rest(around, r
         return None if value == [None] else value
 
     pairs = found.items() if isinstance(found, dict) else enumerate(found)
-    wanted = read.items() if isinstance(read, dict) else enumerate(read)
-    assert [(key, flat(value)) for key, value in pairs] == list(wanted)
+    expected_pairs = expected.items() if isinstance(expected, dict) else enumerate(expected)
+    assert [(key, flat(value)) for key, value in pairs] == list(expected_pairs)
 
 
 @pytest.mark.parametrize("text", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b'"', b"no JSON"])
@@ -113,16 +113,16 @@ def test_decoder_refuses_invalid_json(text):
 
 
 @pytest.mark.parametrize("failure", [InvalidRequest("no"), RecursionError(), TypeError()], ids=repr)
-def test_an_object_that_cannot_be_read_is_left_out(failure, caplog):
+def test_informer_omits_and_logs_an_unreadable_object(failure, caplog):
     def parse(found: Any) -> str:
         if found["metadata"]["name"] == "odd":
             raise failure
         return json.dumps(found["metadata"]["name"])
 
     changes: list[None] = []
-    mirror = Informer(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
+    informer = Informer(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
     for name in ("odd", "even"):
-        mirror.apply({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
+        informer.apply({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
 
-    assert dict(mirror.objects) == {"lab/even": '"even"'}
+    assert dict(informer.objects) == {"lab/even": '"even"'}
     assert "lab/odd cannot be read and is left out" in caplog.text

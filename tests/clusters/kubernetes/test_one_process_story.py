@@ -49,7 +49,7 @@ while not (place / "enough").exists():
 """
 
 
-class Story:
+class OneProcessScenario:
     """A node of two GPUs, a service, and a job of ana's that asks for both."""
 
     def __init__(self, lab, rights: Path, port: int, place: Path) -> None:
@@ -73,21 +73,21 @@ class Story:
 
     def submit(self) -> None:
         program = [sys.executable, "-u", "-c", PROGRAM, str(self.place)]
-        asked = {"name": "one", "project": "vision", "owner": "ana", "command": program}
-        self.service.client.submit(SubmitRequest(**asked, gpus=2, elastic=True))
+        fields = {"name": "one", "project": "vision", "owner": "ana", "command": program}
+        self.service.client.submit(SubmitRequest(**fields, gpus=2, elastic=True))
 
     def takes(self, name: str) -> None:
         """Submit a job of pat's for one GPU."""
-        asked = {"name": name, "project": "nlp", "owner": "pat", "command": ["sleep", "1000000"]}
-        self.service.client.submit(SubmitRequest(**asked, gpus=1))
+        fields = {"name": name, "project": "nlp", "owner": "pat", "command": ["sleep", "1000000"]}
+        self.service.client.submit(SubmitRequest(**fields, gpus=1))
 
     def until(self, workload: str, state: str) -> WorkloadDetail:
         client = self.service.client
 
-        def there() -> bool:
+        def is_reached() -> bool:
             return client.workload(workload).state == state
 
-        eventually(there, within=PATIENCE_S, what=f"{workload} is {state}")
+        eventually(is_reached, within=PATIENCE_S, what=f"{workload} is {state}")
         return client.workload(workload)
 
     def starts(self) -> list[dict]:
@@ -98,53 +98,53 @@ class Story:
     def runs_on(self, *gpus: int) -> None:
         """Wait until its program has run on these numbers of GPUs, one start after the other."""
 
-        def so_many() -> bool:
+        def has_run_on_all() -> bool:
             found = self.service.client.workload("vision/one")
             if found.state in {"failed", "ended"}:
                 raise RuntimeError(str(found.reason))
             return [len(start["devices"]) for start in self.starts()] == list(gpus)
 
-        eventually(so_many, within=PATIENCE_S, what=f"it was started on {gpus}")
+        eventually(has_run_on_all, within=PATIENCE_S, what=f"it was started on {gpus}")
 
 
 @pytest.fixture
-def story(lab, rights, free_port, tmp_path) -> Iterator[Story]:
+def scenario(lab, rights, free_port, tmp_path) -> Iterator[OneProcessScenario]:
     allow_jobs(lab.plane, lab.namespace.name)
     (tmp_path / "node").mkdir()
     with ProcessKubelet(lab.plane, tmp_path / "node", gpus=2) as kubelet:
         lab.node(NODE, gpus=2, status=kubelet.status)
-        told = Story(lab, rights, free_port(), tmp_path)
-        yield told
-        told.service.end()
+        scenario = OneProcessScenario(lab, rights, free_port(), tmp_path)
+        yield scenario
+        scenario.service.end()
         lab.forget_projects()
         lab.forget(LEASE)
 
 
-def test_it_grows_shrinks_for_an_owner_outlives_its_service_pauses_and_loses_nothing(story):
-    story.takes("other")
-    story.until("nlp/other", "running")
-    story.submit()
-    story.runs_on(1)
+def test_elastic_job_in_one_pod_survives_resizes_pause_and_service_kill(scenario):
+    scenario.takes("other")
+    scenario.until("nlp/other", "running")
+    scenario.submit()
+    scenario.runs_on(1)
 
-    story.service.client.delete("nlp/other")
-    story.runs_on(1, 2)
+    scenario.service.client.delete("nlp/other")
+    scenario.runs_on(1, 2)
 
-    story.takes("owner")
-    story.runs_on(1, 2, 1)
-    story.until("nlp/owner", "running")
-    story.service.end()  # kill -9
-    story.serve()
-    assert story.until("vision/one", "running").allocated == 1
+    scenario.takes("owner")
+    scenario.runs_on(1, 2, 1)
+    scenario.until("nlp/owner", "running")
+    scenario.service.end()  # kill -9
+    scenario.serve()
+    assert scenario.until("vision/one", "running").allocated == 1
 
-    story.service.client.suspend("vision/one")
-    story.until("vision/one", "suspended")
-    story.service.client.resume("vision/one")
-    story.runs_on(1, 2, 1, 1)
-    (story.place / "enough").touch()
-    done = story.until("vision/one", "succeeded")
+    scenario.service.client.suspend("vision/one")
+    scenario.until("vision/one", "suspended")
+    scenario.service.client.resume("vision/one")
+    scenario.runs_on(1, 2, 1, 1)
+    (scenario.place / "enough").touch()
+    done = scenario.until("vision/one", "succeeded")
 
     assert (done.failures, done.pauses, done.elastic.resizes) == (0, 0, 2)
-    starts = story.starts()
+    starts = scenario.starts()
     assert [start["from"] for start in starts] == [0, 1, 2, 3]
     assert [start["resumed"] for start in starts] == ["", "1", "1", "1"]
     assert {start["samples"] for start in starts} == {256}

@@ -24,21 +24,21 @@ from control_plane.scheduling import Scheduler
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 SUSPENDS = '"op": "add", "path": "/spec/suspend", "value": true'
-LETS_GO = '"op": "add", "path": "/spec/suspend", "value": false'
-SAYS_WHY = '"op": "test", "path": "/metadata/annotations/runai~1held"'
+UNSUSPENDS = '"op": "add", "path": "/spec/suspend", "value": false'
+WRITES_REASON = '"op": "test", "path": "/metadata/annotations/runai~1held"'
 FATES = ["refused", "lost", "killed"]
 
 Until = Callable[..., Any]
 
 
-class Paused:
+class PausedJob:
     """A Job has both GPUs until their owner comes, and again after the owner's pod is gone."""
 
     pauses = 1
 
     def __init__(self, lab: ClusterLab, until: Until) -> None:
         self.lab, self.work, self.until = lab, lab.namespace, until
-        self.has_gone = False
+        self.owner_is_deleted = False
         """Whether the owner was there."""
 
     def begin(self) -> None:
@@ -46,26 +46,26 @@ class Paused:
         self.work.create(job("lent", 2, project="patty"))
         self.until(lambda: running(self.work, "lent"), what="it runs")
 
-    def comes(self) -> None:
+    def create_owner(self) -> None:
         """Create the owner's pod."""
         self.work.create(pod("owner", 2, project="vision"))
 
-    def leads_to(self, change: str) -> None:
+    def trigger(self, change: str) -> None:
         """Trigger the change."""
-        self.comes()
-        if change == LETS_GO:
-            self.goes()
+        self.create_owner()
+        if change == UNSUSPENDS:
+            self.delete_owner()
 
-    def goes(self) -> None:
+    def delete_owner(self) -> None:
         """Wait until the owner's pod has its GPUs, then delete it."""
         self.until(lambda: self.work.node_of("owner"), what="the owner has his GPUs")
         self.work.delete("owner")
-        self.has_gone = True
+        self.owner_is_deleted = True
 
     def end(self) -> None:
         """Wait until each workload has its share."""
-        if not self.has_gone:
-            self.goes()
+        if not self.owner_is_deleted:
+            self.delete_owner()
         self.until(lambda: running(self.work, "lent"), what="it runs again")
 
     def check(self) -> None:
@@ -78,22 +78,22 @@ class Paused:
         assert len(json.loads(notes["runai/starts"])) == 1
 
 
-class Resized(Paused):
+class ResizedJob(PausedJob):
     """An elastic job of one process has both GPUs until an owner comes for one of them."""
 
     pauses = 0
 
     def begin(self) -> None:
         self.lab.project("patty")
-        asks = {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "2"}
-        self.work.create(job("lent", 0, project="patty", annotations=asks))
+        annotations = {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "2"}
+        self.work.create(job("lent", 0, project="patty", annotations=annotations))
         self.until(lambda: self.sizes() == [2], what="it runs on both")
 
-    def comes(self) -> None:
+    def create_owner(self) -> None:
         self.work.create(pod("owner", 1, project="vision"))
 
-    def leads_to(self, change: str) -> None:
-        self.comes()
+    def trigger(self, change: str) -> None:
+        self.create_owner()
 
     def end(self) -> None:
         self.until(lambda: self.work.node_of("owner"), what="the owner has his GPU")
@@ -107,30 +107,30 @@ class Resized(Paused):
 
 
 CHANGES = {
-    "paused": (SUSPENDS, Paused),
-    "let go": (LETS_GO, Paused),
-    "resized": (SUSPENDS, Resized),
-    "let go with fewer": (LETS_GO, Resized),
+    "paused": (SUSPENDS, PausedJob),
+    "let go": (UNSUSPENDS, PausedJob),
+    "resized": (SUSPENDS, ResizedJob),
+    "let go with fewer": (UNSUSPENDS, ResizedJob),
 }
 
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_a_job_that_fails_is_made_once(ready, rights, until, change, fate):
+def test_failed_change_of_a_whole_job_is_applied_once(ready, rights, until, change, fate):
     part, kind = CHANGES[change]
-    story = kind(ready, until)
+    scenario = kind(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
-        story.begin()
+        scenario.begin()
         if fate == "killed":
             server.die_at("PATCH", part, after=True)
         elif fate == "lost":
             server.lose_answer("PATCH", part)
         else:
             server.refuse("PATCH", part, status=500)
-        story.leads_to(part)
+        scenario.trigger(part)
         if fate != "killed":
-            story.end()
-            story.check()
+            scenario.end()
+            scenario.check()
             assert server.are_over
             return
         until(lambda: server.is_down, what="the first one dies")
@@ -140,27 +140,27 @@ def test_a_change_of_a_job_that_fails_is_made_once(ready, rights, until, change,
             what="its last change was made",
         )
     with Scheduler(rights):
-        story.end()
-    story.check()
+        scenario.end()
+    scenario.check()
 
 
-def test_why_a_paused_job_waits_is_told_once_however_often_writing_it_failed(ready, rights, until):
-    story = Paused(ready, until)
+def test_wait_reason_of_a_paused_job_is_reported_once_despite_write_faults(ready, rights, until):
+    scenario = PausedJob(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
-        story.begin()
-        server.refuse("PATCH", SAYS_WHY, status=500, times=3)
-        story.comes()
+        scenario.begin()
+        server.refuse("PATCH", WRITES_REASON, status=500, times=3)
+        scenario.create_owner()
         until(lambda: server.are_over, what="it could not be written three times")
-        why = until(lambda: told(ready.namespace), what="it is written and told")
+        why = until(lambda: waiting_reason(ready.namespace), what="it is written and told")
         assert events(ready.namespace, "Waiting").count(why) == 1
 
 
-def test_user_suspension_during_an_unsuspend_call_is_kept(ready, rights, until):
-    story = Paused(ready, until)
+def test_user_suspension_during_an_unsuspend_call_is_retained(ready, rights, until):
+    scenario = PausedJob(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
-        story.begin()
-        go_on = server.hold("PATCH", LETS_GO)
-        story.leads_to(LETS_GO)
+        scenario.begin()
+        go_on = server.hold("PATCH", UNSUSPENDS)
+        scenario.trigger(UNSUSPENDS)
         until(lambda: server.are_over, what="it is being let go")
         name = f"patty/{ready.namespace.name}.lent"
         scheduler.call(scheduler.cluster.suspend(name, by="ana"))
@@ -174,7 +174,7 @@ def test_user_suspension_during_an_unsuspend_call_is_kept(ready, rights, until):
     assert not ready.namespace.pods("lent")
 
 
-def told(work: Namespace) -> str:
+def waiting_reason(work: Namespace) -> str:
     """Return the Job's waiting reason, once an Event reports it, too."""
     why: str = work.job("lent")["metadata"]["annotations"].get("runai/held", "")
     return why if why in events(work, "Waiting") else ""

@@ -33,22 +33,22 @@ def running(namespace, of: str = "") -> list[str]:
     ]
 
 
-def budget(lab, eventually, of: str, least: int) -> str:
+def budget(lab, eventually, of: str, min_available: int) -> str:
     """Create a PodDisruptionBudget for so many of a Job's pods; return its path."""
     path = f"/apis/policy/v1/namespaces/{lab.namespace.name}/poddisruptionbudgets"
     chosen = {"matchLabels": {"batch.kubernetes.io/job-name": of}}
-    spec = {"minAvailable": least, "selector": chosen}
+    spec = {"minAvailable": min_available, "selector": chosen}
     lab.plane.request("POST", path, {"metadata": {"name": of}, "spec": spec})
 
-    def counts() -> bool:
+    def budget_is_ready() -> bool:
         found = lab.plane.request("GET", f"{path}/{of}").get("status", {})
         return bool(found.get("currentHealthy") == 2 and found["expectedPods"] == 2)
 
-    eventually(counts, what="the budget knows its pods")
+    eventually(budget_is_ready, what="the budget knows its pods")
     return f"{path}/{of}"
 
 
-def are_counted(namespace, of: str) -> bool:
+def are_tracked(namespace, of: str) -> bool:
     """Return True if the Job controller has still to count each of its pods."""
     metadata = [p["metadata"] for p in namespace.pods(of)]
     return all(TRACKING in m.get("finalizers", ()) for m in metadata) and not any(
@@ -56,9 +56,7 @@ def are_counted(namespace, of: str) -> bool:
     )
 
 
-def test_scheduler_evicts_another_job_if_a_disruption_budget_protects_the_first(
-    lab, rights, eventually
-):
+def test_scheduler_evicts_a_second_job_if_a_budget_protects_the_first(lab, rights, eventually):
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=2)
     lab.project("patty")
@@ -71,11 +69,11 @@ def test_scheduler_evicts_another_job_if_a_disruption_budget_protects_the_first(
             lambda: len(running(work, "kept")) == len(running(work, "other")) == 2, what="both run"
         )
         before = running(work, "kept")
-        budget(lab, eventually, "kept", least=2)
+        budget(lab, eventually, "kept", min_available=2)
         work.create(pod("owner", 2, project="bob"))
         eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
-        told = eventually(lambda: events(work, "Kept"), what="who was spared is told")
-        eventually(lambda: are_counted(work, "kept"), what="it is counted as before")
+        protection_events = eventually(lambda: events(work, "Kept"), what="who was spared is told")
+        eventually(lambda: are_tracked(work, "kept"), what="it is counted as before")
         assert running(work, "kept") == before
         for name in before:
             work.finish(name)
@@ -84,8 +82,13 @@ def test_scheduler_evicts_another_job_if_a_disruption_budget_protects_the_first(
             what="it is complete",
         )
 
-    assert told[0].startswith(f"was to be stopped for bob/{work.name}.owner, but stays: ")
-    assert "The disruption budget kept needs 2 healthy pods and has 2 currently" in told[0]
+    assert protection_events[0].startswith(
+        f"was to be stopped for bob/{work.name}.owner, but stays: "
+    )
+    assert (
+        "The disruption budget kept needs 2 healthy pods and has 2 currently"
+        in protection_events[0]
+    )
     assert status.get("failed", 0) == 0
 
 
@@ -100,7 +103,7 @@ def test_owner_sees_the_blocking_budget_and_starts_after_its_deletion(lab, right
 
     with Scheduler(rights, clock=lambda: started + ahead):
         eventually(lambda: len(running(work, "kept")) == 2, what="it runs")
-        path = budget(lab, eventually, "kept", least=2)
+        path = budget(lab, eventually, "kept", min_available=2)
         work.create(pod("owner", 2, project="bob"))
         eventually(
             lambda: "stays: The disruption budget kept" in sentence(work.pod("owner")),

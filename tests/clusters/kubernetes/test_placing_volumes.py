@@ -24,7 +24,7 @@ MADE = StorageClass(waits=True, is_provided=True)
 POD = a_pod("notebook", claims=("home",))
 
 
-def where(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None = WAITS) -> str:
+def open_nodes(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None = WAITS) -> str:
     """Return the nodes, of a and b, open to a pod with this claim; or why it waits."""
     storage = Storage(
         {} if claim is None else {"lab/home": claim},
@@ -62,11 +62,11 @@ def where(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None =
         ),
     ],
 )
-def test_where_a_pod_may_go(claim, volumes, of_class, expected):
-    assert where(claim, *volumes, of_class=of_class) == expected
+def test_pod_is_open_to_nodes_that_satisfy_its_volume_claim(claim, volumes, of_class, expected):
+    assert open_nodes(claim, *volumes, of_class=of_class) == expected
 
 
-def test_the_smallest_free_disk_of_the_node_is_taken():
+def test_storage_chooses_the_smallest_free_disk_of_a_node():
     disks = [replace(DISK, name=name, mib=mib) for name, mib in (("x", 9000), ("y", 2000))]
     storage = Storage({}, {disk.name: disk for disk in disks}, {"c": WAITS})
 

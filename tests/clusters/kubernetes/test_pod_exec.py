@@ -23,7 +23,7 @@ def status(**details) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("told", "ended"),
+    ("reply", "ended"),
     [
         pytest.param({"status": "Success"}, ProgramEnd(0), id="well"),
         pytest.param(
@@ -39,8 +39,8 @@ def status(**details) -> dict[str, object]:
         ),
     ],
 )
-def test_how_it_ended(told, ended):
-    assert _ended(told) == ended
+def test_exec_reply_gives_the_exit_code_or_the_fault(reply, ended):
+    assert _ended(reply) == ended
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_how_it_ended(told, ended):
         pytest.param(["a", "b"], "c", "a", id="not one that it has not"),
     ],
 )
-def test_the_container_is(names, annotated, chosen):
+def test_exec_uses_the_default_container_or_the_notebook(names, annotated, chosen):
     notes = {"kubectl.kubernetes.io/default-container": annotated} if annotated else {}
     found = {
         "metadata": {"annotations": notes},
@@ -80,7 +80,9 @@ def running(lab, eventually):
 
         def up() -> bool:
             known = scheduler.call(scheduler.cluster.workloads())
-            return [(str(one.id), str(one.state)) for one in known] == [(workload, "running")]
+            return [(str(record.id), str(record.state)) for record in known] == [
+                (workload, "running")
+            ]
 
         eventually(up, what="it runs")
         return workload
@@ -106,14 +108,14 @@ def test_environment_request_for_a_pod_hints_at_kubectl_exec(running, rights, la
         wrong = scheduler.call(no_environment(scheduler.cluster, workload, 0))
         none = scheduler.call(no_environment(scheduler.cluster, workload, 1))
 
-    there = f"--namespace {lab.namespace.name} notebook"
+    pod_arguments = f"--namespace {lab.namespace.name} notebook"
     assert (wrong.code, none.code) == ("is_a_pod", "is_a_pod")
-    assert wrong.hint == f"For a terminal there: kubectl exec -it {there} -- PROGRAM"
+    assert wrong.hint == f"For a terminal there: kubectl exec -it {pod_arguments} -- PROGRAM"
     assert "kubectl" not in none.hint
 
 
 @pytest.mark.kubernetes
-def test_a_chart_that_does_not_allow_it_is_named(running, rights):
+def test_exec_without_rights_names_the_chart_setting(running, rights):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 
@@ -125,7 +127,7 @@ def test_a_chart_that_does_not_allow_it_is_named(running, rights):
 
 
 @pytest.mark.kubernetes
-def test_a_node_that_runs_nothing_is_a_sentence(running, plane):
+def test_exec_on_an_unreachable_node_is_unavailable_with_a_message(running, plane):
     with Scheduler(plane.kubeconfig) as scheduler:  # an account with all rights
         workload = running(scheduler)
 
@@ -138,7 +140,7 @@ def test_a_node_that_runs_nothing_is_a_sentence(running, plane):
 
 
 @pytest.mark.kubernetes
-def test_program_does_not_run_in_a_pod_that_was_made_again_by_the_same_name(running, rights):
+def test_program_does_not_run_in_a_recreated_pod_of_the_same_name(running, rights):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 

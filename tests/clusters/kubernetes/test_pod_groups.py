@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
+from clusters.kubernetes.worlds import a_job, a_pod, elastic_spec
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
 
 
@@ -20,7 +20,7 @@ def names(found: list[PodGroup]) -> dict[str, list[str]]:
     return {group.name: [pod.name for pod in group.pods] for group in found}
 
 
-def test_a_bare_pod_is_a_workload_of_its_own():
+def test_bare_pod_is_a_workload_of_its_own():
     found = grouped(a_pod("notebook"))
 
     assert names(found) == {"vision/lab.notebook": ["notebook"]}
@@ -35,7 +35,7 @@ def test_workers_of_an_indexed_job_start_together():
     assert found[0].minimum == 3
 
 
-def test_a_gang_that_is_not_whole_yet_says_so():
+def test_incomplete_gang_reports_its_missing_workers():
     gang = a_job("train", workers=3)
 
     found = grouped(a_pod("train-0", of=gang), jobs=[gang])
@@ -68,7 +68,7 @@ def test_pods_that_need_not_run_together_are_each_a_workload(fields):
     assert names(found) == {"vision/lab.work-a": ["work-a"], "vision/lab.work-b": ["work-b"]}
 
 
-def test_pods_that_say_so_are_a_gang():
+def test_pods_with_the_gang_label_are_a_gang():
     work = a_job("work", workers=2, is_indexed=False)
 
     found = grouped(*(a_pod(f"work-{i}", of=work, is_gang=True) for i in "ab"), jobs=[work])
@@ -76,7 +76,7 @@ def test_pods_that_say_so_are_a_gang():
     assert names(found) == {"vision/lab.work": ["work-a", "work-b"]}
 
 
-def test_a_pod_that_was_made_again_has_the_age_of_its_job():
+def test_recreated_pod_has_the_submission_time_of_its_job():
     old, young = a_job("old", created=10.0), a_job("young", created=20.0)
 
     found = grouped(
@@ -91,11 +91,11 @@ def test_a_pod_that_was_made_again_has_the_age_of_its_job():
     ]
 
 
-def test_replacement_pod_waits_until_the_stopping_pod_is_gone():
+def test_replacement_pod_waits_until_the_stopping_pod_has_ended():
     again = a_job("again")
-    leaving = a_pod("again-1", of=again, node="gpu-0", deleted=130.0)
+    terminating = a_pod("again-1", of=again, node="gpu-0", deleted=130.0)
 
-    found = grouped(a_pod("again-2", of=again), leaving, jobs=[again])
+    found = grouped(a_pod("again-2", of=again), terminating, jobs=[again])
 
     assert names(found) == {"vision/lab.again": ["again-1"]}
 
@@ -111,7 +111,7 @@ def test_replacement_pod_waits_until_the_stopping_pod_is_gone():
         pytest.param({}, [a_job("j", is_suspended=True)], id="of a suspended Job"),
     ],
 )
-def test_nothing_is_decided_about_a_pod_that_is(fields, jobs):
+def test_pods_outside_the_schedulers_control_form_no_group(fields, jobs):
     assert grouped(a_pod("j-0", of=a_job("j"), **fields), jobs=jobs) == []
 
 
@@ -123,13 +123,13 @@ def test_nothing_is_decided_about_a_pod_that_is(fields, jobs):
         pytest.param("", "", "default", id="else the default project"),
     ],
 )
-def test_a_workload_belongs_to_the_project_of(label, namespace, project):
+def test_project_of_a_workload_is_its_label_or_namespace_or_default(label, namespace, project):
     found = grouped(a_pod("notebook", project=label), namespaces={"lab": namespace})
 
     assert found[0].project == project
 
 
-def test_a_pod_that_is_called_like_a_job_is_another_workload():
+def test_pod_with_the_name_of_a_job_is_a_separate_workload():
     train = a_job("train")
 
     found = grouped(a_pod("train-0", of=train), a_pod("train"), jobs=[train])
@@ -137,7 +137,7 @@ def test_a_pod_that_is_called_like_a_job_is_another_workload():
     assert names(found) == {"vision/lab.train": ["train-0"], "vision/lab.train~": ["train"]}
 
 
-def test_the_workers_of_a_held_job_wait_although_they_have_no_pods():
+def test_queued_job_has_waiting_workers_without_pods():
     gang = a_job("train", workers=3, is_suspended=True, is_queued=True, completed=frozenset({1}))
 
     (found,) = grouped(jobs=[replace(gang, succeeded=1)])
@@ -149,7 +149,7 @@ def test_the_workers_of_a_held_job_wait_although_they_have_no_pods():
     assert (found.submitted, found.minimum) == (50.0, 2)
 
 
-def test_an_index_that_failed_for_good_is_no_worker_that_a_job_lacks():
+def test_finally_failed_index_is_not_a_missing_worker():
     gang = a_job("train", workers=3, failed_indexes=frozenset({0}), completed=frozenset({1}))
 
     (found,) = grouped(a_pod("train-2", of=gang), jobs=[replace(gang, succeeded=1)])
@@ -181,7 +181,7 @@ def test_suspended_job_lists_each_worker_once_while_its_pods_stop():
         pytest.param({}, True, 1, id="that was let go just now"),
     ],
 )
-def test_a_job_without_pods(fields, awaited, workers):
+def test_job_without_pods_has_a_worker_only_while_its_pod_is_awaited(fields, awaited, workers):
     train = a_job("train", **fields)
 
     found = grouped(jobs=[train], awaited={train.uid} if awaited else ())
@@ -189,7 +189,7 @@ def test_a_job_without_pods(fields, awaited, workers):
     assert sum(len(group.pods) for group in found) == workers
 
 
-def test_a_pod_has_the_name_of_the_worker_that_it_is():
+def test_pod_has_the_name_of_the_worker_that_waited_without_it():
     train = a_job("train", is_suspended=True, is_queued=True)
     (waits,) = grouped(jobs=[train])
     let_go = replace(train, is_suspended=False, is_queued=False)
@@ -199,8 +199,8 @@ def test_a_pod_has_the_name_of_the_worker_that_it_is():
     assert [(p.called, p.place) for p in runs.pods] == [(p.called, p.place) for p in waits.pods]
 
 
-def test_surplus_pods_of_a_job_that_was_made_smaller_start_no_more():
-    elastic = a_job("e", workers=2, spec=an_elastic("e", workers=2))
+def test_surplus_pods_of_a_shrunk_job_are_not_started():
+    elastic = a_job("e", workers=2, spec=elastic_spec("e", workers=2))
     up = [a_pod(f"e-{i}", of=elastic, node="gpu-0") for i in (0, 2)]
 
     found = grouped(*up, *(a_pod(f"e-{i}", of=elastic) for i in (1, 3)), jobs=[elastic])

@@ -27,7 +27,7 @@ def set_quota(plane: ControlPlane, project: str, quota: int) -> None:
     plane.request("PATCH", path, {"spec": {"quota": quota}}, content_type=MERGE)
 
 
-def test_the_chart_has_a_class_of_each_kind(lab):
+def test_chart_installs_a_non_preempting_class_of_each_kind(lab):
     made = [
         lab.namespace.create(pod(name, priorityClassName=name))["spec"]
         for name in ("train", "build", "inference")
@@ -41,18 +41,18 @@ def test_the_chart_has_a_class_of_each_kind(lab):
     ]
 
 
-def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, eventually):
-    kept = "inference"
+def test_owner_reclaims_the_gpu_of_a_training_and_of_no_other_class(lab, rights, eventually):
+    protected_class = "inference"
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=0)
     lab.project("patty", quota=2)
     work = lab.namespace
-    for name in (kept, "train"):
+    for name in (protected_class, "train"):
         work.create(of_class(name, job(name, project="patty")))
 
     with Scheduler(rights):
         eventually(lambda: len(_bound(work)) == 2, what="both run")
-        (before,) = _bound(work, kept)
+        (before,) = _bound(work, protected_class)
         # Now both exceed patty's quota of 0, and bob is entitled to both GPUs.
         set_quota(lab.plane, "patty", 0)
         set_quota(lab.plane, "bob", 2)
@@ -64,7 +64,7 @@ def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, 
         eventually(lambda: sentence(work.pod(other)), what="bob's other one says why it waits")
 
     assert _bound(work) == {before} | one
-    assert not work.job(kept)["spec"].get("suspend")
+    assert not work.job(protected_class)["spec"].get("suspend")
 
 
 def _bound(namespace: Any, job: str = "") -> set[str]:

@@ -52,14 +52,14 @@ def record(name: str, parent: str | None = None, created: float = 1.0) -> Projec
         ),
     ],
 )
-def test_a_project_is_read_as_it_was_written(spec):
+def test_project_round_trips_through_its_custom_resource(spec):
     written = manifest(spec)
     written["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z"
 
     assert read_project(written) == ProjectRecord(spec, 7.0)
 
 
-def test_a_project_with_an_unknown_parent_is_misplaced():
+def test_project_with_an_unknown_parent_is_misplaced():
     assert misplaced([record("vision", "lab")]) == {"vision": "there is no project lab, its parent"}
 
 
@@ -72,13 +72,13 @@ def test_misplaced_names_projects_in_a_cycle_but_not_their_children():
     }
 
 
-def test_project_below_twenty_others_is_misplaced():
+def test_project_more_than_twenty_levels_deep_is_misplaced():
     chain = [record("c0", None), *(record(f"c{n}", f"c{n - 1}") for n in range(1, 21))]
 
     assert misplaced(chain) == {"c20": "it is below 20 other projects: at most 20 levels"}
 
 
-def test_a_misplaced_project_is_a_root_without_quota():
+def test_misplaced_project_is_a_root_without_quota():
     records = [record("vision", "lab"), record("below", "vision", created=2.0)]
 
     found = {p.name: p for p in for_core(records, misplaced(records))}

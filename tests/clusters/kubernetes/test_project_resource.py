@@ -12,7 +12,7 @@ pytestmark = pytest.mark.kubernetes
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         pytest.param({"quota": -1}, "must be a number of GPUs", id="negative quota"),
         pytest.param({"quota": "0.1234"}, "three decimals", id="too fine a quota"),
@@ -25,20 +25,20 @@ pytestmark = pytest.mark.kubernetes
         pytest.param({"name": "longer-than-24-characters"}, "at most 24", id="too long for a page"),
     ],
 )
-def test_the_api_server_refuses(plane, spec, says):
-    with pytest.raises(ApiRefused, match=says) as refused:
+def test_api_server_refuses_invalid_project_specs(plane, spec, message):
+    with pytest.raises(ApiRefused, match=message) as refused:
         add_project(plane, **({"name": "wrong"} | spec))
 
     assert refused.value.status == 422
 
 
-def test_the_api_server_takes_quotas_of_whole_gpus_parts_and_without_end(lab):
+def test_api_server_accepts_whole_fractional_and_unlimited_quotas(lab):
     for number, quota in enumerate([0, 2, "0.5", "2.125", "unlimited"]):
         lab.project(f"vision-{number}", quota=quota)
         lab.project(f"typed-{number}", quotaByType={"h100": quota, "*": 1})
 
 
-def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
+def test_kubectl_lists_quota_fair_share_allocation_and_pending_work(lab, rights, eventually):
     lab.node("gpu-0", gpus=2)
     lab.project("vision", quota="1.5")
     lab.project("nlp", quotaByType={"h100": 2, "*": "0.5"})
@@ -47,7 +47,7 @@ def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
 
     with Scheduler(rights):
         table = eventually(
-            lambda: _row(lab, "vision") if _row(lab, "vision")[1:5] == WANTED else None,
+            lambda: _row(lab, "vision") if _row(lab, "vision")[1:5] == EXPECTED_COLUMNS else None,
             what="the table is right",
         )
 
@@ -59,11 +59,11 @@ def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
     assert set(quotas.split(",")) == {"h100=2", "*=0.5"}
 
 
-WANTED = ["1.5", "2", "2", "1"]
+EXPECTED_COLUMNS = ["1.5", "2", "2", "1"]
 """Quota, fair share, allocated, pending."""
 
 
-def test_a_project_without_its_parent_is_said_to_be_misplaced(lab, rights, eventually):
+def test_project_status_is_invalid_until_its_parent_exists(lab, rights, eventually):
     lab.project("vision", parent="nobody", quota=1)
 
     with Scheduler(rights):

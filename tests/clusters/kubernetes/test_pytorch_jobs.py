@@ -48,7 +48,7 @@ def apply(work: Namespace, job: dict[str, Any]) -> None:
     work.plane.request("POST", pytorch_jobs(work.name), job)
 
 
-def shown(work: Namespace, name: str = "train") -> dict[str, Any]:
+def fetch_job(work: Namespace, name: str = "train") -> dict[str, Any]:
     found: dict[str, Any] = work.plane.request("GET", pytorch_jobs(work.name, name))
     return found
 
@@ -66,16 +66,16 @@ def bound(work: Namespace, name: str = "train") -> list[str]:
     ]
 
 
-def said(work: Namespace, kind: str) -> bool:
+def has_condition(work: Namespace, kind: str) -> bool:
     """Return True if the operator reports this condition now."""
-    conditions = shown(work).get("status", {}).get("conditions", ())
+    conditions = fetch_job(work).get("status", {}).get("conditions", ())
     return any((c["type"], c["status"]) == (kind, "True") for c in conditions)
 
 
 ALL = ["train-master-0", "train-worker-0", "train-worker-1"]
 
 
-def test_a_master_and_its_workers_are_one_workload_that_starts_whole(lab, work, rights, eventually):
+def test_master_and_workers_are_one_workload_that_starts_whole(lab, work, rights, eventually):
     lab.node("gpu-0", gpus=2)
     apply(work, pytorch_job("train", workers=2, labels=PATTYS))
 
@@ -98,7 +98,7 @@ def test_a_master_and_its_workers_are_one_workload_that_starts_whole(lab, work, 
     assert [worker.name for worker in record.workers] == [f"{record.id}-{i}" for i in range(3)]
 
 
-def test_it_gives_way_resumes_and_ends_well(lab, work, rights, eventually):
+def test_pytorch_job_is_paused_for_an_owner_resumes_and_succeeds(lab, work, rights, eventually):
     lab.node("gpu-0", gpus=2)
     apply(work, pytorch_job("train", workers=1, labels=PATTYS, restarts="Never"))
 
@@ -110,14 +110,16 @@ def test_it_gives_way_resumes_and_ends_well(lab, work, rights, eventually):
             work.create(pod(owner, project="bob"))
             eventually(lambda owner=owner: work.node_of(owner), what=f"{owner} has his GPU")
             eventually(lambda: not pods(work), what="its pods are gone")
-            assert shown(work)["spec"]["runPolicy"]["suspend"] is True
+            assert fetch_job(work)["spec"]["runPolicy"]["suspend"] is True
             (paused,) = scheduler.call(_jobs(scheduler))
             assert paused.state == "paused"
             work.delete(owner)
         eventually(lambda: len(bound(work)) == 2, what="it runs again")
         for name in bound(work):
             work.finish(name)
-        eventually(lambda: said(work, "Succeeded"), what="the operator says that it is done")
+        eventually(
+            lambda: has_condition(work, "Succeeded"), what="the operator says that it is done"
+        )
 
         def state() -> str:
             (record,) = scheduler.call(_jobs(scheduler))
@@ -125,8 +127,8 @@ def test_it_gives_way_resumes_and_ends_well(lab, work, rights, eventually):
 
         eventually(lambda: state() == "succeeded", what="we say so too")
 
-    assert not said(work, "Failed")
-    notes = shown(work)["metadata"]["annotations"]
+    assert not has_condition(work, "Failed")
+    notes = fetch_job(work)["metadata"]["annotations"]
     assert len(json.loads(notes["runai/pauses"])) == 3
 
 
@@ -134,7 +136,7 @@ async def _jobs(scheduler: Scheduler) -> list[Any]:
     return [r for r in await scheduler.cluster.workloads() if r.spec.kind == "job"]
 
 
-def test_people_suspend_resume_and_delete_it(lab, work, rights, eventually):
+def test_user_can_suspend_resume_and_delete_a_pytorch_job(lab, work, rights, eventually):
     allow_jobs(lab.plane, work.name)
     lab.node("gpu-0", gpus=2)
     apply(work, pytorch_job("train", workers=1, labels=PATTYS))
@@ -156,10 +158,10 @@ def test_people_suspend_resume_and_delete_it(lab, work, rights, eventually):
         )
 
 
-def test_one_that_fails_is_shown_as_failed(lab, work, rights, eventually):
+def test_failed_pytorch_job_names_the_worker_that_failed(lab, work, rights, eventually):
     lab.node("gpu-0", gpus=2)
-    how: Any = {"restarts": "Never", "cleanPodPolicy": "Running"}  # else its master would run on
-    apply(work, pytorch_job("train", workers=1, labels=PATTYS, **how))
+    fields: Any = {"restarts": "Never", "cleanPodPolicy": "Running"}  # else its master would run on
+    apply(work, pytorch_job("train", workers=1, labels=PATTYS, **fields))
 
     with Scheduler(rights) as scheduler:
         eventually(lambda: len(bound(work)) == 2, what="it runs")
@@ -174,18 +176,16 @@ def test_one_that_fails_is_shown_as_failed(lab, work, rights, eventually):
     assert record.reason.text == "worker 1 ended with exit code 3"
 
 
-def test_with_an_elastic_policy_it_shrinks_and_grows_worker_by_worker(
-    lab, work, rights, eventually
-):
+def test_elastic_pytorch_job_shrinks_and_grows_worker_by_worker(lab, work, rights, eventually):
     lab.node("gpu-0", gpus=2)
     job = pytorch_job("train", workers=3, master_gpus=None, labels=PATTYS)
     job["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3, "rdzvBackend": "c10d"}
     apply(work, job)
 
     def uids() -> dict[str, str]:
-        there = set(bound(work))
+        bound_names = set(bound(work))
         found = {p["metadata"]["name"]: p["metadata"]["uid"] for p in pods(work)}
-        return {name: uid for name, uid in found.items() if name in there}
+        return {name: uid for name, uid in found.items() if name in bound_names}
 
     with Scheduler(rights) as scheduler:
         first = eventually(lambda: u if len(u := uids()) == 2 else None, what="two of three run")
@@ -207,6 +207,8 @@ def test_with_an_elastic_policy_it_shrinks_and_grows_worker_by_worker(
         work.delete("owner")
         eventually(lambda: len(uids()) == 3, what="it has grown again")
         work.finish("train-worker-0")
-        eventually(lambda: said(work, "Succeeded"), what="one that is done is the end of all")
+        eventually(
+            lambda: has_condition(work, "Succeeded"), what="one that is done is the end of all"
+        )
 
-    assert not said(work, "Failed")
+    assert not has_condition(work, "Failed")

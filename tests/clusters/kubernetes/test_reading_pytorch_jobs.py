@@ -44,7 +44,7 @@ def made_by(job: Job, role: str, number: int, **fields: Any) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("how", "workers"),
+    ("fields", "workers"),
     [
         pytest.param({"workers": 2}, ["t-master-0", "t-worker-0", "t-worker-1"], id="a master"),
         pytest.param(
@@ -52,8 +52,8 @@ def made_by(job: Job, role: str, number: int, **fields: Any) -> Pod:
         ),
     ],
 )
-def test_its_workers_are(how, workers):
-    job = read(pytorch_job("t", **how))
+def test_pytorch_job_workers_begin_with_the_master(fields, workers):
+    job = read(pytorch_job("t", **fields))
 
     assert [job.worker(i).name for i in range(job.completions)] == workers
     assert job.minimum == len(workers)
@@ -61,7 +61,7 @@ def test_its_workers_are(how, workers):
 
 
 @pytest.mark.parametrize(
-    ("how", "least"),
+    ("fields", "min_workers"),
     [
         pytest.param({"master_gpus": None}, 1, id="elastic"),
         pytest.param({"master_gpus": None, "restarts": "ExitCode"}, 1, id="restarted by exit code"),
@@ -72,14 +72,14 @@ def test_its_workers_are(how, workers):
         pytest.param({"master_gpus": None, "least": None}, 3, id="a policy without a minimum"),
     ],
 )
-def test_with_an_elastic_policy_it_needs_no_more_than_its_minimum(how, least):
-    policy = {"minReplicas": how.pop("least", 1), "maxReplicas": 4}
-    made = pytorch_job("t", workers=3, labels={"elastic": "true"}, **how)
+def test_elastic_pytorch_job_needs_the_minimum_of_its_policy(fields, min_workers):
+    policy = {"minReplicas": fields.pop("least", 1), "maxReplicas": 4}
+    made = pytorch_job("t", workers=3, labels={"elastic": "true"}, **fields)
     made["spec"]["elasticPolicy"] = policy
     job = read(made)
 
-    assert job.minimum == least
-    is_elastic = least < job.completions
+    assert job.minimum == min_workers
+    is_elastic = min_workers < job.completions
     assert ["elasticPolicy" in pod.remark for pod in job.templates] == (
         [not is_elastic] * job.completions
     )
@@ -113,7 +113,7 @@ def test_template_label_overrides_the_project_label_of_a_pytorch_job(of_job, of_
     assert (group.project, group.minimum, len(group.pods)) == (project, 2, 2)
 
 
-def test_an_amount_may_be_a_number():
+def test_resource_amounts_of_a_pytorch_job_may_be_numbers():
     made = pytorch_job("t", workers=1)
     for role in made["spec"]["pytorchReplicaSpecs"].values():
         limits = {"nvidia.com/gpu": 2, "cpu": 3}  # a custom resource is stored as it was written
@@ -124,7 +124,7 @@ def test_an_amount_may_be_a_number():
     assert (job.template.gpus, job.template.cpu_milli) == (2, 3000)
 
 
-def test_pods_are_numbered_as_ranks_are():
+def test_pytorch_pods_are_numbered_by_rank():
     with_master = read(pytorch_job("t", workers=2))
     without = read(pytorch_job("t", workers=2, master_gpus=None))
 
@@ -136,7 +136,7 @@ def test_pods_are_numbered_as_ranks_are():
     assert numbers(without, ("worker", 7)) == [None]  # it has become smaller
 
 
-def test_it_is_held_and_let_go_by_its_run_policy():
+def test_pytorch_job_is_suspended_and_resumed_by_its_run_policy():
     job = read(pytorch_job("t", workers=1))
     assert {"op": "add", "path": "/spec/runPolicy", "value": {}} in suspend_patch(
         job, now=1.0, why="w", priority=50
@@ -154,7 +154,7 @@ def test_it_is_held_and_let_go_by_its_run_policy():
     assert resumed(waiting)["spec"] == {"runPolicy": {"suspend": True}}  # it waits in the queue
 
 
-def test_it_starts_again_only_when_the_pods_of_before_have_gone():
+def test_pytorch_job_is_clearing_until_its_earlier_pods_are_deleted():
     waiting = read(
         pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {QUEUE_REASON: "w"}}
     )
@@ -177,16 +177,16 @@ def test_it_starts_again_only_when_the_pods_of_before_have_gone():
         pytest.param([("Failed", "False")], "", id="it has not failed"),
     ],
 )
-def test_how_it_ended_the_operator_says(conditions, outcome):
+def test_outcome_of_a_pytorch_job_is_its_operators_condition(conditions, outcome):
     at = "2026-01-01T00:00:00Z"
-    said = [{"type": t, "status": s, "lastTransitionTime": at} for t, s in conditions]
+    status_conditions = [{"type": t, "status": s, "lastTransitionTime": at} for t, s in conditions]
 
-    job = read(pytorch_job("t", workers=1), status={"conditions": said})
+    job = read(pytorch_job("t", workers=1), status={"conditions": status_conditions})
 
     assert job.outcome == outcome
 
 
-def test_workers_that_are_done_are_not_waited_for_but_after_a_pause():
+def test_finished_workers_are_needed_again_only_after_a_pause():
     status = {"replicaStatuses": {"Worker": {"succeeded": 1}, "Master": {"active": 1}}}
 
     runs = read(pytorch_job("t", workers=1), status=status)

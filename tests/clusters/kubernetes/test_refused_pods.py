@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         f"{NOWHERE}: {TAINTED}, 1 node has too little {CARD}",
     ),
 }
-TAKEN: dict[str, dict[str, Any]] = {
+ACCEPTED: dict[str, dict[str, Any]] = {
     "tolerating": {
         "nodeSelector": {HOST: "tainted"},
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
@@ -119,17 +119,17 @@ def test_refused_pods_show_their_reason_and_accepted_pods_run(lab, rights, event
         work.create(pod(name, project="vision", **spec))
 
     with Scheduler(rights):
-        told = {
+        messages = {
             name: eventually(lambda name=name: sentence(work.pod(name)), what=f"{name} is told")
             for name in REFUSED
         }
-        for name, spec in TAKEN.items():
+        for name, spec in ACCEPTED.items():
             work.create(pod(name, project="vision", **spec))
             eventually(lambda name=name: work.node_of(name), what=f"{name} runs")
 
-    assert told == {name: text for name, (_, text) in REFUSED.items()}
+    assert messages == {name: text for name, (_, text) in REFUSED.items()}
     assert {work.node_of(name) for name in REFUSED} == {""}
-    assert {name: work.node_of(name) for name in TAKEN} == {
+    assert {name: work.node_of(name) for name in ACCEPTED} == {
         "tolerating": "tainted",
         "preferring": "gpu-0",
     }
@@ -149,8 +149,8 @@ def test_pod_with_a_nominated_placement_names_its_node(lab, rights, eventually):
         return str(work.pod("owner")["status"].get("nominatedNodeName", ""))
 
     with Scheduler(rights):
-        (leaving,) = eventually(lambda: work.pods("slow"), what="the job has its pod")
-        name = leaving["metadata"]["name"]
+        (slow_pod,) = eventually(lambda: work.pods("slow"), what="the job has its pod")
+        name = slow_pod["metadata"]["name"]
         eventually(lambda: work.node_of(name), what="the job runs")
         work.create(pod("owner", project="bob"))
         eventually(lambda: nominated() == "gpu-0", what="its place is kept")

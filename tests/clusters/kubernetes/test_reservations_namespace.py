@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kubernetes
 NAMESPACE = "/api/v1/namespaces/runai-reservation"
 
 
-def is_there(plane: ControlPlane) -> bool:
+def namespace_exists(plane: ControlPlane) -> bool:
     try:
         plane.request("GET", NAMESPACE)
     except ApiRefused as refused:
@@ -30,7 +30,7 @@ def without_namespace(ready, eventually):
     """Return a control plane without the namespace; it is restored afterwards, for other tests."""
     plane = ready.plane
     plane.request("DELETE", NAMESPACE)
-    eventually(lambda: not is_there(plane), what="the namespace is gone")
+    eventually(lambda: not namespace_exists(plane), what="the namespace is gone")
     yield plane
     install(plane)
 

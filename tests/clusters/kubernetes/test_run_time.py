@@ -64,13 +64,13 @@ def limits(pods: list[Pod], job: Job = GANG) -> Any:
         "a pod of a later run that is deleted counts until its end",
     ],
 )
-def test_running_time(noted, pods, ran, since) -> None:
+def test_running_time_is_that_of_pods_and_stop_annotations(noted, pods, ran, since) -> None:
     found = limits(pods, replace(GANG, ran={0: noted}))
 
     assert (found.ran, found.since) == (ran, since)
 
 
-def test_the_end_follows_from_what_is_left() -> None:
+def test_time_limit_ends_after_the_remaining_time() -> None:
     found = limits([worker(0)], replace(GANG, ran={0: Ran(300, 50)}))
 
     assert found.ends_at == 800
@@ -78,44 +78,44 @@ def test_the_end_follows_from_what_is_left() -> None:
     assert bound_of(found.numbers, [worker(0)]) == 700
 
 
-def test_a_pod_that_its_controller_makes_again_has_no_limit_of_its_own() -> None:
+def test_pod_of_a_foreign_controller_has_no_time_limit() -> None:
     lone, owned = a_pod("lab", node="n", bound=1.0), a_pod("web", node="n", bound=1.0)
     owned = replace(owned, owner=Owner("ReplicaSet", "web", "web"))
 
     assert set(timed([lone, owned], {}, lambda _: LIMIT)) == {lone.uid}
 
 
-def test_what_has_no_limit_is_left_out() -> None:
+def test_workloads_without_a_time_limit_are_omitted() -> None:
     assert timed([worker(0), a_pod("lab", node="n", bound=1.0)], {}, lambda _: None) == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"0":1}', '{"a":[1,2]}', '{"0":[1e999,1]}'])
-def test_a_note_that_cannot_be_read_is_none(text) -> None:
+def test_unreadable_running_time_annotation_is_ignored(text) -> None:
     assert ran_noted({"runai/ran": text}) == {}
 
 
-def test_notes_survive_their_text() -> None:
+def test_running_time_annotation_round_trips() -> None:
     job = replace(GANG, ran={0: Ran(1.5, 2.5)})
 
     assert ran_noted({"runai/ran": ran_text(job, {0: Ran(7.25, 9.5)})}) == {0: Ran(7.25, 9.5)}
     assert ran_noted({"runai/ran": ran_text(job, {})}) == job.ran
 
 
-def test_the_pods_of_a_job_that_are_workloads_of_their_own_have_no_limit() -> None:
+def test_job_with_pods_as_separate_workloads_has_no_time_limit() -> None:
     crowd = a_job("crowd", 3, is_indexed=False)
     pods = [a_pod("crowd-0", of=crowd, node="n", bound=1.0)]
 
     assert timed(pods, {crowd.uid: crowd}, lambda _: LIMIT) == {}
 
 
-def test_a_timed_out_element_keeps_its_reason_when_its_pod_is_gone() -> None:
-    asked = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT)
-    sweep = a_job("sweep", 2, spec=asked, failed_indexes=frozenset({1}), timed_out=frozenset({1}))
-    known = ClusterState([], {sweep.uid: sweep}, {}, "vision")
+def test_timed_out_element_retains_its_reason_without_its_pod() -> None:
+    spec = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT)
+    sweep = a_job("sweep", 2, spec=spec, failed_indexes=frozenset({1}), timed_out=frozenset({1}))
+    cluster_state = ClusterState([], {sweep.uid: sweep}, {}, "vision")
     builder = ArrayRecords()
     builder.begin()
-    shown = {r.id: r for r in builder.of(ArrayJob(sweep, {}), known)}
+    records = {r.id: r for r in builder.of(ArrayJob(sweep, {}), cluster_state)}
 
-    assert shown["vision/sweep-1"].state is WorkloadState.TIMED_OUT
-    assert shown["vision/sweep-1"].reason is not None
-    assert shown["vision/sweep-1"].reason.code == "timed_out"
+    assert records["vision/sweep-1"].state is WorkloadState.TIMED_OUT
+    assert records["vision/sweep-1"].reason is not None
+    assert records["vision/sweep-1"].reason.code == "timed_out"

@@ -16,7 +16,7 @@ import pytest
 from clusters.kubernetes.test_leader_election import holder
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
-from restarted_under_load import deletes, going_on, submits, suspends
+from restarted_under_load import deletes, running_clients, submits, suspends
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -79,17 +79,17 @@ class Service:
 
 
 @pytest.fixture
-def begin(lab, rights, free_port, tmp_path):
+def start_service(lab, rights, free_port, tmp_path):
     allow_jobs(lab.plane, lab.namespace.name)
     lab.node("gpu-0", gpus=1)
     begun: list[Service] = []
 
-    def another(*, port: int = 0, **settings: str) -> Service:
+    def start(*, port: int = 0, **settings: str) -> Service:
         place = tmp_path / str(len(begun))
         begun.append(Service(place, rights, lab.namespace.name, port or free_port(), **settings))
         return begun[-1]
 
-    yield another
+    yield start
     for service in begun:
         service.end()
     lab.forget_projects()
@@ -100,8 +100,8 @@ def job(name: str) -> SubmitRequest:
     return SubmitRequest(name=name, owner="ana", command=["python", "train.py"], gpus=1)
 
 
-def test_a_submitted_job_runs_and_the_next_waits_with_a_sentence(begin, lab, eventually):
-    service = begin()
+def test_second_job_waits_with_a_reason_until_the_first_is_deleted(start_service, lab, eventually):
+    service = start_service()
     service.client.submit(job("one"))
     service.client.submit(job("two"))
     eventually(lambda: service.client.workload("vision/one").state == "running")
@@ -120,8 +120,10 @@ def test_a_submitted_job_runs_and_the_next_waits_with_a_sentence(begin, lab, eve
 
 
 @pytest.mark.postgresql
-def test_leader_with_an_unreachable_ledger_runs_without_history(begin, eventually, tmp_path):
-    service = begin(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
+def test_leader_with_an_unreachable_ledger_runs_without_history(
+    start_service, eventually, tmp_path
+):
+    service = start_service(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
     service.client.submit(job("one"))
 
     eventually(lambda: service.client.workload("vision/one").state == "running")
@@ -131,39 +133,43 @@ def test_leader_with_an_unreachable_ledger_runs_without_history(begin, eventuall
 
 
 @pytest.mark.timeout(900)  # five starts of a service
-def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_acknowledged(
-    begin, eventually, free_port
+def test_rolling_restart_under_load_loses_and_repeats_no_acknowledged_call(
+    start_service, eventually, free_port
 ):
     # A follower listens on no port: both have the port to which requests go.
     port = free_port()
-    leads, waits = begin(port=port), begin(port=port)
+    leads, waits = start_service(port=port), start_service(port=port)
     acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN)]
 
-    with going_on(leads.client.url, acts) as told:
+    with running_clients(leads.client.url, acts) as acknowledged:
 
-        def did(times: int) -> bool:
-            submitted, suspended, deleted, _ = told.counts()
+        def has_done(times: int) -> bool:
+            submitted, suspended, deleted, _ = acknowledged.counts()
             return submitted >= 6 * times and min(suspended, deleted) >= 2 * times
 
-        eventually(lambda: did(1), within=STARTS_S)
+        eventually(lambda: has_done(1), within=STARTS_S)
         leads, waits = sorted(
             (leads, waits), key=lambda one: "leader; listening" not in one.log.read_text()
         )
-        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2):
-            leads.stop(how)
-            leads, waits = waits, begin(port=port)
-            eventually(partial(did, times), within=STARTS_S)
+        for times, stop_signal in enumerate(
+            (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2
+        ):
+            leads.stop(stop_signal)
+            leads, waits = waits, start_service(port=port)
+            eventually(partial(has_done, times), within=STARTS_S)
 
-    eventually(lambda: {w.id for w in leads.client.workloads()} == told.kept, within=60)
-    assert told.wrong({w.id: str(w.state) for w in leads.client.workloads()}) == []
+    eventually(
+        lambda: {w.id for w in leads.client.workloads()} == acknowledged.remaining, within=60
+    )
+    assert acknowledged.contradictions({w.id: str(w.state) for w in leads.client.workloads()}) == []
 
 
-def test_told_to_end_before_it_serves_it_ends_at_once_and_lets_the_next_one_lead(
-    begin, lab, eventually, free_port
+def test_service_stopped_before_it_serves_ends_at_once_and_frees_the_lease(
+    start_service, lab, eventually, free_port
 ):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):  # it waits for its port
-        first = begin(port=port)
+        first = start_service(port=port)
         eventually(lambda: holder(lab), within=STARTS_S, what="it leads")
 
         assert first.stop(signal.SIGTERM) == 0
@@ -171,18 +177,20 @@ def test_told_to_end_before_it_serves_it_ends_at_once_and_lets_the_next_one_lead
     assert holder(lab) == ""
 
 
-def test_told_to_end_while_its_api_server_says_nothing_it_ends_at_once(begin, tmp_path, eventually):
+def test_service_stopped_while_its_api_server_is_silent_ends_at_once(
+    start_service, tmp_path, eventually
+):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rights = tmp_path / "silent.yaml"
         rights.write_text(SILENT % silent.getsockname()[1])
-        service = begin(KUBECONFIG=str(rights))
+        service = start_service(KUBECONFIG=str(rights))
         eventually(lambda: "waits to become the leader" in service.log.read_text(), within=STARTS_S)
 
         assert service.stop(signal.SIGTERM) == 0
 
 
-def test_the_pod_that_leads_has_the_requests_and_the_next_one_goes_on_where_it_was(
-    begin, lab, eventually, free_port
+def test_leader_pod_alone_gets_requests_and_its_successor_resumes(
+    start_service, lab, eventually, free_port
 ):
     port = free_port()
     for name in ("service-0", "service-1"):
@@ -194,13 +202,13 @@ def test_the_pod_that_leads_has_the_requests_and_the_next_one_goes_on_where_it_w
         found = lab.plane.request("GET", f"{PODS}?labelSelector=runai/leads=true")["items"]
         return [each["metadata"]["name"] for each in found]
 
-    first = begin(RUNAI_POD="service-0")
+    first = start_service(RUNAI_POD="service-0")
     eventually(
         lambda: first.client.overview() and leaders() == ["service-0", "service-1"], within=STARTS_S
     )
     first.client.submit(job("one"))
     eventually(lambda: first.client.workload("vision/one").state == "running")
-    second = begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
+    second = start_service(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
     # After any ending of its last container: it waits, is alive, and gets no requests.
     eventually(lambda: leaders() == ["service-0"], within=STARTS_S)
     assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200

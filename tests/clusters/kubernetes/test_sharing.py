@@ -36,7 +36,7 @@ def test_two_halves_share_a_device_and_a_third_goes_to_the_next(ready, rights, p
     )
 
 
-def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, rights, eventually):
+def test_gpu_memory_is_the_agents_report_on_a_node_without_the_label(lab, rights, eventually):
     work = lab.namespace
     lab.node("bare", gpus=2)
     lab.project("vision", quota=2)
@@ -44,18 +44,18 @@ def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, ri
     plugin.annotates = False
     plugin.memory_mib = 15_900
     work.create(half("half"))
-    asks = {"gpu-memory": "5300"}
-    work.create(pod("memory", 0, project="vision", annotations=asks))
+    annotations = {"gpu-memory": "5300"}
+    work.create(pod("memory", 0, project="vision", annotations=annotations))
 
     with Scheduler(rights) as scheduler:
 
         def waits() -> str:
-            plugin.look()
+            plugin.sync_pods()
             return sentence(work.pod("memory"))
 
         def are_bound() -> bool:
-            plugin.look()
-            plugin.tell(scheduler)
+            plugin.sync_pods()
+            plugin.report(scheduler)
             return len(visible(work)) == 2
 
         eventually(waits, what="before an agent has said so it fits nowhere")
@@ -68,14 +68,16 @@ def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, ri
 
     with Scheduler(rights):  # the successor, before any agent has reported to it
         work.create(half("next", "0.1"))
-        eventually(lambda: (plugin.look(), len(visible(work)) == 3)[1], what="the next is bound")
+        eventually(
+            lambda: (plugin.sync_pods(), len(visible(work)) == 3)[1], what="the next is bound"
+        )
     assert notes(work.pod("next"))["runai/gpu-memory-limits-mib"] == "1590"
 
 
-def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
+def test_pod_may_have_fractions_of_several_devices(ready, rights, plugin, until):
     work = ready.namespace
-    asks = {"gpu-fraction": "0.4", "gpu-fraction-num-devices": "2"}
-    work.create(pod("both", 0, project="vision", annotations=asks))
+    annotations = {"gpu-fraction": "0.4", "gpu-fraction-num-devices": "2"}
+    work.create(pod("both", 0, project="vision", annotations=annotations))
 
     with Scheduler(rights):
         until(lambda: visible(work), what="it is bound")
@@ -91,7 +93,7 @@ def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
     assert json.loads(notes(work.pod("both"))["runai/devices"]) == {"GPU-a": 400, "GPU-b": 400}
 
 
-def test_a_gang_of_parts_is_bound_together(ready, rights, plugin, until):
+def test_gang_of_fractions_is_bound_together(ready, rights, plugin, until):
     work = ready.namespace
     gang = job(
         "gang", 0, workers=3, gang=True, project="vision", annotations={"gpu-fraction": "0.6"}
@@ -110,7 +112,9 @@ def test_a_gang_of_parts_is_bound_together(ready, rights, plugin, until):
     assert len(set(visible(work).values())) == 3
 
 
-def test_everything_is_known_again_after_a_restart(ready, rights, plugin, until, eventually):
+def test_restarted_scheduler_knows_shares_and_reservations(
+    ready, rights, plugin, until, eventually
+):
     work = ready.namespace
     for name, fraction in (("one", "0.5"), ("two", "0.3"), ("three", "0.9")):
         work.create(half(name, fraction))
@@ -129,9 +133,7 @@ def test_everything_is_known_again_after_a_restart(ready, rights, plugin, until,
     assert work.node_of("large") == ""
 
 
-def test_a_pod_that_has_ended_has_its_part_no_longer_and_is_still_to_be_seen(
-    ready, rights, plugin, until
-):
+def test_ended_sharing_pod_releases_its_device_and_stays_listed(ready, rights, plugin, until):
     work = ready.namespace
     work.create(half("one"))
 
@@ -139,7 +141,7 @@ def test_a_pod_that_has_ended_has_its_part_no_longer_and_is_still_to_be_seen(
         until(lambda: len(visible(work)) == 1, what="it is bound")
         work.finish("one")
         until(lambda: not plugin.reservations(), what="the reservation is gone")
-        (drawn,) = scheduler.call(scheduler.cluster.workloads())
+        (record,) = scheduler.call(scheduler.cluster.workloads())
 
     assert notes(work.pod("one"))["runai/devices"]
-    assert (drawn.state.value, drawn.workers[0].devices) == ("ended", ())
+    assert (record.state.value, record.workers[0].devices) == ("ended", ())

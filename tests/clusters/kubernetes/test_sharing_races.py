@@ -11,9 +11,9 @@ import time
 import pytest
 
 from clusters.kubernetes.sharing_world import (
+    delete_reservation,
     events,
     half,
-    lose,
     notes,
     sentence,
     visible,
@@ -28,11 +28,15 @@ pytestmark = pytest.mark.kubernetes
 
 
 def both_share_one_device(ready, plugin) -> bool:
-    seen = visible(ready.namespace)
-    return len(seen) == 2 and len(set(seen.values())) == 1 and len(plugin.reservations()) == 1
+    devices_by_pod = visible(ready.namespace)
+    return (
+        len(devices_by_pod) == 2
+        and len(set(devices_by_pod.values())) == 1
+        and len(plugin.reservations()) == 1
+    )
 
 
-def test_the_next_scheduler_collects_what_the_first_left(ready, rights, plugin, until):
+def test_next_scheduler_deletes_a_reservation_without_sharing_pods(ready, rights, plugin, until):
     ready.namespace.create(half("one"))
     plugin.annotates = False
     with Scheduler(rights):
@@ -51,12 +55,12 @@ def test_sharing_pod_waits_until_its_reserved_device_is_known(ready, rights, plu
         work.create(half("one"))
         until(plugin.reservations, what="a device is reserved")
         work.create(half("two"))
-        said = until(lambda: sentence(work.pod("two")), what="the second one is told")
+        message = until(lambda: sentence(work.pod("two")), what="the second one is told")
         assert visible(work) == {}
         plugin.annotates = True
         until(lambda: both_share_one_device(ready, plugin), what="both share one device")
 
-    assert said == "its place on gpu-0 is kept until its devices there are ready"
+    assert message == "its place on gpu-0 is kept until its devices there are ready"
 
 
 def test_reservation_stays_while_a_sharing_pod_is_being_bound(ready, rights, plugin, until):
@@ -97,7 +101,7 @@ def test_reservation_stays_while_a_sharing_pod_is_stopping(ready, rights, plugin
         until(lambda: len(work.pods()) == 1, what="the first is gone")
 
 
-def test_a_kubelet_that_turns_a_reservation_away_is_left_alone(ready, rights, plugin, until):
+def test_node_that_rejects_a_reservation_is_avoided(ready, rights, plugin, until):
     work = ready.namespace
     plugin.turns_away = 1
     ready.node("gpu-1", gpus=1)
@@ -107,15 +111,15 @@ def test_a_kubelet_that_turns_a_reservation_away_is_left_alone(ready, rights, pl
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound elsewhere")
         # An Event is sent after the change itself, when the API server has time for it.
-        (told,) = until(lambda: events(work, "NoDevice"), what="it is told")
+        (message,) = until(lambda: events(work, "NoDevice"), what="it is told")
 
-    assert "UnexpectedAdmissionError: Allocate failed" in told
-    (kept,) = plugin.reservations()
-    assert kept["spec"]["nodeName"] == work.node_of("one")
-    assert kept["spec"]["nodeName"] not in told
+    assert "UnexpectedAdmissionError: Allocate failed" in message
+    (reservation,) = plugin.reservations()
+    assert reservation["spec"]["nodeName"] == work.node_of("one")
+    assert reservation["spec"]["nodeName"] not in message
 
 
-def test_a_reservation_without_a_device_is_given_up_in_time(ready, rights, plugin, until):
+def test_reservation_without_a_reported_device_is_abandoned_in_time(ready, rights, plugin, until):
     work = ready.namespace
     plugin.annotates = False
     passed = 0.0
@@ -136,7 +140,7 @@ def test_device_with_a_moved_reservation_gets_no_new_pod(ready, rights, plugin, 
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
         plugin.nodes["gpu-0"].reverse()
-        lose(plugin)
+        delete_reservation(plugin)
         until(lambda: events(work, "DeviceUnreserved"), what="it is told")
         work.create(half("two"))
         work.create(pod("whole", 1, project="vision"))
@@ -168,7 +172,7 @@ def test_agent_report_older_than_the_reservation_is_ignored(
     assert notes(reservation)["run.ai/reserve_for_gpu_index"] == visible(work)["one"]
 
 
-def test_of_what_agents_say_the_newest_counts_unless_the_clock_was_set_back(ready, rights, plugin):
+def test_newest_agent_report_counts_unless_the_clock_was_set_back(ready, rights, plugin):
     passed = 0.0
 
     def now() -> float:
@@ -176,23 +180,25 @@ def test_of_what_agents_say_the_newest_counts_unless_the_clock_was_set_back(read
 
     with Scheduler(rights, clock=now) as scheduler:
 
-        def told(uuid: str, *, age: float) -> set[str]:
+        def report_device(uuid: str, *, age: float) -> set[str]:
             """Have an agent report the node's device; return the device that is known then."""
             devices = (Device(0, uuid, "Fake", 16_000, simulated=False),)
             scheduler.call(
                 scheduler.cluster.note_holders("gpu-0", NodeReport(now() - age, {}, devices))
             )
-            shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]
-            return {device.uuid for device in shown} & {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+            listed_devices = scheduler.call(scheduler.cluster.devices())["gpu-0"]
+            return {device.uuid for device in listed_devices} & {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
 
-        assert told("GPU-0", age=60) == {"GPU-0"}
-        assert told("GPU-1", age=0) == {"GPU-1"}
-        assert told("GPU-2", age=60) == {"GPU-1"}, "it is older"
+        assert report_device("GPU-0", age=60) == {"GPU-0"}
+        assert report_device("GPU-1", age=0) == {"GPU-1"}
+        assert report_device("GPU-2", age=60) == {"GPU-1"}, "it is older"
         passed = -120.0
-        assert told("GPU-3", age=60) == {"GPU-3"}, "it is newer, by a clock that is right now"
+        assert report_device("GPU-3", age=60) == {"GPU-3"}, (
+            "it is newer, by a clock that is right now"
+        )
 
 
-def test_a_part_of_a_device_that_the_driver_made_is_not_shared(ready, rights, plugin, until):
+def test_mig_device_is_not_shared(ready, rights, plugin, until):
     work = ready.namespace
     plugin.nodes["gpu-0"] = ["MIG-a", "MIG-b"]
     plugin.annotates = False
@@ -218,12 +224,12 @@ def test_broken_device_gets_no_new_pod_and_its_users_get_an_event(ready, rights,
         scheduler.call(scheduler.cluster.note_faults("gpu-0", {broken: "XID 79"}))
         work.create(half("two"))
         until(lambda: "two" in visible(work), what="the next is bound")
-        counted = Device(0, broken, "Fake", 16_000, simulated=False)
-        seen = NodeReport(time.time(), {}, (counted,))
-        scheduler.call(scheduler.cluster.note_holders("gpu-0", seen))
-        shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]
-        told = until(lambda: events(work, "DeviceBroken"), what="it is told")
+        broken_device = Device(0, broken, "Fake", 16_000, simulated=False)
+        report = NodeReport(time.time(), {}, (broken_device,))
+        scheduler.call(scheduler.cluster.note_holders("gpu-0", report))
+        listed_devices = scheduler.call(scheduler.cluster.devices())["gpu-0"]
+        messages = until(lambda: events(work, "DeviceBroken"), what="it is told")
 
     assert visible(work)["two"] != broken
-    assert {device.uuid: device.fault for device in shown}[broken] == "XID 79"
-    assert told == [f"its GPU {broken} is broken: XID 79"]
+    assert {device.uuid: device.fault for device in listed_devices}[broken] == "XID 79"
+    assert messages == [f"its GPU {broken} is broken: XID 79"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, give_away, half, visible
+from clusters.kubernetes.sharing_world import events, give_device_to_foreign_pod, half, visible
 from control_plane.faults import FaultyServer
 from control_plane.scheduling import Scheduler
 from runai.hub_service.controller.loop import Cycle
@@ -29,16 +29,16 @@ def test_sharing_pod_with_a_refused_eviction_gets_one_event(ready, rights, plugi
         until(lambda: visible(work), what="it is bound")
         # Like a disruption budget that is used up.
         server.refuse("POST", "/pods/one/eviction", status=429, times=3)
-        give_away(work, plugin, scheduler)
+        give_device_to_foreign_pod(work, plugin, scheduler)
         until(lambda: names(work) == ["theirs"], what="it is gone")
-        (told,) = until(lambda: events(work, "DeviceLost"), what="it is told")
+        (message,) = until(lambda: events(work, "DeviceLost"), what="it is told")
 
     assert server.are_over
-    assert f"was given to {work.name}/theirs" in told
-    assert events(work, "DeviceLost") == [told]
+    assert f"was given to {work.name}/theirs" in message
+    assert events(work, "DeviceLost") == [message]
 
 
-def test_refused_device_is_kept_for_no_pod_that_waited_for_it(ready, rights, plugin, until):
+def test_rejected_device_stays_reserved_for_no_waiting_pod(ready, rights, plugin, until):
     work = ready.namespace
     plugin.turns_away = 1
     ready.node("gpu-1", gpus=1)

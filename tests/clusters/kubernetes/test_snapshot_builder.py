@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from clusters.kubernetes.worlds import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PRIORITIES,
     SCHEDULER,
@@ -29,26 +29,26 @@ VISION = Project(name="vision", quota=MilliGpu(4000))
 FOREIGN = "default-scheduler"
 
 
-def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
-    world = SnapshotInput(
-        nodes=machines or [a_machine("gpu-0")],
+def build_snapshot(*pods, nodes=None, jobs=(), device_ids=None, **fields) -> Snapshot:
+    snapshot_input = SnapshotInput(
+        nodes=nodes or [a_node("gpu-0")],
         pods=pods,
         groups=PodGrouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
-        devices=(slots or DeviceIds()).numbers(pods),
+        devices=(device_ids or DeviceIds()).numbers(pods),
         **fields,
     )
-    return SnapshotBuilder().snapshot(1000.0, world)
+    return SnapshotBuilder().snapshot(1000.0, snapshot_input)
 
 
-def started(of: Snapshot) -> list[str]:
-    return [d.worker for d in decide(of).decisions if d.kind == "start"]
+def started(snapshot: Snapshot) -> list[str]:
+    return [d.worker for d in decide(snapshot).decisions if d.kind == "start"]
 
 
 def test_devices_of_other_schedulers_pods_are_out_of_reach():
     foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", bound=1.0)
 
-    found = drawn(foreign, a_pod("one"), a_pod("two", created=101.0))
+    found = build_snapshot(foreign, a_pod("one"), a_pod("two", created=101.0))
 
     assert found.nodes[0].broken_devices == (0,)
     assert started(found) == ["lab/one"]
@@ -57,42 +57,45 @@ def test_devices_of_other_schedulers_pods_are_out_of_reach():
 def test_cpu_of_other_schedulers_pods_is_out_of_reach():
     foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", gpus=0, cpu_milli=31_000)
 
-    found = drawn(foreign, a_pod("hungry", cpu_milli=2_000))
+    found = build_snapshot(foreign, a_pod("hungry", cpu_milli=2_000))
 
     assert found.nodes[0].cpu_milli == 1_000
     assert started(found) == []
 
 
-def test_a_device_that_is_gone_cannot_be_given_again():
+def test_failed_device_is_not_allocated_again():
     pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
-    slots = DeviceIds()
-    slots.numbers(pods)
+    device_ids = DeviceIds()
+    device_ids.numbers(pods)
 
     # Of four devices one has failed; the pod with the lowest number has ended.
-    found = drawn(*pods[1:], a_pod("a"), a_pod("b"), machines=[a_machine("gpu-0", 3)], slots=slots)
+    found = build_snapshot(
+        *pods[1:], a_pod("a"), a_pod("b"), nodes=[a_node("gpu-0", 3)], device_ids=device_ids
+    )
 
     assert len(started(found)) == 1
 
 
-def test_pod_keeps_its_device_ids_when_another_pod_ends():
-    slots, first, second = (
+def test_pod_retains_its_device_ids_when_other_pods_end():
+    device_ids, first, second = (
         DeviceIds(),
         a_pod("a", node="n", bound=1.0),
         a_pod("b", node="n", bound=2.0),
     )
-    before = slots.numbers([first, second])
+    before = device_ids.numbers([first, second])
 
-    assert slots.numbers([second]) == {second.uid: before[second.uid]}
+    assert device_ids.numbers([second]) == {second.uid: before[second.uid]}
     assert (
-        slots.numbers([second, a_pod("c", node="n", bound=3.0)])[second.uid] == before[second.uid]
+        device_ids.numbers([second, a_pod("c", node="n", bound=3.0)])[second.uid]
+        == before[second.uid]
     )
 
 
 def test_snapshot_shows_the_device_ids_that_a_plan_chose():
-    slots, pod = DeviceIds(), a_pod("a", node="gpu-0", bound=1.0)
-    slots.assign(pod.uid, "gpu-0", (1,))
+    device_ids, pod = DeviceIds(), a_pod("a", node="gpu-0", bound=1.0)
+    device_ids.assign(pod.uid, "gpu-0", (1,))
 
-    found = drawn(pod, slots=slots)
+    found = build_snapshot(pod, device_ids=device_ids)
 
     assert found.workloads[0].workers[0].devices == (1,)
 
@@ -107,8 +110,8 @@ def test_snapshot_shows_the_device_ids_that_a_plan_chose():
         ),
     ],
 )
-def test_a_pod_is_to_the_core(fields, state):
-    assert drawn(a_pod("a", **fields)).workloads[0].workers[0].state is state
+def test_phase_of_a_pod_gives_its_worker_state(fields, state):
+    assert build_snapshot(a_pod("a", **fields)).workloads[0].workers[0].state is state
 
 
 @pytest.mark.parametrize(
@@ -116,12 +119,12 @@ def test_a_pod_is_to_the_core(fields, state):
     [(False, False, False), (True, False, True), (False, True, True)],
     ids=["of neither", "of the pod", "of its Job"],
 )
-def test_annotation_tells_the_core_that_a_job_saves(of_pod, of_job, expected):
+def test_saves_annotation_of_pod_or_job_is_in_the_snapshot(of_pod, of_job, expected):
     job = a_job("j", 2)
     job = replace(job, template=replace(job.template, saves=of_job))
     pods = [a_pod(f"j-{i}", of=job, saves=of_pod) for i in range(2)]
 
-    assert drawn(*pods, jobs=[job]).workloads[0].saves is expected
+    assert build_snapshot(*pods, jobs=[job]).workloads[0].saves is expected
 
 
 @pytest.mark.parametrize("kind", ["train", "build", "inference"])
@@ -137,7 +140,7 @@ def test_annotation_tells_the_core_that_a_job_saves(of_pod, of_job, expected):
     ],
     ids=["none", "no class", "a class of 0", "a class of 7", "an annotation", "annotation 0"],
 )
-def test_priority_is_the_named_one_or_else_the_kinds(kind, spec, notes, expected):
+def test_priority_is_of_the_annotation_or_the_class_or_the_kind(kind, spec, notes, expected):
     found = read_pod(
         {
             "metadata": {
@@ -156,57 +159,59 @@ def test_priority_is_the_named_one_or_else_the_kinds(kind, spec, notes, expected
 
 
 @pytest.mark.parametrize("priority", [0, 100, 125])
-def test_priority_of_a_session_is_shown_to_the_core(priority):
-    assert drawn(a_pod("a", priority=priority)).workloads[0].priority == priority
+def test_priority_of_a_session_is_in_the_snapshot(priority):
+    assert build_snapshot(a_pod("a", priority=priority)).workloads[0].priority == priority
 
 
 @pytest.mark.parametrize(
-    ("least", "expected"), [(1, 2), (0, None)], ids=["an elastic job", "a gang"]
+    ("min_workers", "expected"), [(1, 2), (0, None)], ids=["an elastic job", "a gang"]
 )
-def test_annotation_guarantees_workers_of_elastic_jobs_alone(least, expected):
-    job = a_job("j", 2, least=least)
+def test_annotation_guarantees_workers_of_elastic_jobs_alone(min_workers, expected):
+    job = a_job("j", 2, least=min_workers)
     job = replace(job, template=replace(job.template, guaranteed=3))
     pods = [a_pod(f"j-{i}", of=job) for i in range(2)]
 
-    assert drawn(*pods, jobs=[job]).workloads[0].guaranteed_workers == expected
+    assert build_snapshot(*pods, jobs=[job]).workloads[0].guaranteed_workers == expected
 
 
-def test_devices_that_are_promised_are_held():
+def test_nominated_devices_are_reserved():
     pod = a_pod("a")
 
     worker = (
-        drawn(pod, promises={pod.uid: NominatedPlacement("gpu-0", (1,))}).workloads[0].workers[0]
+        build_snapshot(pod, promises={pod.uid: NominatedPlacement("gpu-0", (1,))})
+        .workloads[0]
+        .workers[0]
     )
 
     assert (worker.state, worker.node, worker.devices) == (WorkerState.RESERVED, "gpu-0", (1,))
 
 
-def test_a_gang_is_not_shown_before_it_is_whole():
+def test_gang_is_omitted_from_the_snapshot_until_it_is_whole():
     gang = a_job("train", workers=2)
     first, second = a_pod("train-0", of=gang), a_pod("train-1", of=gang)
 
-    assert drawn(first, jobs=[gang]).workloads == ()
-    assert sorted(started(drawn(first, second, jobs=[gang]))) == [
+    assert build_snapshot(first, jobs=[gang]).workloads == ()
+    assert sorted(started(build_snapshot(first, second, jobs=[gang]))) == [
         "vision/lab.train-0",
         "vision/lab.train-1",
     ]
 
 
-def test_running_worker_of_an_incomplete_gang_is_shown_as_running():
+def test_running_worker_of_an_incomplete_gang_is_in_the_snapshot():
     gang = a_job("train", workers=2)
     up = a_pod("train-0", of=gang, node="gpu-0", bound=5.0)
 
-    assert drawn(up, jobs=[gang]).workloads[0].workers[0].state is WorkerState.RUNNING
+    assert build_snapshot(up, jobs=[gang]).workloads[0].workers[0].state is WorkerState.RUNNING
 
 
 def test_snapshot_omits_unsupported_pods():
-    assert drawn(replace(a_pod("a"), unsupported="use a Job")).workloads == ()
+    assert build_snapshot(replace(a_pod("a"), unsupported="use a Job")).workloads == ()
 
 
-def test_a_session_is_fixed_and_a_job_is_not():
+def test_session_is_not_preemptible_and_a_job_is():
     job = a_job("train")
 
-    found = drawn(a_pod("notebook"), a_pod("train-0", of=job), jobs=[job])
+    found = build_snapshot(a_pod("notebook"), a_pod("train-0", of=job), jobs=[job])
 
     assert {w.name: w.is_preemptible for w in found.workloads} == {
         "vision/lab.notebook": False,
@@ -214,29 +219,29 @@ def test_a_session_is_fixed_and_a_job_is_not():
     }
 
 
-def test_a_worker_may_use_the_nodes_that_want_it():
-    tainted = a_machine("gpu-1", taints=(Taint("spot", "", "NoSchedule"),))
+def test_worker_may_use_only_nodes_with_tolerated_taints():
+    tainted = a_node("gpu-1", taints=(Taint("spot", "", "NoSchedule"),))
 
-    found = drawn(a_pod("a"), machines=[a_machine("gpu-0"), tainted])
+    found = build_snapshot(a_pod("a"), nodes=[a_node("gpu-0"), tainted])
 
     assert found.workloads[0].workers[0].nodes == ("gpu-0",)
 
 
 def test_cordoned_node_gets_no_new_pod():
-    assert started(drawn(a_pod("a"), machines=[a_machine("gpu-0", is_open=False)])) == []
+    assert started(build_snapshot(a_pod("a"), nodes=[a_node("gpu-0", is_open=False)])) == []
 
 
-def test_pod_on_a_deleted_node_does_not_block_another_pod():
+def test_pod_on_a_deleted_node_does_not_block_other_pods():
     lost = a_pod("lost", node="gpu-9", bound=5.0)
 
-    assert started(drawn(lost, a_pod("a"))) == ["lab/a"]
+    assert started(build_snapshot(lost, a_pod("a"))) == ["lab/a"]
 
 
-def test_move_of_a_whole_job_counts_in_the_pauses_that_the_core_is_shown():
+def test_move_of_a_whole_job_counts_as_a_pause_in_the_snapshot():
     job = a_job("j")
     pod = a_pod("j-0", of=job, index=0, node="n", bound=3.0)
     steps = suspend_patch(job, now=7.0, why="moved to n2 (R10)", priority=50, moved="moved to n2")
     notes = {step["path"].rpartition("/")[2]: step["value"] for step in steps}
     times = times_noted({PAUSES: notes["runai~1pauses"]}, PAUSES)
 
-    assert drawn(pod, jobs=[replace(job, pauses=times)]).workloads[0].pauses == (7,)
+    assert build_snapshot(pod, jobs=[replace(job, pauses=times)]).workloads[0].pauses == (7,)

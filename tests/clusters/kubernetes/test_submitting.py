@@ -42,23 +42,23 @@ async def notebook(lab, *modes: str) -> None:
     await eventually_async(up, what="the notebook runs")
 
 
-def pod_of(lab) -> dict[str, Any]:
+def pod_spec_of(lab) -> dict[str, Any]:
     spec: dict[str, Any] = lab.around.namespace.job("vision-exp")["spec"]["template"]["spec"]
     return spec
 
 
-async def test_a_job_runs_in_the_image_that_is_asked_for_with_the_notebooks_home(lab):
+async def test_job_runs_in_the_requested_image_with_the_notebooks_home(lab):
     await notebook(lab, "ReadWriteMany")
 
     await lab.cluster.submit([replace(lab.job(), image="example/other:2")])
 
-    (container,) = pod_of(lab)["containers"]
+    (container,) = pod_spec_of(lab)["containers"]
     assert container["image"] == "example/other:2"
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/home"]
-    assert "affinity" not in pod_of(lab)  # another pod may mount it too
+    assert "affinity" not in pod_spec_of(lab)  # another pod may mount it too
 
 
-async def test_a_home_that_one_node_mounts_keeps_the_job_there(lab):
+async def test_home_volume_of_one_node_confines_the_job_to_that_node(lab):
     await notebook(lab)
     lab.around.node("gpu-elsewhere", gpus=8)
 
@@ -75,7 +75,7 @@ async def test_a_home_that_one_node_mounts_keeps_the_job_there(lab):
     assert worker.nodes == (NODE,)
 
 
-async def test_more_than_that_node_has_is_refused_with_the_reason(lab):
+async def test_request_above_the_home_volumes_node_is_refused_with_the_reason(lab):
     await notebook(lab)
 
     with pytest.raises(InvalidRequest) as refused:
@@ -89,14 +89,14 @@ async def test_more_than_that_node_has_is_refused_with_the_reason(lab):
     assert lab.around.namespace.pods("vision-exp") == []
 
 
-async def test_a_home_that_one_pod_mounts_is_no_home_of_a_job(lab):
+async def test_job_beside_a_home_volume_of_one_pod_is_refused(lab):
     await notebook(lab, "ReadWriteOncePod")
 
     with pytest.raises(InvalidRequest, match="can be mounted by one pod at a time"):
         await lab.cluster.submit([lab.job()])
 
 
-async def test_the_workers_of_a_gang_find_the_first_by_the_charts_service(lab, plane):
+async def test_gang_workers_find_the_first_worker_by_the_charts_service(lab, plane):
     await lab.started(lab.job(workers=2))
 
     service = plane.request("GET", f"/api/v1/namespaces/runai/services/{GANG_SERVICE}")["spec"]
@@ -104,22 +104,22 @@ async def test_the_workers_of_a_gang_find_the_first_by_the_charts_service(lab, p
     for made in (first, second):
         assert service["selector"].items() <= made["metadata"]["labels"].items()
         (container,) = made["spec"]["containers"]
-        told = {each["name"]: each.get("value") for each in container["env"]}
-        where = f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
-        assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == (where, "29500")
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        host = f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
+        assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == (host, "29500")
     # Workers resolve one another before any of them is ready.
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
     assert first["spec"]["subdomain"] == GANG_SERVICE
 
 
-async def test_kubernetes_forgets_finished_jobs_where_it_is_to(lab):
+async def test_finished_job_is_removed_after_its_ttl(lab):
     lab.cluster.submissions._ttl_s = 0
     spec = lab.job()
     await lab.started(spec)
 
     await lab.end(spec, 0)
 
-    async def gone() -> bool:
+    async def is_removed() -> bool:
         return spec.id not in {record.id for record in await lab.cluster.workloads()}
 
-    await eventually_async(gone, what="the job is forgotten")
+    await eventually_async(is_removed, what="the job is forgotten")

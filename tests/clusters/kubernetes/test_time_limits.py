@@ -58,7 +58,7 @@ def state(arrays: Arrays, name: str) -> str:
     return str(arrays.workload(name).state)
 
 
-def test_a_job_ends_whose_time_ran_out_while_the_service_was_down(arrays, clock, eventually):
+def test_job_over_its_limit_during_a_service_outage_times_out(arrays, clock, eventually):
     with scheduler(arrays, clock):
         submit(arrays)
         eventually(lambda: state(arrays, "exp") == "running", what="it runs")
@@ -73,23 +73,23 @@ def test_a_job_ends_whose_time_ran_out_while_the_service_was_down(arrays, clock,
     assert "PodFailurePolicy" in {c.get("reason") for c in conditions}
 
 
-def test_a_suspension_does_not_count(arrays, clock, eventually):
-    with scheduler(arrays, clock) as here:
+def test_suspended_time_does_not_count_toward_the_limit(arrays, clock, eventually):
+    with scheduler(arrays, clock) as running_scheduler:
         submit(arrays)
         eventually(lambda: state(arrays, "exp") == "running", what="it runs")
         clock.ahead += 1000
-        here.call(here.cluster.suspend("patty/exp", by="patty"))
+        running_scheduler.call(running_scheduler.cluster.suspend("patty/exp", by="patty"))
         eventually(lambda: state(arrays, "exp") == "suspended", what="it is suspended")
         ran = arrays.workload("exp").ran_s
         clock.ahead += LIMIT_S
-        here.call(here.cluster.resume("patty/exp", by="patty"))
+        running_scheduler.call(running_scheduler.cluster.resume("patty/exp", by="patty"))
         eventually(lambda: state(arrays, "exp") == "running", what="it runs again")
 
         assert 1000 <= ran < LIMIT_S
         assert arrays.workload("exp").ran_s == ran
 
 
-def test_elements_end_one_by_one_and_are_not_tried_again(arrays, clock):
+def test_elements_time_out_one_by_one_and_are_not_retried(arrays, clock):
     with scheduler(arrays, clock):
         arrays.submit(3, max_runtime=LIMIT_S, backoff_limit=3)
         first = arrays.until_runs(0, 1)
@@ -107,10 +107,10 @@ def test_elements_end_one_by_one_and_are_not_tried_again(arrays, clock):
 
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["one pod", "a gang"])
-def test_a_job_made_without_us_ends_by_its_annotation(arrays, clock, eventually, workers):
-    mine = job("plain", project="patty", workers=workers, gang=workers > 1)
-    mine["metadata"].setdefault("annotations", {})["runai/max-runtime"] = str(LIMIT_S)
-    arrays.work.create(mine)
+def test_foreign_job_times_out_by_its_annotation(arrays, clock, eventually, workers):
+    foreign_job = job("plain", project="patty", workers=workers, gang=workers > 1)
+    foreign_job["metadata"].setdefault("annotations", {})["runai/max-runtime"] = str(LIMIT_S)
+    arrays.work.create(foreign_job)
     name = f"{arrays.work.name}.plain"
     with scheduler(arrays, clock):
         eventually(lambda: state(arrays, name) == "running", what="it runs")
@@ -129,14 +129,19 @@ def test_a_job_made_without_us_ends_by_its_annotation(arrays, clock, eventually,
     ],
     ids=["its own", "the project's default", "the project's maximum"],
 )
-def test_a_session_ends_by_its_limit(lab, arrays, clock, eventually, notes, rules):
+def test_session_ends_by_its_own_or_its_projects_limit(
+    lab, arrays, clock, eventually, notes, rules
+):
     lab.project("labs", quota=2, sessionTime=rules)
     kind = {"runai/kind": "build"}
     arrays.work.create(pod("lab", project="labs", labels=kind, annotations=notes))
-    with scheduler(arrays, clock) as here:
+    with scheduler(arrays, clock) as running_scheduler:
         eventually(lambda: arrays.work.node_of("lab"), what="it runs")
         name = f"labs/{arrays.work.name}.lab"
-        assert here.call(here.cluster.workload(name)).spec.max_runtime == LIMIT_S
+        assert (
+            running_scheduler.call(running_scheduler.cluster.workload(name)).spec.max_runtime
+            == LIMIT_S
+        )
         clock.ahead += LIMIT_S
 
         eventually(lambda: "lab" not in names(arrays), what="it is gone")

@@ -28,7 +28,7 @@ def conditions(found) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["submitted", "somebody's"])
-def test_a_jobs_pod_is_made_again_and_that_is_no_failure(ready, rights, plugin, until, kind):
+def test_rejected_pod_of_a_job_is_recreated_without_a_failure(ready, rights, plugin, until, kind):
     work = ready.namespace
     allow_jobs(ready.plane, work.name)
     plugin.turns_away = 1
@@ -49,22 +49,22 @@ def test_a_jobs_pod_is_made_again_and_that_is_no_failure(ready, rights, plugin, 
             what="it is turned away",
         )
         until(lambda: running(work, name) and not plugin.turns_away, what="its next pod runs")
-        told = until(lambda: events(work, "TurnedAway"), what="it is told")
+        messages = until(lambda: events(work, "TurnedAway"), what="it is told")
         status = work.job(name)["status"]
 
     assert conditions(refused)["DisruptionTarget"] == "TurnedAway"
     assert status.get("failed", 0) == 0
     assert not any(c["type"] == "Failed" for c in status.get("conditions", ()))
-    assert f"gpu-0 would not take it ({REASON}); its Job makes it again" in told[0]
+    assert f"gpu-0 would not take it ({REASON}); its Job makes it again" in messages[0]
 
 
-def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
+def test_rejected_session_ends_with_a_reason_and_frees_its_devices(ready, rights, plugin, until):
     work = ready.namespace
     plugin.turns_away = 1
 
     with Scheduler(rights) as scheduler:
         work.create(pod("both", 2, project="vision"))
-        told = until(lambda: events(work, "TurnedAway"), what="it is told")
+        messages = until(lambda: events(work, "TurnedAway"), what="it is told")
 
         def ended() -> WorkloadRecord | None:
             # kwok may not know of it yet, and may report once more that the pod runs.
@@ -75,12 +75,12 @@ def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
         work.create(pod("next", 2, project="vision"))
         until(lambda: running(work) == ["next"], what="the next one has the devices")
 
-    assert told == [f"gpu-0 would not take it ({REASON}); nobody makes it again: start it anew"]
+    assert messages == [f"gpu-0 would not take it ({REASON}); nobody makes it again: start it anew"]
     assert record.reason is not None
-    assert record.reason.text == told[0]
+    assert record.reason.text == messages[0]
 
 
-def test_a_node_that_turned_a_pod_away_is_left_alone_for_a_moment(ready, rights, plugin, until):
+def test_node_that_rejected_a_pod_gets_no_new_pod_for_a_moment(ready, rights, plugin, until):
     """No new pod is placed on it, though its devices look free."""
     work = ready.namespace
     ahead = 0.0

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from clusters.kubernetes.worlds import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
@@ -58,58 +58,60 @@ workers = st.builds(
 crowds = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
 
 
-def world(there: list[Pod], slots: DeviceIds, **fields: Any) -> SnapshotInput:
+def build_input(active_pods: list[Pod], device_ids: DeviceIds, **fields: Any) -> SnapshotInput:
     return SnapshotInput(
-        nodes=[a_machine(name, GPUS, stock={CARDS: 2}) for name in NODES],
-        pods=there,
-        groups=PodGrouping().groups(there, {GANG.uid: GANG}, {}, "default"),
+        nodes=[a_node(name, GPUS, stock={CARDS: 2}) for name in NODES],
+        pods=active_pods,
+        groups=PodGrouping().groups(active_pods, {GANG.uid: GANG}, {}, "default"),
         projects=[Project(name="vision", quota=MilliGpu(4000))],
-        devices=slots.numbers(there),
+        devices=device_ids.numbers(active_pods),
         **fields,
     )
 
 
 @given(st.lists(st.tuples(crowds, names, st.sampled_from([None, 950.0])), min_size=1, max_size=5))
-def test_a_drawing_that_is_kept_shows_what_a_new_one_would(
+def test_reused_snapshot_builder_equals_a_fresh_one(
     course: list[tuple[list[Pod], str, float | None]],
 ) -> None:
-    kept, slots = SnapshotBuilder(), DeviceIds()
-    before = Snapshot()
-    for now, (there, promised, since) in enumerate(course):
-        found = world(
-            there,
-            slots,
+    builder, device_ids = SnapshotBuilder(), DeviceIds()
+    previous_snapshot = Snapshot()
+    for now, (active_pods, promised, since) in enumerate(course):
+        snapshot_input = build_input(
+            active_pods,
+            device_ids,
             promises={f"uid-{promised}": NominatedPlacement("gpu-0", (0,))},
             broken_since={} if since is None else {"vision/lab.gang": since},
         )
-        shown = kept.snapshot(now, found)
+        snapshot = builder.snapshot(now, snapshot_input)
 
-        assert shown == SnapshotBuilder().snapshot(now, found)
-        old = {workload.name: workload for workload in before.workloads}
-        for workload in shown.workloads:
+        assert snapshot == SnapshotBuilder().snapshot(now, snapshot_input)
+        old = {workload.name: workload for workload in previous_snapshot.workloads}
+        for workload in snapshot.workloads:
             assert workload is old.get(workload.name) or workload != old.get(workload.name)
-        before = shown
+        previous_snapshot = snapshot
 
 
-def test_other_nodes_are_another_picture() -> None:
-    kept, pod = SnapshotBuilder(), a_pod("a")
-    anywhere = replace(world([pod], DeviceIds()), nodes=[a_machine("gpu-0")])
+def test_changed_taints_of_a_node_rebuild_the_unchanged_pods() -> None:
+    builder, pod = SnapshotBuilder(), a_pod("a")
+    anywhere = replace(build_input([pod], DeviceIds()), nodes=[a_node("gpu-0")])
     nowhere = replace(anywhere, nodes=[replace(anywhere.nodes[0], taints=TAINTS)])
 
-    assert kept.snapshot(1, anywhere).workloads[0].workers[0].nodes is None
-    assert kept.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()
+    assert builder.snapshot(1, anywhere).workloads[0].workers[0].nodes is None
+    assert builder.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()
 
 
 @given(st.lists(st.tuples(crowds, names, st.integers(0, GPUS - 1)), max_size=5))
-def test_no_device_is_counted_twice_whatever_plans_gave(
+def test_device_numbers_are_never_assigned_twice(
     course: list[tuple[list[Pod], str, int]],
 ) -> None:
-    slots = DeviceIds()
-    for there, name, device in course:
-        held = slots.numbers(there)
-        places = [(pod.node, number) for pod in there for number in held.get(pod.uid, ())]
+    device_ids = DeviceIds()
+    for active_pods, name, device in course:
+        assigned = device_ids.numbers(active_pods)
+        places = [(pod.node, number) for pod in active_pods for number in assigned.get(pod.uid, ())]
 
         assert all(count == 1 for count in Counter(places).values())
-        assert all(len(held.get(pod.uid, ())) == (pod.gpus if pod.node else 0) for pod in there)
-        assert slots.numbers(list(there)) == held
-        slots.assign(f"uid-{name}", "gpu-0", (device,))
+        assert all(
+            len(assigned.get(pod.uid, ())) == (pod.gpus if pod.node else 0) for pod in active_pods
+        )
+        assert device_ids.numbers(list(active_pods)) == assigned
+        device_ids.assign(f"uid-{name}", "gpu-0", (device,))

@@ -17,7 +17,7 @@ HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
 
 
 @pytest.fixture
-def two(lab):
+def two_zones(lab):
     """Two nodes in zones of their own, and a class of local disks."""
     for name in ("gpu-0", "gpu-1"):
         lab.node(name, gpus=1, labels={ZONE: f"zone-of-{name}"})
@@ -41,36 +41,41 @@ def with_home(name: str) -> dict[str, Any]:
     return pod(name, project="vision", volumes=[HOME])
 
 
-def test_a_pod_goes_where_a_disk_for_it_is_free(two, rights, eventually):
-    two.volume("disk-1", "gpu-1", of_class="local")
-    two.namespace.claim("home", of_class="local")
-    two.namespace.create(with_home("notebook"))
+def test_pod_is_bound_to_the_node_with_a_free_disk(two_zones, rights, eventually):
+    two_zones.volume("disk-1", "gpu-1", of_class="local")
+    two_zones.namespace.claim("home", of_class="local")
+    two_zones.namespace.create(with_home("notebook"))
 
     with Scheduler(rights):
-        eventually(lambda: two.namespace.node_of("notebook"), what="it is bound")
+        eventually(lambda: two_zones.namespace.node_of("notebook"), what="it is bound")
 
-    assert two.namespace.node_of("notebook") == "gpu-1"
-    assert (claim(two)["status"]["phase"], claim(two)["spec"]["volumeName"]) == ("Bound", "disk-1")
+    assert two_zones.namespace.node_of("notebook") == "gpu-1"
+    assert (claim(two_zones)["status"]["phase"], claim(two_zones)["spec"]["volumeName"]) == (
+        "Bound",
+        "disk-1",
+    )
 
 
-def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, eventually):
+def test_pod_is_bound_after_a_volume_is_provisioned_for_its_node(two_zones, rights, eventually):
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["zone-of-gpu-1"]}]}]
-    two.storage_class("cloud", "example.com/disks", allowedTopologies=topology)
-    two.namespace.claim("home", of_class="cloud")
-    two.namespace.create(with_home("notebook"))
+    two_zones.storage_class("cloud", "example.com/disks", allowedTopologies=topology)
+    two_zones.namespace.claim("home", of_class="cloud")
+    two_zones.namespace.create(with_home("notebook"))
 
     with Scheduler(rights):
-        eventually(lambda: selected(two) == "gpu-1", what="a node is chosen")
+        eventually(lambda: selected(two_zones) == "gpu-1", what="a node is chosen")
         eventually(
-            lambda: "until its volume home" in sentence(two.namespace.pod("notebook")),
+            lambda: "until its volume home" in sentence(two_zones.namespace.pod("notebook")),
             what="it says so",
         )
-        assert two.namespace.node_of("notebook") == ""
-        two.namespace.create(pod("other", project="vision"))
-        eventually(lambda: two.namespace.node_of("other") == "gpu-0", what="its place is kept")
+        assert two_zones.namespace.node_of("notebook") == ""
+        two_zones.namespace.create(pod("other", project="vision"))
+        eventually(
+            lambda: two_zones.namespace.node_of("other") == "gpu-0", what="its place is kept"
+        )
         # The volume that the class's provisioner would create.
-        of = claim(two)["metadata"]
+        metadata = claim(two_zones)["metadata"]
         owner = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "name": "home"}
-        owner |= {"namespace": of["namespace"], "uid": of["uid"]}
-        two.volume("made", "gpu-1", of_class="cloud", claimRef=owner)
-        eventually(lambda: two.namespace.node_of("notebook") == "gpu-1", what="it is bound")
+        owner |= {"namespace": metadata["namespace"], "uid": metadata["uid"]}
+        two_zones.volume("made", "gpu-1", of_class="cloud", claimRef=owner)
+        eventually(lambda: two_zones.namespace.node_of("notebook") == "gpu-1", what="it is bound")

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.model.snapshot import Reason, Stop, Wait
 
 GANG = a_job("gang", 2)
 GANGS = [GANG, a_job("gang", 2, is_suspended=True), a_job("gang", 2, succeeded=1)]
-SAID = [
+QUEUED_GANGS = [
     a_job("gang", 2, is_suspended=True, is_held=True, starts=(1.0,), template=a_pod(
         "gang", uid=GANG.uid, kind="train", sentence=text))
     for text in ("it waits", "it was paused")
@@ -74,24 +74,28 @@ promises = st.dictionaries(
 )
 
 
-def known(
-    there: list[Pod], job: Job | None, slots: DeviceIds, said: list[Any], **fields: Any
+def cluster_state_of(
+    active_pods: list[Pod],
+    job: Job | None,
+    device_ids: DeviceIds,
+    decisions: list[Any],
+    **fields: Any,
 ) -> ClusterState:
     return ClusterState(
-        there,
+        active_pods,
         {} if job is None else {job.uid: job},
         {},
         "default",
-        devices=slots.numbers(there),
-        waits={one.workload: one for one in said if isinstance(one, Wait)},
-        stops={one.workload: one for one in said if isinstance(one, Stop)},
+        devices=device_ids.numbers(active_pods),
+        waits={decision.workload: decision for decision in decisions if isinstance(decision, Wait)},
+        stops={decision.workload: decision for decision in decisions if isinstance(decision, Stop)},
         **fields,
     )
 
 
 steps = st.tuples(
     crowds,
-    st.sampled_from([None, *GANGS, *SAID]),
+    st.sampled_from([None, *GANGS, *QUEUED_GANGS]),
     st.lists(waits | stops, max_size=2),
     promises,
     st.sampled_from([{}, {GANG.uid: ElasticState()}, {GANG.uid: ElasticState(resizes=1)}]),
@@ -99,24 +103,37 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=1, max_size=5))
-def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> None:
-    showing, metering, slots = RecordBuilder(), AllocationBuilder(), DeviceIds()
+def test_reused_record_builder_equals_a_fresh_one(course: list[Any]) -> None:
+    record_builder, allocation_builder, device_ids = (
+        RecordBuilder(),
+        AllocationBuilder(),
+        DeviceIds(),
+    )
     before: dict[str, Any] = {}
-    now = known([], None, slots, [])
-    for there, job, said, promised, elastic in course:
-        now = known(there, job, slots, said, promises=promised, elastic=elastic)
-        shown = showing.records(now)
+    cluster_state = cluster_state_of([], None, device_ids, [])
+    for active_pods, job, decisions, promised, elastic in course:
+        cluster_state = cluster_state_of(
+            active_pods, job, device_ids, decisions, promises=promised, elastic=elastic
+        )
+        records = record_builder.records(cluster_state)
 
-        assert shown == RecordBuilder().records(now)
-        assert list(shown) == list(RecordBuilder().records(now))
-        assert metering.allocations_by_node(now) == AllocationBuilder().allocations_by_node(now)
-        before = shown
-    assert showing.records(now) is not before
-    assert all(a is b for a, b in zip(showing.records(now).values(), before.values(), strict=True))
+        assert records == RecordBuilder().records(cluster_state)
+        assert list(records) == list(RecordBuilder().records(cluster_state))
+        assert allocation_builder.allocations_by_node(
+            cluster_state
+        ) == AllocationBuilder().allocations_by_node(cluster_state)
+        before = records
+    assert record_builder.records(cluster_state) is not before
+    assert all(
+        a is b
+        for a, b in zip(
+            record_builder.records(cluster_state).values(), before.values(), strict=True
+        )
+    )
 
 
 @pytest.mark.parametrize(
-    ("pod", "is_shown"),
+    ("pod", "is_listed"),
     [
         pytest.param(a_pod("gang-0", of=GANG), False, id="before-its-job"),
         pytest.param(a_pod("gang-0", of=GANG, node="gpu-0"), True, id="runs"),
@@ -130,10 +147,10 @@ def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> Non
     ],
 )
 def test_pod_of_a_deleted_job_is_listed_only_while_it_holds_devices(
-    pod: Pod, is_shown: bool
+    pod: Pod, is_listed: bool
 ) -> None:
     """The control plane deletes a Job first, and the Job's pods after that."""
-    assert len(RecordBuilder().records(known([pod], None, DeviceIds(), []))) == is_shown
+    assert len(RecordBuilder().records(cluster_state_of([pod], None, DeviceIds(), []))) == is_listed
 
 
 SINCE = "2026-11-28T14:02:00Z"
@@ -179,9 +196,9 @@ def test_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
     obstacles = obstacle(status, ["data"]), obstacle({**status, "phase": "Running"}, ["data"])
     pod = a_pod("a", node="gpu-0", bound=1.0, obstacle=obstacles[0])
     gang = a_pod("gang-0", of=GANG, node="gpu-0", bound=1.0, obstacle=obstacles[0])
-    known = ClusterState([pod, gang], {GANG.uid: GANG}, {}, "default")
+    cluster_state = ClusterState([pod, gang], {GANG.uid: GANG}, {}, "default")
 
-    records = RecordBuilder().records(known).values()
+    records = RecordBuilder().records(cluster_state).values()
 
     assert obstacles == (text, "")
     assert [(r.state, r.reason and (r.reason.code, r.reason.text)) for r in records] == [

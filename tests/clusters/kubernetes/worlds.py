@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
     """Return a pod that waits for one GPU; `of` is the Job that created it."""
     owner = None if of is None else Owner("Job", of.name, of.uid)
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "uid": f"uid-{name}",
         "namespace": "lab",
         "created": 100.0,
@@ -37,12 +37,12 @@ def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
         "owner": owner,
         "index": int(name[-1]) if of is not None and of.runs_at_once else None,
     }
-    return Pod(name=name, **(known | fields))
+    return Pod(name=name, **(defaults | fields))
 
 
 def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
     """Return a Job; of several workers it is an Indexed one that runs them together."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "uid": f"uid-job-{name}",
         "namespace": "lab",
         "created": 50.0,
@@ -52,23 +52,23 @@ def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
         "is_suspended": False,
         "succeeded": 0,
     }
-    known["template"] = a_pod(
-        name, uid=known["uid"], created=known["created"], kind="train", priority=50
+    defaults["template"] = a_pod(
+        name, uid=defaults["uid"], created=defaults["created"], kind="train", priority=50
     )
-    return Job(name=name, **(known | fields))
+    return Job(name=name, **(defaults | fields))
 
 
-def an_elastic(name: str, workers: int, **fields: Any) -> WorkloadSpec:
+def elastic_spec(name: str, workers: int, **fields: Any) -> WorkloadSpec:
     """Return the spec of an elastic job of several workers, or of one."""
-    known: dict[str, Any] = {"command": ("train",), "gpus": WHOLE_GPU, "min_workers": 1}
+    defaults: dict[str, Any] = {"command": ("train",), "gpus": WHOLE_GPU, "min_workers": 1}
     return WorkloadSpec(
-        "vision", name, "ana", "job", workers=workers, elastic=True, **(known | fields)
+        "vision", name, "ana", "job", workers=workers, elastic=True, **(defaults | fields)
     )
 
 
-def a_machine(name: str, gpus: int = 2, **fields: Any) -> KubeNode:
+def a_node(name: str, gpus: int = 2, **fields: Any) -> KubeNode:
     """Return a schedulable node."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "cpu_milli": 32_000,
         "memory_mib": 1 << 18,
         "gpu_type": "",
@@ -77,4 +77,4 @@ def a_machine(name: str, gpus: int = 2, **fields: Any) -> KubeNode:
         "taints": (),
         "is_open": True,
     }
-    return KubeNode(name=name, gpus=gpus, **(known | fields))
+    return KubeNode(name=name, gpus=gpus, **(defaults | fields))

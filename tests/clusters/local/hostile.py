@@ -47,10 +47,10 @@ class SmallCluster(LocalCluster):
     """A cluster with limits low enough to be exceeded in a test."""
 
     def start_of(self, row, worker):
-        told, environment = super().start_of(row, worker)
-        assert isinstance(told, Instructions)
+        instructions, environment = super().start_of(row, worker)
+        assert isinstance(instructions, Instructions)
         return replace(
-            told, most_processes=MOST, most_tasks=MOST_TASKS, log_bytes=1_000_000
+            instructions, most_processes=MOST, most_tasks=MOST_TASKS, log_bytes=1_000_000
         ), environment
 
 
@@ -72,9 +72,9 @@ class Neighbour:
         words = (str(orders), str(self.starts), str(self.count))
         return (sys.executable, "-I", "-S", "-c", COUNTING, *words)
 
-    def counted(self) -> int:
-        told = self.count.read_text() if self.count.exists() else ""
-        return int(told or 0)
+    def progress(self) -> int:
+        text = self.count.read_text() if self.count.exists() else ""
+        return int(text or 0)
 
 
 @asynccontextmanager
@@ -88,13 +88,13 @@ async def beside_a_neighbour(
         orders = made.place / "vision+neighbour-0"
         job = made.job("neighbour", command=neighbour.command(orders))
         await made.started(job, device=1)
-        await eventually_async(neighbour.counted)
-        before = neighbour.counted()
+        await eventually_async(neighbour.progress)
+        before = neighbour.progress()
         yield made, neighbour
         # Beside any hostile job: it ran all the time, goes on, and ends when ordered to.
-        during = neighbour.counted()
+        during = neighbour.progress()
         assert during > before
-        await eventually_async(lambda: neighbour.counted() > during)
+        await eventually_async(lambda: neighbour.progress() > during)
         assert (await made.cluster.workload(job.id)).state == "running"
         await made.end(job, 0)
         assert (await made.until(job.id, "succeeded")).attempts == 1
@@ -124,15 +124,15 @@ async def log(lab: LocalLab) -> str:
     return b"".join(chunks).decode()
 
 
-def of_it(lab: LocalLab) -> list[psutil.Process]:
+def hostile_processes(lab: LocalLab) -> list[psutil.Process]:
     """Return the remaining processes of the hostile job; another test may have one like it."""
     place = str(lab.place.parent)
     found = []
     for process in psutil.process_iter():
         try:
-            told = process.environ()
-            mine = place in told.get("RUNAI_CHECKPOINT_DIR", "")
-            if mine and told.get("RUNAI_WORKLOAD") == "vision/hostile":
+            environment = process.environ()
+            mine = place in environment.get("RUNAI_CHECKPOINT_DIR", "")
+            if mine and environment.get("RUNAI_WORKLOAD") == "vision/hostile":
                 found.append(process)
         except psutil.Error:
             continue

@@ -79,7 +79,7 @@ async def test_name_that_was_never_known_is_refused_without_an_account(
 
 
 @pytest.mark.parametrize(
-    ("local", "answer", "sentence", "is_gone"),
+    ("local", "answer", "sentence", "is_removed"),
     [
         pytest.param(
             False,
@@ -96,7 +96,7 @@ async def test_name_that_was_never_known_is_refused_without_an_account(
     ],
 )
 async def test_known_account_without_an_answer_is_away(
-    unix, tmp_path, local, answer, sentence, is_gone
+    unix, tmp_path, local, answer, sentence, is_removed
 ):
     # A silent one is never heard, however long we listen.
     directory = unix.directory(tmp_path, **({"within_s": 0.0} if answer == "silence" else {}))
@@ -106,11 +106,11 @@ async def test_known_account_without_an_answer_is_away(
     with pytest.raises(AccountAway, match=sentence) as away:
         await directory.account("ana")
 
-    assert (away.value.missing_since is not None, away.value.code) == (is_gone, "account_away")
+    assert (away.value.missing_since is not None, away.value.code) == (is_removed, "account_away")
     assert directory.known.get("ana").uid == ANA
 
 
-async def test_time_of_an_outage_is_that_of_its_beginning(directory, unix, clock):
+async def test_outage_message_names_the_time_of_its_beginning(directory, unix, clock):
     await directory.account("ana")
     unix.answer("ana", {"local": None})
     began, sentences = time.strftime("%H:%M", time.localtime(clock.at)), set()
@@ -173,22 +173,22 @@ async def test_home_that_cannot_be_reached_is_away_but_the_person_is_known(
         pytest.param(lambda path: path.symlink_to(path), "Too many levels", id="loop"),
     ],
 )
-def test_home_is_looked_at_by_the_program(make, fault, tmp_path):
+def test_home_fault_is_reported_by_the_lookup_program(make, fault, tmp_path):
     make(tmp_path / "ana")
 
     assert home_fault(str(tmp_path / "ana")).startswith(fault)
     assert bool(home_fault(str(tmp_path / "ana"))) == bool(fault)
 
 
-class TestAnotherUid:
+class TestChangedUid:
     """A name is a person only with its uid."""
 
     @pytest.fixture(autouse=True)
-    async def another(self, directory, unix):
+    async def changed_uid(self, directory, unix):
         await directory.account("ana")
         unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
 
-    async def test_is_refused_until_an_admin_says_so(self, directory):
+    async def test_changed_uid_is_refused_until_an_admin_decides(self, directory):
         with pytest.raises(Forbidden) as refused:
             await directory.account("ana")
 
@@ -197,39 +197,41 @@ class TestAnotherUid:
         )
         assert directory.known.get("ana").uid == ANA
 
-    async def test_of_the_same_person_is_known_beside_the_former_one(self, directory):
+    async def test_uid_of_the_same_person_is_known_beside_the_former_uid(self, directory):
         directory.known.take_uid("ana", 2003)
 
         assert (await directory.account("ana")).uid == 2003
         known = directory.known.get("ana")
         assert [uid for uid in (ANA, 2003, 2004) if known.is_of(uid)] == [ANA, 2003]
 
-    async def test_after_forgetting_is_a_new_person(self, directory):
+    async def test_changed_uid_after_forgetting_is_a_new_person(self, directory):
         directory.known.forget("ana")
 
         assert (await directory.account("ana")).uid == 2003
         assert not directory.known.get("ana").is_of(ANA)
 
-    async def test_that_goes_back_needs_nobody(self, directory, unix):
+    async def test_restored_uid_is_accepted_without_an_admin(self, directory, unix):
         unix.answer("ana", unix.entry("ana"))
 
         assert (await directory.account("ana")).uid == ANA
 
 
-NOW, GONE = {"uid": 2003}, {"local": False}
+NOW, NO_ENTRY = {"uid": 2003}, {"local": False}
 CHANGES = {
     "removed and made again": (NOW, "other_person", "forget", 2003),
     "removed and made again with the same uid": ({}, ANA, "nothing", ANA),
     "uid changed": (NOW, "other_person", "same person", 2003),
-    "renamed": (GONE, "account_away", "forget", "no_account"),
-    "deleted with userdel alone": (GONE, "account_away", "nothing", "account_away"),
+    "renamed": (NO_ENTRY, "account_away", "forget", "no_account"),
+    "deleted with userdel alone": (NO_ENTRY, "account_away", "nothing", "account_away"),
     "deleted in the hub alone": ({}, ANA, "nothing", ANA),
     "forgotten, and in use still": ({}, ANA, "ask to forget", "being_forgotten"),
 }
 
 
 @pytest.mark.parametrize(("change", "before", "command", "after"), CHANGES.values(), ids=CHANGES)
-async def test_account_counts_as_its_person_after(directory, unix, change, before, command, after):
+async def test_account_identity_follows_the_admins_command(
+    directory, unix, change, before, command, after
+):
     async def found():
         try:
             return (await directory.account("ana")).uid
@@ -237,7 +239,7 @@ async def test_account_counts_as_its_person_after(directory, unix, change, befor
             return refused.code
 
     await directory.account("ana")
-    unix.answer("ana", change if change is GONE else unix.entry("ana", **change))
+    unix.answer("ana", change if change is NO_ENTRY else unix.entry("ana", **change))
     first = await found()
     if command == "same person":
         directory.known.take_uid("ana", 2003)
@@ -251,15 +253,15 @@ async def test_account_counts_as_its_person_after(directory, unix, change, befor
 
 async def test_renamed_account_is_a_new_name_beside_the_former_one(directory, unix):
     await directory.account("ana")
-    unix.answer("ana", GONE)
+    unix.answer("ana", NO_ENTRY)
     unix.answer("pat", unix.entry("pat", uid=ANA))
 
     assert (await directory.account("pat")).uid == ANA
     assert {known.name: known.uid for known in directory.known.all()} == {"ana": ANA, "pat": ANA}
 
 
-class TestReading:
-    async def test_is_compared_once_a_minute(self, directory, unix, clock):
+class TestComparison:
+    async def test_account_is_compared_once_a_minute(self, directory, unix, clock):
         await directory.account("ana")
         await directory.compare("ana")
         unix.answer("ana", unix.entry("ana", uid=2003))
@@ -272,7 +274,7 @@ class TestReading:
                 await directory.compare("ana")
 
     @pytest.mark.parametrize("known", [True, False])
-    async def test_goes_on_without_an_answer(self, directory, unix, known):
+    async def test_comparison_without_an_answer_raises_nothing(self, directory, unix, known):
         if known:
             await directory.account("ana")
         unix.answer("ana", {"local": False})
@@ -280,32 +282,30 @@ class TestReading:
         await directory.compare("ana")
 
 
-async def test_all_who_ask_share_a_lookup_and_one_that_is_cancelled_ends_it_for_nobody(
-    unix, tmp_path
-):
-    asked = tmp_path / "asked"
-    count = f"import sys, os; open({str(asked)!r}, 'a').write('x')\n"
+async def test_concurrent_lookups_share_one_process_despite_a_cancellation(unix, tmp_path):
+    lookup_log = tmp_path / "asked"
+    count = f"import sys, os; open({str(lookup_log)!r}, 'a').write('x')\n"
     directory = unix.directory(tmp_path)
     *start, program, answers = directory._command
     directory._command = (*start, count + program, answers)
 
-    first, *others = [asyncio.create_task(directory.account("ana")) for _ in range(5)]
+    first, *waiting_lookups = [asyncio.create_task(directory.account("ana")) for _ in range(5)]
     await asyncio.sleep(0)
     first.cancel()
-    found = await asyncio.gather(*others)
+    found = await asyncio.gather(*waiting_lookups)
 
     assert {account.uid for account in found} == {ANA}
-    assert asked.read_text() == "x"
+    assert lookup_log.read_text() == "x"
 
 
-async def test_files_that_cannot_be_written_refuse_with_the_reason(unix, tmp_path):
+async def test_unwritable_account_files_refuse_lookups_with_the_reason(unix, tmp_path):
     (tmp_path / "secrets").touch()  # instead of a folder
 
     with pytest.raises(Unavailable, match="cannot be read or written: Not a directory"):
         await unix.directory(tmp_path).account("ana")
 
 
-def test_second_process_that_meets_a_name_keeps_the_first_ones_uid(tmp_path):
+def test_second_process_that_meets_a_name_uses_the_first_uid(tmp_path):
     ours, theirs = KnownAccounts(tmp_path), KnownAccounts(tmp_path)
     first = ours.register(KnownAccount("ana", 1, 1, "/home/ana"))
 
@@ -334,15 +334,18 @@ def test_real_account_is_found_with_its_groups(tmp_path):
     assert (known.local, known.directory_groups) == (True, ())
 
 
-async def test_program_has_of_our_environment_what_its_python_needs_alone(monkeypatch):
+async def test_lookup_program_gets_only_the_environment_its_python_needs(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
 
-    told = await query((sys.executable, "-I", "-S", "-c", script), within_s=60)
+    environment = await query((sys.executable, "-I", "-S", "-c", script), within_s=60)
 
-    assert told is not None
-    assert (told["LD_LIBRARY_PATH"], "RUNAI_HUB_TOKEN" in told) == ("/opt/python/lib", False)
+    assert environment is not None
+    assert (environment["LD_LIBRARY_PATH"], "RUNAI_HUB_TOKEN" in environment) == (
+        "/opt/python/lib",
+        False,
+    )
 
 
 def test_lookup_needs_the_standard_library_alone():

@@ -50,16 +50,16 @@ while read -r line; do echo "$line"; done </proc/self/limits
 """
 
 
-def hard(output: str) -> dict[str, int]:
+def hard_limits(output: str) -> dict[str, int]:
     """Return the hard limits that the script has printed, those of the test alone."""
-    found = dict(re.findall(r"^(priority|umask) (\d+)$", output, re.MULTILINE))
-    found |= dict(
+    limits = dict(re.findall(r"^(priority|umask) (\d+)$", output, re.MULTILINE))
+    limits |= dict(
         re.findall(r"^Max (.+?) +\w+ +(\w+) +(?:files|processes|bytes)", output, re.MULTILINE)
     )
-    return {name: int(found[name]) for name in LIMITED}
+    return {name: int(limits[name]) for name in LIMITED}
 
 
-def soft(output: str) -> int:
+def soft_limit(output: str) -> int:
     """Return the soft limit of descriptors that the script has printed."""
     (found,) = re.findall(r"^Max open files +(\d+)", output, re.MULTILINE)
     return int(found)
@@ -92,8 +92,8 @@ def run_job(account, tmp_path):
     """Start a worker as the account, by a service of PAM; return the start."""
 
     def run_job(service: str, open_files: int = 1024) -> Start:
-        whose = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
-        return started("sh", "-c", PRINT, pam_service=service, open_files=open_files, **whose)
+        identity = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+        return started("sh", "-c", PRINT, pam_service=service, open_files=open_files, **identity)
 
     with one_start(tmp_path / "attempt") as started:
         yield run_job
@@ -125,55 +125,55 @@ def test_job_has_the_limits_of_its_account(run_job, limited, open_files):
     run = run_job(limited, open_files=open_files)
 
     assert run.ending() == ExitStatus(0)
-    assert hard(run.output()) == LIMITED
-    assert soft(run.output()) <= LIMITED["open files"]
+    assert hard_limits(run.output()) == LIMITED
+    assert soft_limit(run.output()) <= LIMITED["open files"]
 
 
 def test_server_has_the_limits_of_its_account(spawner, limited):
     output = serve(spawner, limited)
 
-    assert hard(output) == LIMITED
-    assert soft(output) <= LIMITED["open files"]
+    assert hard_limits(output) == LIMITED
+    assert soft_limit(output) <= LIMITED["open files"]
 
 
-def test_session_of_pam_is_closed_when_the_limits_are_known(run_job, limited, account, tmp_path):
+def test_pam_session_is_closed_after_the_limits_are_read(run_job, limited, account, tmp_path):
     run_job(limited).ending()
 
     noted = (tmp_path / "noted").read_text().splitlines()
     assert noted == [f"{kind}_session of {account.pw_name}" for kind in ("open", "close")]
 
 
-def test_without_the_service_the_limits_are_the_platforms(run_job, spawner):
+def test_missing_pam_service_leaves_the_platforms_limits(run_job, spawner):
     run = run_job("runai-test-none")
     run.ending()
 
-    ours = f"{1024:<20} {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:<20}"
+    platform_limit = f"{1024:<20} {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:<20}"
     for output in (run.output(), serve(spawner, "runai-test-none")):
-        assert ours in output
+        assert platform_limit in output
         assert "priority 0\n" in output
 
 
-def test_refused_session_of_pam_stops_the_start_and_says_so(run_job, spawner, account):
+def test_start_is_refused_with_a_reason_if_pam_opens_no_session(run_job, spawner, account):
     with pam_service("session required pam_deny.so") as service:
-        why = f"PAM (service {service}) opens no session for {account.pw_name}: "
+        message = f"PAM (service {service}) opens no session for {account.pw_name}: "
         ending = run_job(service).ending()
         with pytest.raises(SessionRefused) as refused:
             serve(spawner, service)
 
-    assert (ending.exit_code, ending.text.startswith(f"cannot start: {why}")) == (127, True)
-    assert refused.value.jupyterhub_message.startswith(why)
+    assert (ending.exit_code, ending.text.startswith(f"cannot start: {message}")) == (127, True)
+    assert refused.value.jupyterhub_message.startswith(message)
 
 
-def test_doctor_tells_whose_limits_apply():
+def test_doctor_reports_which_account_limits_apply():
     with pam_service() as service:
-        there = check_account_limits(service).text
+        present = check_account_limits(service).text
     missing = check_account_limits(service).text
 
-    assert there.endswith(f"the limits of limits.conf, by /etc/pam.d/{service}")
+    assert present.endswith(f"the limits of limits.conf, by /etc/pam.d/{service}")
     assert missing.endswith(f"the limits of `runai up`: there is no /etc/pam.d/{service}")
 
 
-def test_module_that_hangs_ends_the_start_alone(account, tmp_path, monkeypatch):
+def test_hanging_pam_module_is_given_up_after_a_timeout(account, tmp_path, monkeypatch):
     monkeypatch.setattr(account_limits, "WITHIN_S", 1)
     os.mkfifo(tmp_path / "never")
     cat = shutil.which("cat")
@@ -188,7 +188,7 @@ def test_module_that_hangs_ends_the_start_alone(account, tmp_path, monkeypatch):
     ("has_account", "service"),
     [pytest.param(True, "runai", id="its user's"), pytest.param(False, "", id="the platform's")],
 )
-async def test_worker_is_told_the_service_of_pam_by_its_account(has_account, service):
+async def test_worker_gets_the_pam_service_only_for_a_real_account(has_account, service):
     with accounts() as unix:
         data = unix.folder / "data"
         directory = unix.directory(data) if has_account else None
@@ -197,6 +197,6 @@ async def test_worker_is_told_the_service_of_pam_by_its_account(has_account, ser
             await lab.cluster.submit([spec])
             assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
             await lab.until(spec.id, "succeeded")
-            (told,) = data.glob("**/spec.json")
+            (spec_file,) = data.glob("**/spec.json")
 
-            assert json.loads(told.read_text())["pam_service"] == service
+            assert json.loads(spec_file.read_text())["pam_service"] == service

@@ -24,7 +24,7 @@ from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.wire.errors import Forbidden, Unavailable
 from unix_accounts import accounts
 
-DEBIANS = "Your account has expired; please contact your system administrator."
+DEBIAN_MESSAGE = "Your account has expired; please contact your system administrator."
 """What pam_unix tells; common-account makes pam_deny's PAM_AUTH_ERR of its code."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make or be accounts")
 
@@ -41,8 +41,10 @@ def unix():
         pytest.param((0, "Success"), None, "", id="well"),
         pytest.param((12, "required"), None, "", id="password to be changed"),
         pytest.param((13, "x"), Forbidden, "The account ana has expired.", id="expired"),
-        pytest.param((7, DEBIANS), Forbidden, "The account ana has expired.", id="Debian"),
-        pytest.param((27, DEBIANS), Forbidden, "The account ana has expired.", id="inactive"),
+        pytest.param((7, DEBIAN_MESSAGE), Forbidden, "The account ana has expired.", id="Debian"),
+        pytest.param(
+            (27, DEBIAN_MESSAGE), Forbidden, "The account ana has expired.", id="inactive"
+        ),
         pytest.param(
             (6, "Permission denied"),
             Forbidden,
@@ -64,7 +66,7 @@ def unix():
         ),
     ],
 )
-async def test_codes_of_pam(unix, state, error, sentence):
+async def test_pam_result_code_decides_whether_an_account_is_admitted(unix, state, error, sentence):
     states = unix.states()
     unix.state("ana", *state)
 
@@ -90,7 +92,7 @@ async def test_pam_without_an_answer_makes_starts_wait(command, options):
         await AccountStates("login", command=command, **options).check("ana")
 
 
-async def test_state_is_asked_for_once_a_minute_and_errors_at_once(unix):
+async def test_account_state_is_cached_for_a_minute_but_an_error_is_not(unix):
     at = 0.0
     states = unix.states(clock=lambda: at)
     unix.state("ana", 4)
@@ -108,7 +110,7 @@ async def test_state_is_asked_for_once_a_minute_and_errors_at_once(unix):
             await states.check("ana")
 
 
-async def test_reading_is_not_refused_to_an_expired_account(unix, tmp_path):
+async def test_comparison_of_an_expired_account_is_not_refused(unix, tmp_path):
     directory = unix.directory(tmp_path, states=unix.states())
     unix.state("ana", 13)
 
@@ -129,7 +131,7 @@ class TestJobs:
         async with local_lab(tmp_path, accounts=directory) as lab:
             yield lab
 
-    async def test_wait_without_a_gpu_and_start_when_the_account_is_extended(self, lab, unix):
+    async def test_jobs_of_an_expired_account_wait_without_a_gpu_until_extension(self, lab, unix):
         [runs] = await lab.cluster.submit([lab.job("runs", command=("sleep", "1000"))])
         await lab.cluster.apply(plan(start(runs.id, 0)))
         await lab.until(runs.id, "running")
@@ -169,7 +171,7 @@ def run(*command: str) -> None:
 @as_root
 @pytest.mark.skipif(not Path("/etc/pam.d/login").exists(), reason="needs PAM's service login")
 class TestRealAccount:
-    async def test_starts_nothing_from_its_expiry_until_it_is_extended(self, name, tmp_path):
+    async def test_account_is_refused_from_its_expiry_until_its_extension(self, name, tmp_path):
         states = AccountStates(clock=count(step=100).__next__)
         directory = AccountDirectory(KnownAccounts(tmp_path), states=states)
         (tmp_path / "secrets").mkdir()
@@ -192,16 +194,16 @@ class TestRealAccount:
             pytest.param(["chage", "-d", "0"], id="password to be changed"),
         ],
     )
-    async def test_that_has_not_expired_starts(self, name, change):
+    async def test_account_that_is_locked_but_not_expired_is_admitted(self, name, change):
         run(*change, name)
 
         await AccountStates().check(name)
 
-    async def test_is_not_asked_about_without_the_services_file(self, name):
+    async def test_missing_pam_service_file_skips_the_expiry_check(self, name):
         run("usermod", "-e", "1", name)
 
         await AccountStates("no-such-service").check(name)
 
 
-def test_program_needs_the_standard_library_alone():
+def test_state_program_runs_without_site_packages():
     assert STATES[:3] == (sys.executable, "-I", "-S")

@@ -53,14 +53,14 @@ async def printed(lab, workload):
     return b"".join([chunk.lines async for chunk in chunks]).decode()
 
 
-async def is_gone(folder):
+async def is_removed(folder):
     return not await asyncio.to_thread(folder.exists)
 
 
-class TestAway:
+class TestUnreachableAccount:
     """What can come back is no failure: the job waits, holds nothing, and starts by itself."""
 
-    async def test_job_waits_with_the_reason_and_starts_when_the_account_is_back(self, lab, unix):
+    async def test_job_of_an_unreachable_account_waits_and_starts_when_it_is_back(self, lab, unix):
         workload = await queued(lab)
         unix.answer("ana", AWAY)
         await begin(lab, workload)
@@ -76,23 +76,23 @@ class TestAway:
         await lab.until(workload, "succeeded")
         assert await printed(lab, workload) == f"{UIDS['ana']}\n"
 
-    async def test_all_that_user_has_in_the_queue_waits_and_nobody_elses(self, lab, unix):
+    async def test_unreachable_account_delays_all_queued_jobs_of_its_user_only(self, lab, unix):
         workload, other = await queued(lab), await queued(lab, "next")
         array = await queued(lab, "many", array=3)
-        theirs = await queued(lab, "theirs", user="pat")
+        foreign_job = await queued(lab, "theirs", user="pat")
         unix.answer("ana", AWAY)
         await begin(lab, workload)
 
         for mine in (workload, other):
             await lab.until(mine, "retrying")
         assert (await lab.cluster.workload(array)).states == {"retrying": 3}
-        assert {one.name for one in (await lab.cluster.observe()).workloads} == {theirs}
+        assert {one.name for one in (await lab.cluster.observe()).workloads} == {foreign_job}
 
         unix.answer("ana", unix.entry("ana", local=False))
         await lab.until(other, "queued")
         assert (await lab.cluster.workload(array)).states == {"queued": 3}
 
-    async def test_job_that_runs_is_left_alone_when_another_is_set_aside(self, lab, unix):
+    async def test_running_job_goes_on_when_a_queued_job_of_its_user_is_set_aside(self, lab, unix):
         runs, workload = await queued(lab, "runs", command=("sleep", "1000")), await queued(lab)
         await begin(lab, runs, 1)
         await lab.until(runs, "running")
@@ -103,7 +103,7 @@ class TestAway:
 
         assert (await lab.cluster.workload(runs)).state == "running"
 
-    async def test_elastic_job_goes_on_without_the_worker_that_was_to_join(self, lab, unix):
+    async def test_elastic_job_goes_on_if_a_joining_worker_has_no_account(self, lab, unix):
         command = ("sh", "-c", "sleep 1000")
         workload = await queued(lab, command=command, elastic=True, workers=2, min_workers=1)
         await begin(lab, workload)
@@ -117,7 +117,7 @@ class TestAway:
 
         await eventually_async(is_alone)
 
-    async def test_job_whose_home_cannot_be_reached_waits_for_it(self, lab, unix):
+    async def test_job_waits_until_the_home_of_its_user_can_be_reached(self, lab, unix):
         workload = await queued(lab)
         unix.answer("ana", unix.entry("ana", home_fault="Stale file handle"))
         await begin(lab, workload)
@@ -128,7 +128,7 @@ class TestAway:
         unix.answer("ana", unix.entry("ana"))
         await lab.until(workload, "queued")
 
-    async def test_job_that_waits_can_be_suspended_and_deleted(self, lab, unix):
+    async def test_job_waiting_for_its_account_can_be_suspended_and_deleted(self, lab, unix):
         workload = await queued(lab)
         unix.answer("ana", AWAY)
         await begin(lab, workload)
@@ -149,7 +149,7 @@ class TestAway:
 
         assert (await lab.cluster.workload(f"{array}-0")).state == "paused"
 
-    async def test_submission_is_refused_and_stores_no_path_that_was_made_up(self, lab, unix):
+    async def test_submission_with_an_unreachable_account_is_refused(self, lab, unix):
         await queued(lab)
         unix.answer("ana", AWAY)
 
@@ -160,7 +160,7 @@ class TestAway:
 
 
 async def test_start_that_cannot_be_put_aside_on_a_full_disk_is_tried_again(lab, unix, monkeypatch):
-    monkeypatch.setattr(lab.cluster, "set_aside", Full(lab.cluster.set_aside))
+    monkeypatch.setattr(lab.cluster, "set_aside", FullDiskOnce(lab.cluster.set_aside))
     workload = await queued(lab)
     unix.answer("ana", AWAY)
     await begin(lab, workload)
@@ -168,20 +168,22 @@ async def test_start_that_cannot_be_put_aside_on_a_full_disk_is_tried_again(lab,
     await lab.until(workload, "retrying")
 
 
-class Full:
+class FullDiskOnce:
     """A change that finds the disk full at the first time."""
 
     def __init__(self, change):
         self._change, self._is_full = change, True
 
-    def __call__(self, *told):
+    def __call__(self, *args):
         if self._is_full:
             self._is_full = False
             raise Unavailable("The disk is full.")
-        self._change(*told)
+        self._change(*args)
 
 
-async def test_job_that_waits_is_taken_up_by_the_next_service(unix, tmp_path, monkeypatch):
+async def test_job_waiting_for_its_account_is_queued_by_the_next_service(
+    unix, tmp_path, monkeypatch
+):
     monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
     directory = unix.directory(tmp_path / "data")
     async with local_lab(tmp_path, accounts=directory, forget=False) as lab:
@@ -195,7 +197,7 @@ async def test_job_that_waits_is_taken_up_by_the_next_service(unix, tmp_path, mo
         await lab.until(workload, "queued")
 
 
-class TestGone:
+class TestRemovedAccount:
     """An account that this machine's own list lacks for ten minutes was removed."""
 
     @pytest.fixture
@@ -207,7 +209,9 @@ class TestGone:
         await lab.until(workload, "retrying")
         return workload
 
-    async def test_job_is_suspended_after_ten_minutes_and_never_failed(self, lab, unix, waiting):
+    async def test_job_of_a_removed_account_is_suspended_after_ten_minutes(
+        self, lab, unix, waiting
+    ):
         lab.clock.at += start_accounts.GIVE_UP_AFTER_S
 
         record = await lab.until(waiting, "suspended")
@@ -219,10 +223,10 @@ class TestGone:
         await lab.until(waiting, "succeeded")
 
 
-class TestAnotherPerson:
+class TestReusedUserName:
     """Another uid under an old name starts nothing and touches nothing."""
 
-    async def test_job_of_the_former_one_starts_only_when_an_admin_says_so(self, lab, unix):
+    async def test_job_of_the_former_uid_starts_only_after_an_admin_confirms(self, lab, unix):
         workload = await queued(lab)
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
         await begin(lab, workload)
@@ -242,7 +246,7 @@ class TestAnotherPerson:
         await lab.until(workload, "succeeded")
         assert await printed(lab, workload) == f"{UIDS['pat']}\n"
 
-    async def test_job_of_a_uid_that_is_nobodys_waits_for_its_deletion(self, lab, unix):
+    async def test_job_of_a_forgotten_uid_waits_until_it_is_deleted(self, lab, unix):
         workload, waiting = await queued(lab), await queued(lab, "next")
         known = lab.cluster._directory.known
         known.forget("ana")
@@ -260,36 +264,40 @@ class TestAnotherPerson:
             "retrying",
         ]
 
-    @pytest.mark.parametrize("what", ["submit", "resume"])
-    async def test_submission_and_resume_are_refused(self, lab, unix, what):
+    @pytest.mark.parametrize("action", ["submit", "resume"])
+    async def test_user_with_a_new_uid_can_neither_submit_nor_resume(self, lab, unix, action):
         workload = await queued(lab)
         await lab.cluster.suspend(workload, by="ana")
         unix.answer("ana", unix.entry("ana", uid=2003))
 
         with pytest.raises(Forbidden, match="an admin says whether this is the same person"):
             await (
-                queued(lab, "next") if what == "submit" else lab.cluster.resume(workload, by="ana")
+                queued(lab, "next")
+                if action == "submit"
+                else lab.cluster.resume(workload, by="ana")
             )
 
-    async def test_files_are_touched_under_the_uid_of_the_submission(self, lab, unix):
+    async def test_job_files_are_removed_under_the_uid_of_the_submission(self, lab, unix):
         workload = await queued(lab, command=("sh", "-c", 'touch "$RUNAI_CHECKPOINT_DIR/x"'))
         await begin(lab, workload)
-        own = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
+        checkpoint_dir = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"]))
 
         assert lab.cluster._accounts.of(lab.cluster._rows[workload]).uid == UIDS["ana"]
         await lab.cluster.delete(workload, by="an admin")
         await lab.until_gone(workload)
 
-        await eventually_async(lambda: is_gone(own))
+        await eventually_async(lambda: is_removed(checkpoint_dir))
 
 
 class TestForgotten:
     """Files in the home of a forgotten person stay, however their jobs are deleted."""
 
     @pytest.mark.parametrize("by", ["deletion", "age", "deletion when the name is another's"])
-    async def test_folder_at_home_stays_when_the_job_is_deleted(self, lab, unix, by):
-        own, others = [
+    async def test_job_folder_of_a_forgotten_person_stays_when_the_job_is_deleted(
+        self, lab, unix, by
+    ):
+        own_dir, other_dir = [
             Path((await self.ended(lab, *one)).checkpoint_dir).parent
             for one in (("exp", "ana"), ("other", "pat"))
         ]
@@ -306,21 +314,25 @@ class TestForgotten:
             else:
                 await lab.cluster.delete(workload, by="an admin")
             await lab.until_gone(workload)
-        await eventually_async(lambda: is_gone(others / "source.py"))
+        await eventually_async(lambda: is_removed(other_dir / "source.py"))
 
-        assert [path.name for path in sorted(own.rglob("*"))] == ["checkpoints", "x", "source.py"]
+        assert [path.name for path in sorted(own_dir.rglob("*"))] == [
+            "checkpoints",
+            "x",
+            "source.py",
+        ]
 
     async def ended(self, lab, name, user):
         script = 'cd "$RUNAI_CHECKPOINT_DIR" && touch x ../source.py'
         await begin(lab, await queued(lab, name, command=("sh", "-c", script), user=user))
         return await lab.until(f"vision/{name}", "succeeded")
 
-    async def test_folder_stays_though_the_service_ends_before_the_removal(self, lab, tmp_path):
-        leaving = DeletedWorkload("vision/exp", 1.5, aged=False, skips_home=True)
+    async def test_deleted_workload_is_restored_from_its_folder_name(self, lab, tmp_path):
+        deleted = DeletedWorkload("vision/exp", 1.5, aged=False, skips_home=True)
 
-        assert DeletedWorkload.of(leaving.folder()) == leaving
+        assert DeletedWorkload.of(deleted.folder()) == deleted
 
-    async def test_nothing_starts_under_the_name_until_it_is_forgotten(self, lab, unix):
+    async def test_job_of_a_user_being_forgotten_starts_only_afterwards(self, lab, unix):
         workload = await queued(lab)
         known = lab.cluster._directory.known
         known.ask_to_forget("ana")

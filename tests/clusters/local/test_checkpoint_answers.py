@@ -38,18 +38,18 @@ async def pause(lab: LocalLab, workload: str, workers: int = 1) -> None:
     """Start a job, and pause it when its trap is set."""
     indexes = range(workers)
     record = await lab.cluster.workload(workload)
-    own = Path(record.checkpoint_dir).parent
+    job_dir = Path(record.checkpoint_dir).parent
     for index in indexes:
-        (own / f"ready-{index}").unlink(missing_ok=True)
+        (job_dir / f"ready-{index}").unlink(missing_ok=True)
     starts = [start(workload, index, worker=index) for index in indexes]
     assert await lab.cluster.apply(plan(*starts)) == []
     for index in indexes:
-        await eventually_async((own / f"ready-{index}").exists)
+        await eventually_async((job_dir / f"ready-{index}").exists)
     assert await lab.cluster.apply(plan(*(stop(workload, index) for index in indexes))) == []
     await lab.until(workload, "paused")
 
 
-async def checked(lab: LocalLab, workload: str) -> None:
+async def wait_until_examined(lab: LocalLab, workload: str) -> None:
     """Wait until the last pause is examined."""
 
     def is_examined() -> bool:
@@ -60,7 +60,7 @@ async def checked(lab: LocalLab, workload: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_term", "fields", "said"),
+    ("on_term", "fields", "expected_warnings"),
     [
         (":", {}, [NOTHING_NEW]),
         (":", {"saves": True}, [NOTHING_NEW, NOTHING_NEW]),
@@ -68,31 +68,35 @@ async def checked(lab: LocalLab, workload: str) -> None:
     ],
     ids=["plain", "saves nothing", "saves"],
 )
-async def test_job_says_that_a_pause_left_nothing_new(lab, on_term, fields, said):
+async def test_pause_without_a_new_checkpoint_is_a_warning_in_the_history(
+    lab, on_term, fields, expected_warnings
+):
     spec = lab.job(command=("sh", "-c", JOB % on_term), **fields)
     await lab.cluster.submit([spec])
     for number in (1, 2):
         await pause(lab, spec.id)
-        await checked(lab, spec.id)
+        await wait_until_examined(lab, spec.id)
         record = await lab.cluster.workload(spec.id)
-        assert record.unsaved is (len(said) >= number)
+        assert record.unsaved is (len(expected_warnings) >= number)
 
-    assert await warnings(lab, spec.id) == said
-    assert lab.cluster.unsaved_pauses().get("vision", 0) == len(said)
+    assert await warnings(lab, spec.id) == expected_warnings
+    assert lab.cluster.unsaved_pauses().get("vision", 0) == len(expected_warnings)
 
 
-async def test_gang_says_it_only_if_no_worker_left_anything(lab):
+async def test_gang_pause_has_no_warning_if_one_worker_has_saved(lab):
     first_saves = 'case "${RANK:-0}" in 0) ' + SAVES + ";; esac"
     spec = lab.job(command=("sh", "-c", JOB % first_saves), workers=2, saves=True)
     await lab.cluster.submit([spec])
 
     await pause(lab, spec.id, 2)
-    await checked(lab, spec.id)
+    await wait_until_examined(lab, spec.id)
 
     assert await warnings(lab, spec.id) == []
 
 
-async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_path, monkeypatch):
+async def test_checkpoint_answer_written_without_a_service_is_read_by_the_next(
+    tmp_path, monkeypatch
+):
     async with local_lab(tmp_path, forget=False) as lab:
         monkeypatch.setattr(
             attempt_answers.CheckpointAnswers, "enqueue", lambda *_: None
@@ -105,19 +109,21 @@ async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_p
     monkeypatch.undo()
 
     async with local_lab(tmp_path) as lab:
-        await checked(lab, spec.id)
+        await wait_until_examined(lab, spec.id)
         assert await warnings(lab, spec.id) == [NOTHING_NEW]
 
 
 @pytest.mark.parametrize("answers", [[None], [None, False]], ids=["none", "one of two"])
-async def test_pause_without_all_answers_says_nothing_and_is_over(lab, monkeypatch, answers):
+async def test_pause_with_missing_checkpoint_answers_ends_without_a_warning(
+    lab, monkeypatch, answers
+):
     monkeypatch.setattr(attempt_answers.CheckpointAnswers, "within_s", -attempt_answers.LATE_S)
-    given = iter(answers * 1000)
-    monkeypatch.setattr(Attempt, "saved", lambda _: next(given))
+    answer_iterator = iter(answers * 1000)
+    monkeypatch.setattr(Attempt, "saved", lambda _: next(answer_iterator))
     spec = lab.job(command=("sh", "-c", JOB % ":"), workers=len(answers), saves=True)
     await lab.cluster.submit([spec])
 
     await pause(lab, spec.id, len(answers))
-    await checked(lab, spec.id)
+    await wait_until_examined(lab, spec.id)
 
     assert await warnings(lab, spec.id) == []

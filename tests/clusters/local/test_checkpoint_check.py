@@ -27,11 +27,11 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def stopped(start: Start, place: Path, on_term: str, eventually, **told) -> Start:
+def stopped(start: Start, place: Path, on_term: str, eventually, **fields) -> Start:
     """Start a worker that answers SIGTERM so, stop it, and wait for its end."""
     program = f"trap '{on_term}' TERM; echo ready; while :; do sleep 0.05; done"
     environment = {"PLACE": str(place)}
-    start("sh", "-c", program, environment=environment, checkpoint_dir=str(place), **told)
+    start("sh", "-c", program, environment=environment, checkpoint_dir=str(place), **fields)
     eventually(lambda: start.printed("ready"))
     start.stop()
     assert start.ending().stop_requested
@@ -68,7 +68,7 @@ def stopped(start: Start, place: Path, on_term: str, eventually, **told) -> Star
         "progress report only",
     ],
 )
-def test_check_after_a_stop_tells_whether_any_file_is_new(
+def test_check_after_a_stop_reports_whether_any_file_is_new(
     start, place, eventually, on_term, is_new
 ):
     stopped(start, place, on_term, eventually)
@@ -84,7 +84,7 @@ def test_worker_that_ends_without_a_stop_is_not_checked(start, place):
     assert not (start.path / "saved.json").exists()
 
 
-def test_answer_of_an_earlier_job_of_the_same_name_is_ignored(start, place, eventually):
+def test_checkpoint_answer_of_an_earlier_job_of_the_name_is_ignored(start, place, eventually):
     stopped(start, place, "exit 143", eventually)
     eventually(lambda: start.attempt.saved() is False)
 
@@ -94,7 +94,7 @@ def test_answer_of_an_earlier_job_of_the_same_name_is_ignored(start, place, even
 
 
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
-def test_check_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
+def test_hanging_checkpoint_check_delays_neither_exit_nor_lock_release(
     start, place, eventually, tmp_path, monkeypatch, within
 ):
     names = "checkpoint_check.has_new_file", "checkpoint_check.CHECK_WITHIN_S"
@@ -114,13 +114,13 @@ def test_check_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
 @pytest.mark.parametrize(("closed", "answer"), [(True, None), (False, False)])
-def test_check_has_the_rights_of_the_account_alone(start, eventually, closed, answer):
+def test_checkpoint_check_has_only_the_rights_of_the_account(start, eventually, closed, answer):
     account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
-    who = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+    identity = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
     try:
         os.chown(folder, account.pw_uid, account.pw_gid)
         (folder / "inner").mkdir(mode=0o700 if closed else 0o755)  # root's
-        stopped(start, folder, "exit 143", eventually, **who)
+        stopped(start, folder, "exit 143", eventually, **identity)
         eventually(lambda: not checks_of(start))
 
         assert start.attempt.saved() is answer
@@ -140,7 +140,7 @@ def checks_of(start: Start) -> list[int]:
 # -- the comparison ------------------------------------------------------------------------------
 
 
-def later(place: Path) -> int:
+def time_after_files(place: Path) -> int:
     """Return a time of the directory's file system after that of its files."""
     known = max(path.lstat().st_ctime_ns for path in place.iterdir())
     while (now := worker_start.touch(str(place))) <= known:
@@ -148,11 +148,11 @@ def later(place: Path) -> int:
     return now
 
 
-def test_link_is_not_followed(tmp_path, place):
+def test_checkpoint_check_follows_no_link(tmp_path, place):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (place / "link").symlink_to(elsewhere)
-    since = later(place)
+    since = time_after_files(place)
     (elsewhere / "new").touch()
 
     assert not checkpoint_check.has_new_file(str(place), since)
@@ -161,19 +161,19 @@ def test_link_is_not_followed(tmp_path, place):
         checkpoint_check.has_new_file(str(place / "link"), since)
 
 
-def test_copy_that_keeps_its_old_time_is_new(tmp_path, place):
+def test_copied_file_with_an_old_mtime_counts_as_new(tmp_path, place):
     (tmp_path / "model").touch()
     os.utime(tmp_path / "model", ns=(1, 1))
-    since = later(place)
+    since = time_after_files(place)
     shutil.copy2(tmp_path / "model", place / "model")
 
     assert checkpoint_check.has_new_file(str(place), since)
 
 
-def test_file_system_whose_clock_was_set_back_has_no_answer(place):
+def test_checkpoint_check_fails_if_the_file_system_clock_was_set_back(place):
     with pytest.raises(OSError, match="set back"):
-        checkpoint_check.has_new_file(str(place), later(place) + 10**18)
+        checkpoint_check.has_new_file(str(place), time_after_files(place) + 10**18)
 
 
-def test_progress_report_has_the_name_that_the_service_reads():
+def test_supervisor_and_service_agree_on_the_progress_file_name():
     assert checkpoint_check.PROGRESS_FILE == PROGRESS_FILE

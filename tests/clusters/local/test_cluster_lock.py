@@ -28,24 +28,24 @@ def lock(tmp_path: Path) -> Path:
 async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, caplog):
     monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
-    looks = iter(range(5))
+    polls = iter(range(5))
     fd = claim(lock.parent)
     real = cluster_lock._try_acquire
-    seen = asyncio.Event()
+    has_polled = asyncio.Event()
 
-    def taken(fd: int, root: Path) -> bool:
-        if next(looks, None) is None:
-            seen.set()
+    def counting_try_acquire(fd: int, root: Path) -> bool:
+        if next(polls, None) is None:
+            has_polled.set()
         return real(fd, root)
 
-    monkeypatch.setattr(cluster_lock, "_try_acquire", taken)
+    monkeypatch.setattr(cluster_lock, "_try_acquire", counting_try_acquire)
 
     async def second() -> None:
         async with sole_owner(lock):
             pass
 
     waits = asyncio.ensure_future(second())
-    await seen.wait()
+    await has_polled.wait()
     os.close(fd)
     await waits
 
@@ -66,10 +66,10 @@ async def test_sole_owner_of_a_free_lock_logs_nothing(lock, monkeypatch, caplog)
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("told", ["", "[]", "{", '{"who": 7}', "7"])
-def test_lock_of_an_earlier_version_has_an_unknown_holder(told, lock):
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"who": 7}', "7"])
+def test_lock_of_an_earlier_version_has_an_unknown_holder(content, lock):
     fd = claim(lock.parent)
-    lock.write_text(told)
+    lock.write_text(content)
 
     assert holder(lock) == LockHolder()
     with pytest.raises(Conflict, match="a process that does not say which") as refused:
@@ -79,16 +79,16 @@ def test_lock_of_an_earlier_version_has_an_unknown_holder(told, lock):
     os.close(fd)
 
 
-async def test_two_take_turns(lock):
+async def test_two_processes_own_the_cluster_lock_in_turn(lock):
     order = []
 
-    async def one(name: str) -> None:
+    async def append_as_owner(name: str) -> None:
         async with sole_owner(lock):
             order.append(name)
             await asyncio.sleep(0)
             order.append(name)
 
-    await asyncio.gather(one("a"), one("b"))
+    await asyncio.gather(append_as_owner("a"), append_as_owner("b"))
     await eventually_async(lambda: len(order) == 4)
 
     assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])

@@ -20,7 +20,7 @@ from runai.hub_service.model.records import Code
 from starts import has_exited, let_hang
 from waiting import eventually_async
 
-GONE = "train.py is gone; it was there before"
+MISSING_TEXT = "train.py is gone; it was there before"
 FIRST, SECOND = "import time\ntime.sleep(1000)\n", "import time\ntime.sleep(2000)\n"
 
 
@@ -37,10 +37,10 @@ def digest(text: str) -> str:
 async def begin(lab: LocalLab, workload: str) -> None:
     """Start a job, and wait until the code of the start is known."""
     assert await lab.cluster.apply(plan(start(workload, 0))) == []
-    await noted(lab, workload)
+    await wait_until_noted(lab, workload)
 
 
-async def noted(lab: LocalLab, workload: str) -> None:
+async def wait_until_noted(lab: LocalLab, workload: str) -> None:
     """Wait until the code of the last start is known."""
 
     def is_noted() -> bool:
@@ -50,12 +50,12 @@ async def noted(lab: LocalLab, workload: str) -> None:
     await eventually_async(is_noted)
 
 
-async def said(lab: LocalLab, workload: str) -> list[tuple[str, str]]:
+async def code_events(lab: LocalLab, workload: str) -> list[tuple[str, str]]:
     events = await lab.cluster.history(workload)
     return [(e.kind, e.text) for e in events if e.kind in {"code", "warning"}]
 
 
-async def test_script_that_is_edited_while_its_job_is_suspended_is_named(lab, tmp_path):
+async def test_script_edited_while_its_job_is_suspended_is_a_warning(lab, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(FIRST)
     old, new = (f"train.py {digest(text)[:12]}" for text in (FIRST, SECOND))
@@ -67,7 +67,7 @@ async def test_script_that_is_edited_while_its_job_is_suspended_is_named(lab, tm
     )
     await lab.cluster.submit([spec])
     await begin(lab, spec.id)
-    assert await said(lab, spec.id) == [("code", old)]
+    assert await code_events(lab, spec.id) == [("code", old)]
 
     await lab.cluster.suspend(spec.id, by="ana")
     await lab.until(spec.id, "suspended")
@@ -75,13 +75,13 @@ async def test_script_that_is_edited_while_its_job_is_suspended_is_named(lab, tm
     await lab.cluster.resume(spec.id, by="ana")
     await begin(lab, spec.id)
 
-    told = f"train.py is not the one that was submitted (now {new}; before {old})"
-    assert ("warning", told) in await said(lab, spec.id)
+    warning = f"train.py is not the one that was submitted (now {new}; before {old})"
+    assert ("warning", warning) in await code_events(lab, spec.id)
     record = await lab.cluster.workload(spec.id)
     assert record.code == Code({"train.py": digest(SECOND)})
 
 
-async def test_file_that_is_gone_is_named_before_the_program_looks_for_it(lab, tmp_path):
+async def test_missing_program_file_is_named_in_the_log_before_the_program_runs(lab, tmp_path):
     spec = lab.job(
         command=(sys.executable, "train.py"),
         workdir=str(tmp_path),
@@ -94,14 +94,14 @@ async def test_file_that_is_gone_is_named_before_the_program_looks_for_it(lab, t
 
     logs = lab.cluster.logs(spec.id, worker=None, tail=None, follow=False)
     output = b"".join([chunk.lines async for chunk in logs]).decode()
-    assert output.startswith(f"runai: {GONE}\n")
+    assert output.startswith(f"runai: {MISSING_TEXT}\n")
     assert "never-named" not in output
-    assert [text for kind, text in await said(lab, spec.id) if kind == "warning"] == [
-        f"{GONE} (now train.py gone; before train.py {digest(FIRST)[:12]})"
+    assert [text for kind, text in await code_events(lab, spec.id) if kind == "warning"] == [
+        f"{MISSING_TEXT} (now train.py gone; before train.py {digest(FIRST)[:12]})"
     ]
 
 
-async def test_first_worker_of_a_gang_notes_the_code_of_all(lab, tmp_path):
+async def test_code_of_a_gang_is_noted_once_by_its_first_worker(lab, tmp_path):
     (tmp_path / "train.py").write_text(FIRST)
     command = (sys.executable, "train.py")
     spec = lab.job(command=command, workdir=str(tmp_path), workers=2)
@@ -109,12 +109,12 @@ async def test_first_worker_of_a_gang_notes_the_code_of_all(lab, tmp_path):
     starts = [start(spec.id, index, worker=index) for index in range(2)]
     assert await lab.cluster.apply(plan(*starts)) == []
 
-    await noted(lab, spec.id)
+    await wait_until_noted(lab, spec.id)
 
-    assert await said(lab, spec.id) == [("code", f"train.py {digest(FIRST)[:12]}")]
+    assert await code_events(lab, spec.id) == [("code", f"train.py {digest(FIRST)[:12]}")]
 
 
-async def test_answer_that_never_comes_is_given_up(lab, monkeypatch):
+async def test_code_note_that_is_never_written_is_given_up(lab, monkeypatch):
     monkeypatch.setattr(attempt_answers.CodeAnswers, "within_s", -attempt_answers.LATE_S)
     monkeypatch.setattr(attempt.Attempt, "code", lambda _: None)
     spec = lab.job(command=("sleep", "1000"))
@@ -122,7 +122,7 @@ async def test_answer_that_never_comes_is_given_up(lab, monkeypatch):
 
     await begin(lab, spec.id)
 
-    assert await said(lab, spec.id) == []
+    assert await code_events(lab, spec.id) == []
 
 
 # -- one start -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ async def test_answer_that_never_comes_is_given_up(lab, monkeypatch):
     ],
     ids=["no digest", "no commit", "four files", "another shape"],
 )
-def test_note_that_is_none_counts_as_missing(start, note):
+def test_malformed_code_note_counts_as_missing(start, note):
     start.path.mkdir()
     (start.path / "code.json").write_text(note)
 
@@ -146,7 +146,7 @@ def test_note_that_is_none_counts_as_missing(start, note):
 
 
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
-def test_disk_that_hangs_holds_up_neither_start_nor_end(
+def test_hanging_disk_delays_neither_start_nor_end_of_a_worker(
     start, eventually, tmp_path, monkeypatch, within
 ):
     names = "program_files.read_code", "code_note.READ_WITHIN_S"
@@ -165,9 +165,9 @@ def test_disk_that_hangs_holds_up_neither_start_nor_end(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes the account")
-def test_file_is_read_with_the_account_of_the_job(start, eventually):
+def test_program_file_is_read_with_the_account_of_the_job(start, eventually):
     account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
-    who = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+    identity = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
     try:
         folder.chmod(0o755)
         (folder / "mine.py").write_text(FIRST)
@@ -177,7 +177,7 @@ def test_file_is_read_with_the_account_of_the_job(start, eventually):
             *("true",),
             workdir=str(folder),
             code=["mine.py", "secret.py"],
-            **who,
+            **identity,
         ).ending()
         eventually(lambda: start.attempt.code() is not None)
     finally:
@@ -188,7 +188,7 @@ def test_file_is_read_with_the_account_of_the_job(start, eventually):
     assert code.files == {"mine.py": digest(FIRST), "secret.py": "not readable"}
 
 
-def test_worker_that_is_not_the_first_notes_nothing(start):
+def test_worker_without_code_instructions_writes_no_code_note(start):
     start("true").ending()
 
     assert not (start.path / "code.json").exists()

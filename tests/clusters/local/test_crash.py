@@ -40,33 +40,33 @@ def driver(place: Path) -> Generator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def says(process: subprocess.Popen[str], seconds: float) -> str:
+def next_line(process: subprocess.Popen[str], seconds: float) -> str:
     """Return the service's next line of output, or "" after so many seconds."""
     assert process.stdout is not None
-    heard, _, _ = select.select([process.stdout], [], [], seconds)
-    return process.stdout.readline().strip() if heard else ""
+    readable, _, _ = select.select([process.stdout], [], [], seconds)
+    return process.stdout.readline().strip() if readable else ""
 
 
-def of_this_story(place: Path) -> list[psutil.Process]:
+def job_processes(place: Path) -> list[psutil.Process]:
     """Return the processes of a story's jobs."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if any(str(place) in word for word in process.cmdline()):
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return [process for process in found if process.pid != os.getpid()]
+    return [process for process in processes if process.pid != os.getpid()]
 
 
-def tell_story(place: Path, rng: random.Random) -> int:
+def run_with_kills(place: Path, rng: random.Random) -> int:
     """Play the story with kills in between; return their number."""
     for kills in range(KILLS):
         with driver(place) as service:
-            if says(service, rng.uniform(0.0, 0.5)) == "done":
+            if next_line(service, rng.uniform(0.0, 0.5)) == "done":
                 return kills
     with driver(place) as service:
-        assert says(service, 240) == "done"
+        assert next_line(service, 240) == "done"
     return KILLS
 
 
@@ -74,8 +74,8 @@ def tell_story(place: Path, rng: random.Random) -> int:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 22))]
 )
-async def test_a_service_killed_at_random_loses_nothing(seed, tmp_path):
-    tell_story(tmp_path, random.Random(seed))
+async def test_service_killed_at_random_loses_and_repeats_no_job(seed, tmp_path):
+    run_with_kills(tmp_path, random.Random(seed))
 
     violations = tmp_path / "violations"
     assert not violations.exists(), violations.read_text()
@@ -92,4 +92,4 @@ async def test_a_service_killed_at_random_loses_nothing(seed, tmp_path):
             assert [f"step {n + 1}" for n in range(STEPS)] == lines
             assert record.attempts == len(record.pauses) + 1
         assert list(await cluster.allocations("box")) == []
-    eventually(lambda: of_this_story(tmp_path) == [])
+    eventually(lambda: job_processes(tmp_path) == [])

@@ -58,7 +58,7 @@ async def test_submission_that_cannot_be_stored_is_refused_with_the_reason(
         assert len(await lab.cluster.submit(many)) == 20
 
 
-async def test_an_end_that_cannot_be_stored_is_stored_later(disk, tmp_path):
+async def test_exit_that_cannot_be_stored_is_stored_later(disk, tmp_path):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.started(spec)
@@ -72,7 +72,7 @@ async def test_an_end_that_cannot_be_stored_is_stored_later(disk, tmp_path):
         assert (await lab.until(spec.id, "succeeded")).exit_code == 0
 
 
-async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
+async def test_start_that_cannot_be_stored_is_stored_later(disk, tmp_path):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.cluster.submit([spec])
@@ -86,7 +86,7 @@ async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
 
 
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
-async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, tmp_path):
+async def test_deletion_that_cannot_be_stored_removes_no_file(aged, disk, tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, keeping=RetentionPolicy(max_age_s=60.0)) as lab:
         spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
@@ -110,13 +110,13 @@ async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, 
         disk("")
 
         await forget()
-        await lab.until_gone(spec.id)
+        await lab.until_deleted(spec.id)
         await eventually_async(lambda: not any((jobs / ".trash").iterdir()))
         left = [path.name for path in jobs.rglob("*") if path.is_file()]
         assert left == (["model"] if aged else [])
 
 
-def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):
+def test_store_is_usable_after_a_failed_transaction(disk, tmp_path):
     store = SqliteStore(tmp_path / "cluster.sqlite")
     disk("read-only")
     with pytest.raises(Unavailable):
@@ -129,7 +129,7 @@ def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):
 
 
 @pytest.mark.mounts
-def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
+def test_disk_with_little_space_left_stays_unhealthy(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "TRY_AGAIN_S", 0.0)
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
@@ -150,11 +150,11 @@ def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
         assert store.unhealthy_reason() == ""
     finally:
         store.close()
-        disk.gone()
+        disk.unmount()
 
 
 @pytest.mark.parametrize("left", ["nothing", "another directory"])
-async def test_a_data_directory_that_is_away_delays_starts_and_ends(tmp_path, left):
+async def test_missing_data_directory_delays_starts_and_exits(tmp_path, left):
     data, aside = tmp_path / "data", tmp_path / "aside"
     async with local_lab(tmp_path) as lab:
         runs, waits = lab.job(), lab.job("waits")

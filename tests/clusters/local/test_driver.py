@@ -29,9 +29,9 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
         yield opened
 
 
-async def _text(lab: LocalLab, workload: str, **wanted) -> str:
-    wanted = {"worker": None, "tail": None, "follow": False} | wanted
-    return b"".join([c.lines async for c in lab.cluster.logs(workload, **wanted)]).decode()
+async def _text(lab: LocalLab, workload: str, **options) -> str:
+    options = {"worker": None, "tail": None, "follow": False} | options
+    return b"".join([c.lines async for c in lab.cluster.logs(workload, **options)]).decode()
 
 
 async def _run(lab: LocalLab, name: str, script: str, **fields) -> str:
@@ -52,7 +52,7 @@ def _supervisor(tmp_path: Path, workload: str, attempt: int = 1, worker: int = 0
 # -- restarts ------------------------------------------------------------------------------------
 
 
-async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
+async def test_running_job_is_adopted_after_a_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
@@ -67,7 +67,7 @@ async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
     assert (record.exit_code, record.attempts) == (5, 1)
 
 
-async def test_a_job_ends_after_a_restart_whose_time_ran_out_meanwhile(tmp_path):
+async def test_time_limit_that_passed_during_a_restart_ends_the_job(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143, max_runtime=3600)
@@ -80,7 +80,7 @@ async def test_a_job_ends_after_a_restart_whose_time_ran_out_meanwhile(tmp_path)
     assert (record.exit_code, record.ran_s) == (143, 4000)
 
 
-async def test_a_restart_keeps_the_time_that_a_job_has_run(tmp_path):
+async def test_restart_preserves_the_run_time_of_a_job(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143, max_runtime=3600)
@@ -96,7 +96,7 @@ async def test_a_restart_keeps_the_time_that_a_job_has_run(tmp_path):
     assert (record.state, record.ran_s) == ("paused", 100)
 
 
-async def test_an_adopted_job_can_be_stopped(tmp_path):
+async def test_adopted_job_can_be_stopped(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
@@ -141,7 +141,7 @@ DAMAGED = {
     ids=["and its program's", "alone"],
 )
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-async def test_a_damaged_exit_note_counts_as_missing_and_is_named(
+async def test_damaged_exit_note_counts_as_missing_and_is_logged(
     tmp_path, caplog, content, left, state
 ):
     clock = Clock()
@@ -169,7 +169,7 @@ async def test_a_damaged_exit_note_counts_as_missing_and_is_named(
     assert f"{folder}/exit.json cannot be read" in caplog.text
 
 
-async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
+async def test_start_decided_before_a_restart_is_made_once_after_it(tmp_path):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
@@ -185,7 +185,7 @@ async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
 
 
 @pytest.mark.parametrize("array", [None, 3], ids=["job", "array"])
-async def test_job_stored_without_a_least_request_has_it_after_an_upgrade(tmp_path, array):
+async def test_job_stored_without_minimum_requests_gets_them_after_an_upgrade(tmp_path, array):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")
@@ -199,7 +199,7 @@ async def test_job_stored_without_a_least_request_has_it_after_an_upgrade(tmp_pa
     assert [(w.cpu_milli, w.memory_mib) for w in workers] == [(100, 64)] * (array or 1)
 
 
-async def test_a_stop_that_was_decided_but_not_done_is_done(tmp_path):
+async def test_stop_decided_before_a_restart_is_made_after_it(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
@@ -211,7 +211,7 @@ async def test_a_stop_that_was_decided_but_not_done_is_done(tmp_path):
         await lab.until(spec.id, "paused")
 
 
-async def test_a_session_outlives_the_service_and_is_released_with_its_process(tmp_path):
+async def test_session_survives_a_restart_and_ends_with_its_process(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as first:
         spec = first.session()
@@ -226,7 +226,7 @@ async def test_a_session_outlives_the_service_and_is_released_with_its_process(t
         await lab.until(spec.id, "ended")
 
 
-async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the_clock_says(
+async def test_deleted_session_is_killed_after_its_grace_despite_a_restart(
     tmp_path,
 ):
     deaf = await asyncio.create_subprocess_exec(
@@ -247,7 +247,7 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     clock.at -= 3600
 
     async with local_lab(tmp_path, clock) as lab:
-        await lab.until_gone(spec.id)
+        await lab.until_deleted(spec.id)
 
     # asyncio returns 255 if other code, here psutil, has already reaped the process.
     assert await asyncio.wait_for(deaf.wait(), 10) in {-signal.SIGKILL, 255}
@@ -267,7 +267,7 @@ async def test_session_with_a_reused_pid_ends_and_the_other_process_survives(lab
     assert psutil.pid_exists(process.pid)
 
 
-async def test_a_second_service_waits_for_the_first(tmp_path):
+async def test_second_service_waits_until_the_first_has_closed(tmp_path):
     second_is_in = asyncio.Event()
 
     async def second() -> None:
@@ -283,7 +283,7 @@ async def test_a_second_service_waits_for_the_first(tmp_path):
         await waiting
 
 
-async def test_a_renamed_machine_with_fewer_devices_keeps_its_jobs(tmp_path):
+async def test_renamed_node_with_fewer_devices_retains_its_jobs(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(gpus=2)
@@ -333,7 +333,7 @@ async def test_job_with_a_killed_supervisor_is_restarted_and_leaves_no_process(l
     await lab.until(workload, "running")
 
 
-async def test_a_job_that_finished_unseen_by_its_killed_supervisor_is_not_run_again(lab, tmp_path):
+async def test_job_that_ended_unseen_by_a_killed_supervisor_is_not_run_again(lab, tmp_path):
     orders = tmp_path / "finish"
     os.mkfifo(orders)
     workload = await _run(lab, "exp", f"sleep 1000 & read -r _ < {orders}; exit 0")
@@ -354,7 +354,7 @@ async def test_a_job_that_finished_unseen_by_its_killed_supervisor_is_not_run_ag
     assert not _alive(left.pid)
 
 
-async def test_a_command_that_does_not_exist_fails_with_a_sentence(lab):
+async def test_job_with_a_missing_program_fails_with_a_reason(lab):
     spec = lab.job(command=("no-such-program", "--fast"))
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0)))
@@ -368,22 +368,22 @@ async def test_a_command_that_does_not_exist_fails_with_a_sentence(lab):
 # -- environment -------------------------------------------------------------------------------
 
 
-async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(
+async def test_job_starts_at_home_with_python_and_without_service_secrets(
     lab, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret-of-the-service")
     workload = await _run(lab, "exp", "pwd; command -v python; env", env={"LR": "0.1"})
     await lab.until(workload, "succeeded")
 
-    where, python, *variables = (await _text(lab, workload)).splitlines()
+    workdir, python, *variables = (await _text(lab, workload)).splitlines()
 
     home = str(tmp_path / "data" / "users" / "ana")
-    assert (home, f"{home}/{FOLDER}/bin/python") == (where, python)
+    assert (home, f"{home}/{FOLDER}/bin/python") == (workdir, python)
     assert {f"HOME={home}", "USER=ana", "LR=0.1", "CUDA_VISIBLE_DEVICES=SIM-0"} <= set(variables)
     assert not [line for line in variables if "secret" in line]
 
 
-async def test_the_source_of_a_cell_becomes_a_file(lab):
+async def test_cell_source_is_run_from_a_file(lab):
     spec = lab.job(
         command=(sys.executable, "-I", "-S", "{source}", "7"),
         source="import sys\nprint(sys.argv[1])",
@@ -395,21 +395,21 @@ async def test_the_source_of_a_cell_becomes_a_file(lab):
     assert await _text(lab, spec.id) == "7\n"
 
 
-async def test_checkpoints_outlive_a_pause_and_go_with_the_workload(lab, tmp_path):
+async def test_checkpoints_survive_a_pause_and_are_deleted_with_the_workload(lab, tmp_path):
     script = (
         'cat "$RUNAI_CHECKPOINT_DIR/state" 2>/dev/null;'
         ' echo saved > "$RUNAI_CHECKPOINT_DIR/state"; echo ready; exec sleep 1000'
     )
     workload = await _run(lab, "exp", script)
 
-    async def says(words: str) -> bool:
+    async def has_output(words: str) -> bool:
         return await _text(lab, workload) == words
 
-    await eventually_async(lambda: says("ready\n"))
+    await eventually_async(lambda: has_output("ready\n"))
     await lab.cluster.apply(plan(stop(workload)))
     await lab.until(workload, "paused")
     await lab.cluster.apply(plan(start(workload, 1)))
-    await eventually_async(lambda: says("ready\nsaved\nready\n"))
+    await eventually_async(lambda: has_output("ready\nsaved\nready\n"))
 
     await lab.cluster.delete(workload, by="ana")
     await lab.until_gone(workload)
@@ -452,7 +452,7 @@ async def test_logs_of_a_gang_name_their_workers(lab):
         await _text(lab, workload, worker=2)
 
 
-async def test_following_ends_with_the_workload_and_outlasts_a_pause(lab):
+async def test_followed_log_continues_over_a_pause_and_ends_with_the_workload(lab):
     script = "echo begin $RUNAI_RESUMED; test $RUNAI_RESUMED = 1 || exec sleep 1000; printf end"
     workload = await _run(lab, "exp", script)
     followed = asyncio.ensure_future(_text(lab, workload, follow=True))
@@ -470,7 +470,7 @@ async def test_following_ends_with_the_workload_and_outlasts_a_pause(lab):
         assert await followed == "begin 0\nbegin 1\nend\n"
 
 
-async def test_following_ends_when_the_workload_is_deleted(lab):
+async def test_followed_log_ends_when_the_workload_is_deleted(lab):
     workload = await _run(lab, "exp", "echo ready; exec sleep 1000")
     followed = asyncio.ensure_future(_text(lab, workload, follow=True))
     await lab.until(workload, "running")
@@ -482,7 +482,7 @@ async def test_following_ends_when_the_workload_is_deleted(lab):
 
 
 @pytest.mark.parametrize("tail", [None, 1])
-async def test_followed_log_has_nothing_of_a_later_workload_of_the_name(lab, tail):
+async def test_followed_log_excludes_a_later_workload_of_the_same_name(lab, tail):
     workload = await _run(lab, "exp", "echo mine; exec sleep 1000")
     followed = lab.cluster.logs(workload, worker=None, tail=tail, follow=True)
     assert (await anext(followed)).lines == b"mine\n"
@@ -496,7 +496,7 @@ async def test_followed_log_has_nothing_of_a_later_workload_of_the_name(lab, tai
     assert await _text(lab, workload) == "not mine\nsecret\n"
 
 
-async def test_a_tail_is_the_last_lines(lab):
+async def test_log_tail_returns_the_last_lines(lab):
     workload = await _run(lab, "exp", "seq 1 10")
     await lab.until(workload, "succeeded")
 

@@ -76,12 +76,12 @@ async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(la
         target = files.target()
         return target is not None and target.ranks == tuple(f"{job.id}-{n}" for n in workers)
 
-    async def told() -> bool:
+    async def are_all_ready() -> bool:
         elastic = (await lab.cluster.workload(job.id)).elastic
         return elastic is not None and [*elastic.phases.values()] == [WorkerPhase.READY] * 3
 
     await eventually_async(lambda: trains_on(0, 1, 2))
-    await eventually_async(told)
+    await eventually_async(are_all_ready)
     record = await lab.cluster.workload(job.id)
     processes = [worker.process for worker in record.workers if worker.process is not None]
     owner = lab.job(
@@ -89,8 +89,8 @@ async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(la
     )
     await lab.cluster.submit([owner])
     await eventually_async(lambda: trains_on(0))
-    heard = directory.parent / "checkpoints/heard-e-0"
-    await eventually_async(lambda: heard.exists() and heard.read_text() == _text(files))
+    received = directory.parent / "checkpoints/heard-e-0"
+    await eventually_async(lambda: received.exists() and received.read_text() == _text(files))
     await lab.until(owner.id, "running")
 
     assert directory.is_relative_to(unix.folder / "ana")

@@ -28,7 +28,7 @@ def shared(tmp_path: Path) -> ElasticDir:
     return ElasticDir(tmp_path / "elastic", None)
 
 
-def test_messages_come_as_they_were_sent(shared):
+def test_elastic_target_and_status_are_read_as_they_were_written(shared):
     files = ElasticFiles(shared.path)
     files.write_status(STATUS)
 
@@ -46,7 +46,7 @@ def test_forget_status_removes_the_last_report_of_a_worker(shared):
     assert shared.statuses(["vision/e-0"]) == {}
 
 
-def test_without_a_directory_nothing_is_written_or_read(tmp_path):
+def test_missing_elastic_dir_is_neither_used_nor_created(tmp_path):
     shared = ElasticDir(tmp_path / "none", None)
 
     assert not shared.write_target(TARGET)
@@ -54,7 +54,7 @@ def test_without_a_directory_nothing_is_written_or_read(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_the_directory_of_another_account_is_left_alone(shared):
+def test_elastic_dir_of_a_foreign_account_is_not_used(shared):
     stranger = ElasticDir(shared.path, os.getuid() + 1)
     ElasticFiles(shared.path).write_status(STATUS)
 
@@ -62,14 +62,14 @@ def test_the_directory_of_another_account_is_left_alone(shared):
     assert stranger.statuses(["vision/e-0"]) == {}
 
 
-def test_a_link_instead_of_the_directory_is_not_followed(shared, tmp_path):
+def test_link_in_place_of_the_elastic_dir_is_not_followed(shared, tmp_path):
     (tmp_path / "link").symlink_to(shared.path)
 
     assert not ElasticDir(tmp_path / "link", None).write_target(TARGET)
     assert list(shared.path.glob("*.json")) == []
 
 
-def test_a_link_at_the_targets_place_is_replaced_not_followed(shared, tmp_path):
+def test_link_in_place_of_the_target_file_is_replaced_not_followed(shared, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("kept")
     (shared.path / "target.json").symlink_to(victim)
@@ -112,7 +112,7 @@ while True:
 """
 
 
-def test_only_a_process_of_the_workers_session_is_woken():
+def test_wake_signals_only_a_process_of_the_workers_session():
     mine, other = (
         subprocess.Popen(
             [sys.executable, "-c", LISTENER],
@@ -142,10 +142,10 @@ def test_only_a_process_of_the_workers_session_is_woken():
 
 
 def test_wake_ignores_an_exited_process():
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    exited = subprocess.Popen(["true"])
+    exited.wait()
 
-    wake(gone.pid, Process(gone.pid, 0.0))
+    wake(exited.pid, Process(exited.pid, 0.0))
 
 
 SPEEDS = {
@@ -159,7 +159,7 @@ SPEEDS = {
 }
 
 
-@pytest.mark.parametrize(("measured", "most", "expected"), SPEEDS.values(), ids=SPEEDS)
-def test_throughput_for_core_extrapolates_measured_speeds(measured, most, expected):
-    assert throughput_for_core(measured, most) == expected
-    assert throughput_for_core(measured, most, pays_from=None) == {}
+@pytest.mark.parametrize(("measured", "max_size", "expected"), SPEEDS.values(), ids=SPEEDS)
+def test_throughput_for_core_extrapolates_measured_speeds(measured, max_size, expected):
+    assert throughput_for_core(measured, max_size) == expected
+    assert throughput_for_core(measured, max_size, pays_from=None) == {}

@@ -50,7 +50,7 @@ asyncio.run(main())
 """
 
 
-async def ended(lab: LocalLab) -> None:
+async def run_saving_job(lab: LocalLab) -> None:
     """Run a job that has saved a checkpoint."""
     await lab.cluster.submit([lab.job("exp", command=("sh", "-c", SAVES))])
     await lab.cluster.apply(plan(start("vision/exp", 0)))
@@ -63,11 +63,9 @@ def kill_while_forgetting(place: Path, how: str, when: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "aged"])
-async def test_a_deletion_that_was_not_stored_when_the_service_was_killed_has_removed_nothing(
-    how, tmp_path
-):
+async def test_deletion_not_stored_before_a_kill_removes_no_file(how, tmp_path):
     async with local_lab(tmp_path, forget=False) as lab:
-        await ended(lab)
+        await run_saving_job(lab)
     kill_while_forgetting(tmp_path, how, "before")
 
     async with local_lab(tmp_path) as lab:
@@ -76,12 +74,10 @@ async def test_a_deletion_that_was_not_stored_when_the_service_was_killed_has_re
 
 
 @pytest.mark.parametrize("how", ["deleted", "aged"])
-async def test_a_deletion_that_was_stored_when_the_service_was_killed_is_finished_by_the_next(
-    how, tmp_path
-):
+async def test_deletion_stored_before_a_kill_is_finished_by_the_next_service(how, tmp_path):
     jobs = tmp_path / "data/jobs"
     async with local_lab(tmp_path, forget=False) as lab:
-        await ended(lab)
+        await run_saving_job(lab)
     kill_while_forgetting(tmp_path, how, "after")
 
     async with local_lab(tmp_path) as lab:
@@ -90,7 +86,7 @@ async def test_a_deletion_that_was_stored_when_the_service_was_killed_is_finishe
         left = [path.name for path in jobs.rglob("*") if path.is_file()]
         assert left == (["model"] if how == "aged" else [])
         assert not (jobs / "vision/exp").exists()
-        await ended(lab)  # no file that the next workload of this name would find
+        await run_saving_job(lab)  # no file that the next workload of this name would find
 
 
 @pytest.fixture
@@ -128,18 +124,20 @@ asyncio.run(until_all_is_removed())
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
 @pytest.mark.parametrize(("aged", "stays"), [(False, []), (True, ["model"])])
 def test_next_service_removes_job_files_from_the_home_of_their_user(aged, stays, home, tmp_path):
-    own, worker = home / "exp-1", tmp_path / "vision/exp/attempt-1/worker-0"
-    for folder in (own, own / "checkpoints", worker):
+    job_dir, worker = home / "exp-1", tmp_path / "vision/exp/attempt-1/worker-0"
+    for folder in (job_dir, job_dir / "checkpoints", worker):
         folder.mkdir(parents=True)
         os.chown(folder, EVE, EVE)
-    (own / "source.py").write_text("")
-    (own / "checkpoints/model").write_text("")
-    told = Instructions(
-        ("true",), str(home), 1.0, uid=EVE, gid=EVE, user="eve", own_directory=str(own)
+    (job_dir / "source.py").write_text("")
+    (job_dir / "checkpoints/model").write_text("")
+    instructions = Instructions(
+        ("true",), str(home), 1.0, uid=EVE, gid=EVE, user="eve", own_directory=str(job_dir)
     )
-    (worker / "spec.json").write_text(json.dumps(asdict(told)))
+    (worker / "spec.json").write_text(json.dumps(asdict(instructions)))
     # In a separate process: ours may have library threads, which are unsafe across a fork.
-    why = "aged" if aged else "asked"
-    subprocess.run([sys.executable, "-c", FOLLOWS, tmp_path, own, why], check=True, timeout=120)
+    reason = "aged" if aged else "asked"
+    subprocess.run(
+        [sys.executable, "-c", FOLLOWS, tmp_path, job_dir, reason], check=True, timeout=120
+    )
 
     assert [path.name for path in home.rglob("*") if path.is_file()] == stays

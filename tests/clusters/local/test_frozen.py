@@ -38,11 +38,11 @@ if "ends" not in sys.argv:
 @pytest.fixture
 async def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(reconciler, "OVERDUE_S", 0.5)
-    async with local_lab(tmp_path) as made:
-        yield made
+    async with local_lab(tmp_path) as opened:
+        yield opened
 
 
-async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
+async def run_freezing_job(lab: LocalLab, *words: str) -> list[psutil.Process]:
     """Run a job that stops its supervisor or witness; return all of its processes."""
     command = (sys.executable, "-I", "-S", "-c", FREEZING, *words)
     spec = lab.job("hostile", command=command, grace_seconds=1)
@@ -67,25 +67,25 @@ async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
     return [witness, *witness.children(recursive=True)]
 
 
-@pytest.mark.parametrize("who", ["witness", "both"])
-async def test_job_that_freezes_its_witness_is_reclaimed(who, lab):
-    all_of_it = await freezes(lab, who)
+@pytest.mark.parametrize("frozen", ["witness", "both"])
+async def test_job_that_freezes_its_witness_is_reclaimed(frozen, lab):
+    processes = await run_freezing_job(lab, frozen)
 
     await lab.cluster.apply(plan(stop("vision/hostile")))
 
     record = await lab.until("vision/hostile", "paused")
     assert record.allocated == 0
-    assert not any(process.is_running() for process in all_of_it)
+    assert not any(process.is_running() for process in processes)
 
 
 async def test_job_that_ends_behind_a_frozen_supervisor_is_reclaimed(lab):
-    all_of_it = await freezes(lab, "both", "ends")
+    processes = await run_freezing_job(lab, "both", "ends")
 
     await lab.cluster.suspend("vision/hostile", by="ana")
 
     record = await lab.until("vision/hostile", "succeeded", "suspended")
     assert (record.allocated, record.exit_code) == (0, 0)
-    assert not any(process.is_running() for process in all_of_it)
+    assert not any(process.is_running() for process in processes)
 
 
 async def test_job_that_stops_its_supervisor_at_once_is_reclaimed(lab):

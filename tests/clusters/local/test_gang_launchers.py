@@ -39,7 +39,7 @@ async def submit(lab: LocalLab, name: str, *command: str, device: int = 0) -> st
     return spec.id
 
 
-async def trained(lab: LocalLab, workload: str) -> list[str]:
+async def rank_lines(lab: LocalLab, workload: str) -> list[str]:
     """Return the line of each rank, sorted, once the gang has ended."""
     record = await lab.until(workload, "succeeded", "failed")
     chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
@@ -74,25 +74,25 @@ async def test_workers_of_a_gang_train_together_unless_the_command_says_alone(
     script.write_text(f"exec {SHELL_TORCHRUN} --standalone --nnodes=1 {train}\n")
     filled = [part.format(train=train, script=script) for part in command]
     async with local_lab(tmp_path) as lab:
-        assert await trained(lab, await submit(lab, "gang", *filled)) == ranks
+        assert await rank_lines(lab, await submit(lab, "gang", *filled)) == ranks
 
 
-async def test_torchrun_with_another_backend_trains_together_in_an_order_of_its_own(tmp_path):
+async def test_torchrun_with_c10d_backend_trains_one_gang_in_any_node_order(tmp_path):
     train = tmp_path / "train.py"
     train.write_text(TRAINING)
     command = ("sh", "-c", f"{SHELL_TORCHRUN} {C10D} {train}")
     async with local_lab(tmp_path) as lab:
-        lines = await trained(lab, await submit(lab, "gang", *command))
+        lines = await rank_lines(lab, await submit(lab, "gang", *command))
 
     # It orders the agents by address and PID.
     assert lines in (PAIR, ["0 of 2 on node 1", "1 of 2 on node 0"])
 
 
-async def test_two_gangs_at_once_are_two_trainings(tmp_path):
+async def test_concurrent_gangs_train_separately(tmp_path):
     train = tmp_path / "train.py"
     train.write_text(TRAINING)
     command = (*TORCHRUN, "--nproc_per_node=1", str(train))
     assert len(DEVICES) >= 4
     async with local_lab(tmp_path) as lab:
         gangs = [await submit(lab, name, *command, device=i) for name, i in (("a", 0), ("b", 2))]
-        assert [await trained(lab, gang) for gang in gangs] == [PAIR, PAIR]
+        assert [await rank_lines(lab, gang) for gang in gangs] == [PAIR, PAIR]

@@ -14,12 +14,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.local.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
+from clusters.local.hostile import (
+    MOST,
+    MOST_TASKS,
+    begin,
+    beside_a_neighbour,
+    hostile_processes,
+    log,
+    play,
+)
 from labs import Lab, SimulatedLab, plan, start
 from runai.hub_service.model.records import WorkloadSpec
 from waiting import eventually_async
 
-MOST_FORKS = 3_000
+MAX_FORKS = 3_000
 
 GROWING_BOMB = f"""
 import os, sys, time
@@ -28,10 +36,10 @@ begun = time.monotonic()
 while time.monotonic() < begun + 30:     # whatever becomes of it, that is its end
     time.sleep(0.05)
     # All of them, and never more often together than so, that they are at it for ten seconds.
-    if os.fstat(forks).st_size < min({MOST_FORKS}, 50 + 300 * (time.monotonic() - begun)):
+    if os.fstat(forks).st_size < min({MAX_FORKS}, 50 + 300 * (time.monotonic() - begun)):
         os.write(forks, b"x")
         # Behind one's own byte at least: no fork beyond the cap, however many have looked at once.
-        if os.lseek(forks, 0, os.SEEK_CUR) <= {MOST_FORKS}:
+        if os.lseek(forks, 0, os.SEEK_CUR) <= {MAX_FORKS}:
             os.fork()
 """
 THREAD_BOMB = """
@@ -53,8 +61,8 @@ print("the end", flush=True)
 
 @pytest.fixture
 async def lab_and_neighbour(tmp_path: Path, monkeypatch):
-    async with beside_a_neighbour(tmp_path, monkeypatch) as made:
-        yield made
+    async with beside_a_neighbour(tmp_path, monkeypatch) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def neighbour(lab_and_neighbour):
     return lab_and_neighbour[1]
 
 
-async def test_a_bomb_of_threads_is_ended_with_a_sentence(lab):
+async def test_thread_bomb_is_ended_with_a_reason(lab):
     record = await play(lab, THREAD_BOMB, "failed")
 
     assert record.reason is not None
@@ -75,19 +83,19 @@ async def test_a_bomb_of_threads_is_ended_with_a_sentence(lab):
     assert record.reason.text == (
         f"it had more than {MOST_TASKS} processes and threads at once, so all of them were ended"
     )
-    await eventually_async(lambda: of_it(lab) == [])
+    await eventually_async(lambda: hostile_processes(lab) == [])
 
 
-async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_with_a_sentence(
+async def test_fork_bomb_that_grows_during_its_stop_is_ended_with_a_reason(
     lab, neighbour, tmp_path
 ):
     forks = tmp_path / "forks"
     command = (sys.executable, "-I", "-S", "-c", GROWING_BOMB, str(forks))
     spec = lab.job("hostile", command=command, grace_seconds=1)
-    before = neighbour.counted()
+    count_before = neighbour.counted()
     await begin(lab, spec)
     record = await lab.until(spec.id, "failed")
-    counted = neighbour.counted()
+    count_after = neighbour.counted()
 
     assert record.reason is not None
     assert record.reason.code == "contained"
@@ -95,36 +103,36 @@ async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_with_a_senten
         f"it had more than {MOST} processes at once, so all of them were ended"
     )
     assert await log(lab) == f"runai: {record.reason.text}\n"
-    await eventually_async(lambda: of_it(lab) == [])
+    await eventually_async(lambda: hostile_processes(lab) == [])
     # All of them were still running: their own cap did not end them.
-    assert MOST <= forks.stat().st_size < MOST_FORKS
-    assert counted > before
+    assert MOST <= forks.stat().st_size < MAX_FORKS
+    assert count_after > count_before
 
 
-async def test_a_flood_of_output_keeps_its_end_and_a_bounded_size(lab, tmp_path):
+async def test_output_flood_retains_its_end_and_a_bounded_size(lab, tmp_path):
     await play(lab, FLOOD, "succeeded")
 
-    kept = list((tmp_path / "data/jobs/vision/hostile").rglob("log-*.txt"))
-    assert sum(path.stat().st_size for path in kept) <= 11 * 1_000_000
+    log_files = list((tmp_path / "data/jobs/vision/hostile").rglob("log-*.txt"))
+    assert sum(path.stat().st_size for path in log_files) <= 11 * 1_000_000
     assert (await log(lab)).endswith("the end\n")
 
 
 @pytest.mark.timeout(1200)  # each start is a process of its own
 @pytest.mark.parametrize("starts", [8, pytest.param(1000, marks=pytest.mark.slow)])
-async def test_one_that_ends_at_once_again_and_again_leaves_nothing(lab, tmp_path, starts):
+async def test_job_that_fails_at_once_repeatedly_leaves_no_process_or_memory(lab, tmp_path, starts):
     spec = lab.job(
         "hostile", command=(sys.executable, "-I", "-S", "-c", "raise SystemExit(1)"),
         grace_seconds=1, backoff_limit=starts - 1,
     )  # fmt: skip
     await lab.cluster.submit([spec])
     before = psutil.Process().memory_info().rss
-    await ends_at_once(lab, spec, starts)
+    await fail_repeatedly(lab, spec, starts)
 
     record = await lab.cluster.workload(spec.id)
     assert (record.state, record.failures) == ("failed", starts)
     assert record.allocated == 0
-    assert of_it(lab) == []
-    assert await lab_neighbour(lab) == "running"
+    assert hostile_processes(lab) == []
+    assert await neighbour_state(lab) == "running"
     # The output and the end of each start are stored until the job is deleted.
     assert len([*(tmp_path / "data/jobs/vision/hostile").rglob("*")]) <= 11 * starts + 1
     assert psutil.Process().memory_info().rss - before < 50 * 2**20
@@ -134,11 +142,11 @@ async def test_one_that_ends_at_once_again_and_again_leaves_nothing(lab, tmp_pat
     assert not (tmp_path / "data/jobs/vision/hostile").exists()
 
 
-async def lab_neighbour(lab: Lab) -> str:
+async def neighbour_state(lab: Lab) -> str:
     return str((await lab.cluster.workload("vision/neighbour")).state)
 
 
-async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
+async def fail_repeatedly(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
     """Start it so often, each time as soon as allowed; return the wait after each end."""
     waits: list[float] = []
     for number in range(1, ends + 1):
@@ -154,16 +162,16 @@ async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
     return waits
 
 
-async def test_one_that_ends_a_thousand_times_waits_longer_each_time_and_holds_nothing_up():
+async def test_thousand_failures_of_a_job_back_off_and_delay_no_neighbour():
     """The same rows and rules without processes."""
     lab = SimulatedLab()
     neighbour, spec = lab.job("neighbour"), lab.job("hostile", backoff_limit=999)
     await lab.started(neighbour, device=1)
     await lab.cluster.submit([spec])
-    waits = await ends_at_once(lab, spec, 1000)
+    waits = await fail_repeatedly(lab, spec, 1000)
 
     assert waits == [10, 20, 40, 80, 160, *[300] * 994]
     record = await lab.cluster.workload(spec.id)
     assert (record.state, record.failures) == ("failed", 1000)
-    assert await lab_neighbour(lab) == "running"
+    assert await neighbour_state(lab) == "running"
     assert len(await lab.cluster.workloads()) == 2

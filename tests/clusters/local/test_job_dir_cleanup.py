@@ -48,7 +48,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_removal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make removals last as long as the test."""
     for name in ("rm", "find"):
         (place / name).write_text(WAITING)
@@ -56,32 +56,32 @@ def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
 
 
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("why", ["deleted", "aged"])
+@pytest.mark.usefixtures("slow_removal")
+@pytest.mark.parametrize("reason", ["deleted", "aged"])
 def test_removal_process_exposes_no_secret_to_the_owner_of_the_files(
-    why, place, tmp_path, monkeypatch
+    reason, place, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)
-    command = [sys.executable, "-c", REMOVES, tmp_path / "jobs", place, why]
+    command = [sys.executable, "-c", REMOVES, tmp_path / "jobs", place, reason]
     with subprocess.Popen(command) as service:
         try:
-            eventually(lambda: waiting(service.pid) != [])
-            (removal,) = waiting(service.pid)
-            seen = as_eve(f"cat /proc/{removal.pid}/environ")
+            eventually(lambda: waiting_removals(service.pid) != [])
+            (removal,) = waiting_removals(service.pid)
+            environ = as_eve(f"cat /proc/{removal.pid}/environ")
             files = {as_eve(f"readlink /proc/{removal.pid}/fd/{n}") for n in range(3)}
 
-            names = {line.partition("=")[0] for line in seen.split("\0") if line}
+            names = {line.partition("=")[0] for line in environ.split("\0") if line}
             assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the shell sets the rest
-            assert SECRET not in seen
+            assert SECRET not in environ
             assert files == {"/dev/null\n"}
             assert os.getsid(removal.pid) == removal.pid
         finally:
-            for removal in waiting(service.pid):
+            for removal in waiting_removals(service.pid):
                 removal.kill()
             service.kill()
 
 
-def waiting(service: int) -> list[psutil.Process]:
+def waiting_removals(service: int) -> list[psutil.Process]:
     """Return Eve's processes, once they run the program that waits."""
     return [
         process
@@ -92,9 +92,9 @@ def waiting(service: int) -> list[psutil.Process]:
 
 def as_eve(script: str) -> str:
     account = str(EVE)
-    who = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
+    setpriv = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
     done = subprocess.run(
-        [*who, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=True
+        [*setpriv, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=True
     )
     return done.stdout
 
@@ -114,4 +114,4 @@ def test_directory_of_a_deleted_job_is_moved_aside_on_a_full_disk(tmp_path):
 
         assert len(list((jobs / ".trash").iterdir())) == 1
     finally:
-        disk.gone()
+        disk.unmount()

@@ -41,22 +41,22 @@ async def time_out(lab: LocalLab, _spec: WorkloadSpec) -> str:
     return "timed_out"
 
 
-async def began(lab: LocalLab, program: str, **fields: Any) -> WorkloadSpec:
+async def start_job(lab: LocalLab, program: str, **fields: Any) -> WorkloadSpec:
     """Start a job with a grace of one second, and return it when its traps are set."""
     spec = lab.job(command=("sh", "-c", program), grace_seconds=1, env={"SLOW": SLOW}, **fields)
     await lab.started(spec)
-    own = Path((await lab.cluster.workload(spec.id)).checkpoint_dir).parent
+    job_dir = Path((await lab.cluster.workload(spec.id)).checkpoint_dir).parent
     for index in range(spec.workers):
-        await eventually_async((own / f"ready-{index}").exists)
+        await eventually_async((job_dir / f"ready-{index}").exists)
     return spec
 
 
-async def exits(lab: LocalLab, spec: WorkloadSpec) -> list[str]:
+async def exit_texts(lab: LocalLab, spec: WorkloadSpec) -> list[str]:
     return sorted(e.text for e in await lab.cluster.history(spec.id) if e.kind == "exited")
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "expected"),
     [
         (SLOW, f"was {KILLED}"),
         (SHELL, f"ended with exit code 143; the rest was {KILLED}"),
@@ -65,42 +65,42 @@ async def exits(lab: LocalLab, spec: WorkloadSpec) -> list[str]:
     ids=["saves too long", "its shell has ended before", "ends by itself"],
 )
 @pytest.mark.parametrize("end", [pause, suspend, time_out])
-async def test_stop_says_how_the_job_ended(
-    lab, program: str, said: str, end: Callable[[LocalLab, WorkloadSpec], Awaitable[str]]
+async def test_history_says_whether_a_stopped_job_was_killed(
+    lab, program: str, expected: str, end: Callable[[LocalLab, WorkloadSpec], Awaitable[str]]
 ):
-    spec = await began(lab, program, max_runtime=3600)
+    spec = await start_job(lab, program, max_runtime=3600)
 
     record = await lab.until(spec.id, await end(lab, spec))
 
-    assert (await exits(lab, spec), record.killed) == ([said], KILLED in said)
+    assert (await exit_texts(lab, spec), record.killed) == ([expected], KILLED in expected)
 
 
 async def test_stop_of_a_gang_names_the_worker_that_was_killed(lab):
     program = f'if [ "$RANK" = 1 ]; then {SLOW}; fi; {QUICK}'
-    spec = await began(lab, program, workers=2)
+    spec = await start_job(lab, program, workers=2)
 
     record = await lab.until(spec.id, await pause(lab, spec))
 
-    said = ["worker 0 ended with exit code 143", f"worker 1 was {KILLED}"]
-    assert (await exits(lab, spec), record.killed) == (said, True)
+    texts = ["worker 0 ended with exit code 143", f"worker 1 was {KILLED}"]
+    assert (await exit_texts(lab, spec), record.killed) == (texts, True)
 
 
 async def test_shrink_of_an_elastic_job_names_the_worker_that_was_killed(lab):
-    spec = await began(lab, SLOW, workers=2, min_workers=1, elastic=True)
+    spec = await start_job(lab, SLOW, workers=2, min_workers=1, elastic=True)
     await lab.cluster.apply(plan(stop(spec.id, 1)))
 
     record = await lab.until(spec.id, "running")
-    while not (said := await exits(lab, spec)):
+    while not (texts := await exit_texts(lab, spec)):
         record = await lab.cluster.wait(spec.id, record)
 
-    assert said == [f"worker 1 was {KILLED}"]
+    assert texts == [f"worker 1 was {KILLED}"]
     assert ((await lab.cluster.workload(spec.id)).state, record.killed) == ("running", True)
 
 
-async def test_processes_that_a_finished_program_leaves_are_no_cut_save(lab):
+async def test_leftover_processes_of_a_finished_program_are_not_a_killed_save(lab):
     spec = lab.job(command=("sh", "-c", 'sh -c "trap : TERM; sleep 9; sleep 9" & exit 0'))
     await lab.started(spec)
 
     record = await lab.until(spec.id, "succeeded")
 
-    assert (await exits(lab, spec), record.killed) == (["ended with exit code 0"], False)
+    assert (await exit_texts(lab, spec), record.killed) == (["ended with exit code 0"], False)

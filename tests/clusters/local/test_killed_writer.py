@@ -14,12 +14,12 @@ import killed_writer
 @pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_acknowledged_writes_survive_kill_9_during_any_write(kind, kills, tmp_path):
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, killed_writer.__file__, kind, str(tmp_path), str(kills), "7"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert f"{kills} kills" in told.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"{kills} kills" in result.stdout

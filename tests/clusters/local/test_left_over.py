@@ -37,25 +37,27 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "output"
 
 
-async def _granted(lab: LocalLab) -> WorkloadSpec:
+async def _grant_session(lab: LocalLab) -> WorkloadSpec:
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
     return spec
 
 
-async def _server(lab: LocalLab, output: Path) -> tuple[WorkloadSpec, subprocess.Popen[bytes]]:
+async def _start_server_session(
+    lab: LocalLab, output: Path
+) -> tuple[WorkloadSpec, subprocess.Popen[bytes]]:
     """Start a session whose server has started a program that does not end by SIGTERM."""
-    spec = await _granted(lab)
-    given = (await lab.cluster.environment(spec.id)).variables
-    server = _started(output, given)
+    spec = await _grant_session(lab)
+    variables = (await lab.cluster.environment(spec.id)).variables
+    server = _start_server(output, variables)
     await eventually_async(lambda: output.read_text() == "up\n")
     created = psutil.Process(server.pid).create_time()
     await lab.cluster.attach(spec.id, Process(server.pid, created))
     return spec, server
 
 
-def _started(output: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_server(output: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         return subprocess.Popen(
             ["sh", "-c", f'setsid {sys.executable} -I -S -c "{DEAF}" & exec sleep 1000'],
@@ -65,10 +67,10 @@ def _started(output: Path, variables: Mapping[str, str]) -> subprocess.Popen[byt
         )
 
 
-async def _ended_by(lab: LocalLab, end: EndSession) -> WorkloadSpec:
+async def _end_session_with(lab: LocalLab, end: EndSession) -> WorkloadSpec:
     """End a session's server; `end` ends what it has left."""
     lab.cluster._reconciler._process_control = replace(THIS_MACHINE, end_session=end)
-    spec = await _granted(lab)
+    spec = await _grant_session(lab)
     await lab.cluster.attach(spec.id, await lab.session_process())
     await lab.end_session(spec)
     lab.close()
@@ -80,39 +82,39 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-async def test_devices_are_free_when_what_a_session_left_has_ended(tmp_path, output, monkeypatch):
+async def test_session_devices_are_freed_when_its_leftover_processes_end(
+    tmp_path, output, monkeypatch
+):
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 3600)
     async with local_lab(tmp_path, Clock()) as lab:
-        spec, server = await _server(lab, output)
+        spec, server = await _start_server_session(lab, output)
         _end(server)
         await eventually_async(lambda: output.read_text() == "up\ntold\n")
-        held = (await lab.cluster.workload(spec.id)).allocated
+        allocated = (await lab.cluster.workload(spec.id)).allocated
         [left] = SessionProcesses((await lab.cluster.workload(spec.id)).uid, 0, os.geteuid()).find()
         left.kill()
         await lab.until(spec.id, "ended")
 
-        assert held == 500
+        assert allocated == 500
         assert (await lab.cluster.workload(spec.id)).allocated == 0
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["crashed", "deleted"])
-async def test_next_service_goes_on_with_the_end_of_a_session(
-    tmp_path, output, monkeypatch, deleted
-):
+async def test_next_service_finishes_ending_a_session(tmp_path, output, monkeypatch, deleted):
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 3600)
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
-        spec, server = await _server(lab, output)
+        spec, server = await _start_server_session(lab, output)
         if deleted:
             await lab.cluster.delete(spec.id, by="ana")
         else:
             _end(server)
         await eventually_async(lambda: output.read_text() == "up\ntold\n")
-        [deaf] = await _left(lab, spec)
+        [deaf] = await _session_leftovers(lab, spec)
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 0.1)
 
     async with local_lab(tmp_path, Clock()) as lab:
         if deleted:
-            await lab.until_gone(spec.id)
+            await lab.until_deleted(spec.id)
         else:
             await lab.until(spec.id, "ended")
 
@@ -120,67 +122,67 @@ async def test_next_service_goes_on_with_the_end_of_a_session(
     assert not deaf.is_running() or deaf.status() == psutil.STATUS_ZOMBIE
 
 
-async def _left(lab: LocalLab, spec: WorkloadSpec) -> list[psutil.Process]:
+async def _session_leftovers(lab: LocalLab, spec: WorkloadSpec) -> list[psutil.Process]:
     """Return the processes of a session beside its server."""
     uid = (await lab.cluster.workload(spec.id)).uid
-    found = SessionProcesses(uid, 0, os.geteuid()).find()
-    return [process for process in found if process.cmdline()[1:3] == ["-I", "-S"]]
+    processes = SessionProcesses(uid, 0, os.geteuid()).find()
+    return [process for process in processes if process.cmdline()[1:3] == ["-I", "-S"]]
 
 
-async def test_device_with_a_process_left_over_gets_nothing_new_until_it_has_gone(tmp_path):
+async def test_device_with_a_leftover_process_is_faulty_until_it_exits(tmp_path):
     other = sleeping()
     created = psutil.Process(other.pid).create_time()
 
-    async def outlived(_session: SessionProcesses) -> Sequence[LeftOver]:
+    async def end_with_leftover(_session: SessionProcesses) -> Sequence[LeftOver]:
         return [LeftOver(other.pid, created, "burn", "pat")]
 
     async with local_lab(tmp_path, Clock()) as lab:
-        spec = await _ended_by(lab, outlived)
+        spec = await _end_session_with(lab, end_with_leftover)
         await lab.until(spec.id, "ended")
-        told = await _faults(lab.cluster)
-        await lab.cluster.note_faults(NODE, dict.fromkeys(told, ""))
-        again = await _faults(lab.cluster)
+        faults = await _faults(lab.cluster)
+        await lab.cluster.note_faults(NODE, dict.fromkeys(faults, ""))
+        faults_after_report = await _faults(lab.cluster)
         other.kill()
         other.wait()
         await lab.cluster._left_over.drop_exited()
-        later = await _faults(lab.cluster)
+        faults_after_exit = await _faults(lab.cluster)
 
     uuid = DEVICES[0].uuid
-    assert told[uuid] == f"burn (process {other.pid} of pat) is left over from {spec.id}"
-    assert again == told
-    assert set(later.values()) == {""}
+    assert faults[uuid] == f"burn (process {other.pid} of pat) is left over from {spec.id}"
+    assert faults_after_report == faults
+    assert set(faults_after_exit.values()) == {""}
 
 
-async def test_next_service_knows_what_was_left_over(tmp_path):
+async def test_leftover_process_is_a_device_fault_after_a_restart(tmp_path):
     other = sleeping()
     left = LeftOver(other.pid, psutil.Process(other.pid).create_time(), "burn", "pat")
     uuid = DEVICES[0].uuid
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
         lab.cluster._left_over.add("vision/lab-ana", [uuid], [left])
-        told = await _faults(lab.cluster)
+        faults = await _faults(lab.cluster)
 
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
-        [now] = await eventually_async(partial(_faulty, lab.cluster))
+        [restored] = await eventually_async(partial(_faulty, lab.cluster))
         other.kill()
         other.wait()
         await lab.cluster._left_over.drop_exited()
-        later = await _faults(lab.cluster)
+        faults_after_exit = await _faults(lab.cluster)
     async with local_lab(tmp_path, Clock()) as lab:
         assert lab.cluster._left_over.fault(uuid) == ""
 
-    assert now == told[uuid]
-    assert set(later.values()) == {""}
+    assert restored == faults[uuid]
+    assert set(faults_after_exit.values()) == {""}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"GPU-1": 3}', '{"GPU-1": ["a/b", [[1]]]}'])
-async def test_file_that_cannot_be_read_stops_no_service(tmp_path, content):
+async def test_damaged_leftover_file_counts_as_no_leftovers(tmp_path, content):
     file = tmp_path / "left_over.json"
     file.write_text(content)
 
     assert LeftOverProcesses(file, lambda _devices: None).fault("GPU-1") == ""
 
 
-async def test_end_of_a_session_that_fails_is_tried_again(tmp_path, monkeypatch):
+async def test_failed_end_of_a_session_is_retried(tmp_path, monkeypatch):
     monkeypatch.setattr(reconciler, "END_AGAIN_S", 0.1)
     ends = iter([ZeroDivisionError("a fault of ours"), None])
 
@@ -190,16 +192,16 @@ async def test_end_of_a_session_that_fails_is_tried_again(tmp_path, monkeypatch)
         return []
 
     async with local_lab(tmp_path, Clock()) as lab:
-        spec = await _ended_by(lab, end)
+        spec = await _end_session_with(lab, end)
 
         await lab.until(spec.id, "ended")
 
 
-async def test_fault_that_the_agent_reports_stays_when_the_process_has_gone(tmp_path):
+async def test_fault_reported_by_the_agent_stays_when_the_leftover_exits(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         uuid = DEVICES[0].uuid
-        gone = LeftOver(1, 0.0, "burn", "pat")
-        lab.cluster._left_over.add("vision/lab-ana", [uuid], [gone])
+        leftover = LeftOver(1, 0.0, "burn", "pat")
+        lab.cluster._left_over.add("vision/lab-ana", [uuid], [leftover])
         await lab.cluster.note_faults(NODE, {uuid: "XID 79"})
 
         await lab.cluster._left_over.drop_exited()

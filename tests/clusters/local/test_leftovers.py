@@ -12,10 +12,10 @@ from labs import local_lab
 from runai.hub_service.clusters.states.state import ExitStatus
 from starts import Start
 
-WERE = "were still working when the program ended, and were ended:"
+STILL_WORKING = "were still working when the program ended, and were ended:"
 PYTHON = Path(sys.executable).name
 
-LEAVING = """
+SPAWNS_PROCESSES = """
 import os, subprocess, sys
 for name in sys.argv[1:]:
     subprocess.Popen([name, "1000"], executable=SLEEP)
@@ -36,7 +36,7 @@ if __name__ == "__main__":
 """A program with a resource tracker and a fork server."""
 
 
-def left(start: Start, program: str, *words: str) -> str:
+def run_for_leftovers(start: Start, program: str, *words: str) -> str:
     """Run a program to its end, and return what it left."""
     path = start.path.parent / "program.py"
     path.write_text(program.replace("SLEEP", repr(shutil.which("sleep"))))
@@ -45,39 +45,41 @@ def left(start: Start, program: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "text"),
     [
         (["sleep"], "1 process was still working when the program ended, and was ended: sleep"),
         (
             ["/usr/bin/python", "sh", "python", "bash"],
-            f"4 processes {WERE} python (2), bash, sh",
+            f"4 processes {STILL_WORKING} python (2), bash, sh",
         ),
         (
             ["ray::train(step=1)", "", "f\33[31m\u202e g", "x" * 99, "d", "e", "e"],
-            f"7 processes {WERE} e (2), d, f?[31m?, ray::train(step=1), sleep, and 1 more",
+            f"7 processes {STILL_WORKING} e (2), d, f?[31m?, ray::train(step=1), sleep, and 1 more",
         ),
     ],
     ids=["one", "several", "names of their own choice"],
 )
-def test_end_names_the_processes_that_still_work(start, names, said):
-    assert left(start, LEAVING, *names) == said
+def test_exit_names_the_processes_that_still_work(start, names, text):
+    assert run_for_leftovers(start, SPAWNS_PROCESSES, *names) == text
 
-    assert start.output() == f"runai: {said}\n"
+    assert start.output() == f"runai: {text}\n"
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "os.kill(os.getpid(), 9)"])
-def test_failure_names_them_too(start, end):
-    assert left(start, LEAVING + end, "sleep").startswith("1 process was still working")
+def test_failed_program_names_its_leftover_processes(start, end):
+    assert run_for_leftovers(start, SPAWNS_PROCESSES + end, "sleep").startswith(
+        "1 process was still working"
+    )
 
 
-def test_sentence_in_the_log_begins_a_line(start):
-    left(start, f"{LEAVING}os.write(1, b'no newline')", "sleep")
+def test_leftover_message_begins_a_new_log_line(start):
+    run_for_leftovers(start, f"{SPAWNS_PROCESSES}os.write(1, b'no newline')", "sleep")
 
     assert start.output().startswith("no newline\nrunai: 1 process was still working")
 
 
-def test_processes_of_a_fork_server_count_and_itself_does_not(start):
-    assert left(start, POOL, "works").endswith(f"and was ended: {PYTHON}")
+def test_fork_server_children_are_leftovers_but_the_server_is_not(start):
+    assert run_for_leftovers(start, POOL, "works").endswith(f"and was ended: {PYTHON}")
 
 
 @pytest.mark.parametrize(
@@ -85,11 +87,11 @@ def test_processes_of_a_fork_server_count_and_itself_does_not(start):
     ["", POOL, "import subprocess\nsubprocess.Popen('cat', stdin=-1)"],
     ids=["none", "resource tracker and fork server", "a reader that ends with its writer"],
 )
-def test_processes_that_end_by_themselves_are_not_named(start, program):
-    assert (left(start, program), start.output()) == ("", "")
+def test_processes_that_end_by_themselves_are_no_leftovers(start, program):
+    assert (run_for_leftovers(start, program), start.output()) == ("", "")
 
 
-def test_end_that_was_told_names_no_process(start, eventually):
+def test_requested_stop_names_no_leftover_process(start, eventually):
     program = "trap 'exit 0' TERM; (trap '' TERM; echo ready; exec sleep 1000) & wait"
     start("sh", "-c", program, grace_seconds=0.2)
     eventually(lambda: start.printed("ready"))
@@ -99,18 +101,18 @@ def test_end_that_was_told_names_no_process(start, eventually):
     assert ExitStatus(0, stop_requested=True, killed=True) == start.ending()
 
 
-def test_program_that_was_ended_over_a_limit_names_no_process(start):
+def test_program_ended_over_a_process_limit_names_no_leftovers(start):
     ending = start("sh", "-c", "while sleep 0.02; do sleep 1000 & done", most_processes=10)
 
     assert (ending.ending().left, ending.exit_file()["exit_code"]) == ("", -9)
 
 
-async def test_job_says_in_log_and_history_that_its_background_was_ended(tmp_path):
+async def test_log_and_history_name_a_background_process_that_was_ended(tmp_path):
     program = (
         "mkfifo ready; nohup sh -c 'echo >ready; exec tail -f /dev/null' >n.log 2>&1 & "
         "read -r _ <ready; echo started"
     )
-    said = "1 process was still working when the program ended, and was ended: tail"
+    message = "1 process was still working when the program ended, and was ended: tail"
     async with local_lab(tmp_path) as lab:
         spec = lab.job(command=("sh", "-c", program), workdir=str(tmp_path))
         await lab.started(spec)
@@ -119,5 +121,5 @@ async def test_job_says_in_log_and_history_that_its_background_was_ended(tmp_pat
 
         history = [e.text for e in await lab.cluster.history(spec.id) if e.kind == "warning"]
         chunks = lab.cluster.logs(spec.id, worker=None, tail=None, follow=False)
-        assert history == [said]
-        assert [chunk.lines async for chunk in chunks] == [f"started\nrunai: {said}\n".encode()]
+        assert history == [message]
+        assert [chunk.lines async for chunk in chunks] == [f"started\nrunai: {message}\n".encode()]

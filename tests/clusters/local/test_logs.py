@@ -31,22 +31,22 @@ def write(job: Path, attempt: int, number: int, text: str) -> Path:
 
 def read(log: WorkerLog) -> list[tuple[int, str]]:
     """Return all output that can be read now: attempt and text."""
-    found = []
+    chunks = []
     while (chunk := log.next_chunk()) is not None:
-        found.append((chunk.attempt, chunk.lines.decode() or str(chunk.missing)))
-    return found
+        chunks.append((chunk.attempt, chunk.lines.decode() or str(chunk.missing)))
+    return chunks
 
 
-NOT_KEPT = (1, str(MissingOutput()))
+DISCARDED = (1, str(MissingOutput()))
 
 
-def test_nothing_was_written_yet(job):
+def test_log_without_files_has_no_output(job):
     log = WorkerLog(job, 0)
 
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_files_and_attempts_come_in_their_order(job):
+def test_log_is_read_in_the_order_of_attempts_and_files(job):
     for attempt, number in [(2, 1), (10, 1), (1, 2), (1, 1)]:
         write(job, attempt, number, f"{attempt}.{number}\n")
 
@@ -54,7 +54,7 @@ def test_files_and_attempts_come_in_their_order(job):
 
 
 @pytest.mark.parametrize(
-    ("tail", "told"),
+    ("tail", "texts"),
     [
         pytest.param(None, ["a\n", "b\nc\n"], id="all"),
         pytest.param(2, ["b\nc\n"], id="the last two"),
@@ -62,7 +62,7 @@ def test_files_and_attempts_come_in_their_order(job):
         pytest.param(0, [], id="none"),
     ],
 )
-def test_log_read_ends_at_its_mark_while_lines_are_appended(job, tail, told):
+def test_log_read_ends_at_its_end_mark_while_lines_are_appended(job, tail, texts):
     write(job, 1, 1, "a\n")
     write(job, 1, 2, "b\nc\n")
     log = WorkerLog(job, 0)
@@ -72,11 +72,11 @@ def test_log_read_ends_at_its_mark_while_lines_are_appended(job, tail, told):
     if tail is not None:
         log.skip_to_last(tail)
 
-    assert read(log) == [(1, text) for text in told]
+    assert read(log) == [(1, text) for text in texts]
     assert log.rest() is None
 
 
-def test_nothing_is_there_and_then_much(job):
+def test_log_read_that_ends_at_an_empty_log_ignores_later_lines(job):
     log = WorkerLog(job, 0)
     log.end_here()
     write(job, 1, 1, "much\n")
@@ -85,7 +85,7 @@ def test_nothing_is_there_and_then_much(job):
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_log_whose_last_file_is_removed_ends_with_its_gap(job):
+def test_log_ends_with_a_gap_if_its_last_file_is_removed_unread(job):
     ends = write(job, 1, 1, "a\n")
     log = WorkerLog(job, 0)
     log.end_here()
@@ -110,7 +110,7 @@ def test_log_reader_returns_appended_lines_once(job):
     assert read(log) == [(2, "d\n")]
 
 
-def test_a_line_waits_for_its_end_even_over_two_files(job):
+def test_line_is_read_when_it_is_complete_even_over_two_files(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "begin ")
     assert read(log) == []
@@ -119,7 +119,7 @@ def test_a_line_waits_for_its_end_even_over_two_files(job):
     assert read(log) == [(1, "begin end\n")]
 
 
-def test_an_unfinished_line_ends_with_its_attempt(job):
+def test_unfinished_line_ends_with_its_attempt(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "killed in mid-sen")
     assert read(log) == []
@@ -128,7 +128,7 @@ def test_an_unfinished_line_ends_with_its_attempt(job):
     assert read(log) == [(1, "killed in mid-sen\n"), (2, "again\n")]
 
 
-def test_the_rest_is_given_once(job):
+def test_unfinished_last_line_is_returned_once(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "no newline")
     assert read(log) == []
@@ -139,14 +139,14 @@ def test_the_rest_is_given_once(job):
 
 
 @pytest.mark.parametrize("next_file", [2, 3])
-def test_half_a_line_is_part_of_a_gap_without_numbers_of_an_older_supervisor(job, next_file):
+def test_half_a_line_is_part_of_the_gap_in_logs_of_an_older_supervisor(job, next_file):
     log = WorkerLog(job, 0)
     going = write(job, 1, 1, "a\nhalf of b")
     assert read(log) == [(1, "a\n")]
     going.unlink()
     write(job, 1, next_file, "c\n")
 
-    assert read(log) == [NOT_KEPT, (1, "c\n")]
+    assert read(log) == [DISCARDED, (1, "c\n")]
 
 
 # -- missing output ------------------------------------------------------------------------------
@@ -175,12 +175,12 @@ def gap(count: int, size: int) -> tuple[int, str]:
     return 1, str(MissingOutput(lines=count, bytes=size))
 
 
-def told(log: WorkerLog) -> list[tuple[int, str]]:
+def lines_and_gaps(log: WorkerLog) -> list[tuple[int, str]]:
     """Return all output up to the end of the job: one line or gap each."""
-    found = read(log)
+    chunks = read(log)
     while (rest := log.rest()) is not None:
-        found.append((1, rest.lines.decode() or str(rest.missing)))
-    return [(n, line) for n, text in found for line in text.splitlines(keepends=True)]
+        chunks.append((1, rest.lines.decode() or str(rest.missing)))
+    return [(n, line) for n, text in chunks for line in text.splitlines(keepends=True)]
 
 
 WRITTEN = {
@@ -202,15 +202,17 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize(("written", "shown"), WRITTEN.values(), ids=WRITTEN)
-def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job, written, shown):
+@pytest.mark.parametrize(("written", "expected"), WRITTEN.values(), ids=WRITTEN)
+def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job, written, expected):
     Program(job).prints(*written)
 
-    assert told(WorkerLog(job, 0)) == [x if isinstance(x, tuple) else (1, x) for x in shown]
+    assert lines_and_gaps(WorkerLog(job, 0)) == [
+        x if isinstance(x, tuple) else (1, x) for x in expected
+    ]
 
 
 @pytest.mark.parametrize(
-    ("tail", "shown"),
+    ("tail", "expected"),
     [
         pytest.param(3, lines(18, 20), id="behind the gap"),
         pytest.param(4, lines(17, 20), id="all behind the gap"),
@@ -218,22 +220,22 @@ def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job, writt
         pytest.param(99, [*lines(1, 2), gap(14, 140), *lines(17, 20)], id="more than there is"),
     ],
 )
-def test_tail_shows_a_gap_only_if_it_lies_within(job, tail, shown):
+def test_log_tail_includes_a_gap_only_if_it_lies_within_the_tail(job, tail, expected):
     Program(job).prints(*lines(1, 20))
     log = WorkerLog(job, 0)
 
     log.skip_to_last(tail)
 
-    assert told(log) == [x if isinstance(x, tuple) else (1, x) for x in shown]
+    assert lines_and_gaps(log) == [x if isinstance(x, tuple) else (1, x) for x in expected]
 
 
-def test_tail_counts_a_line_of_two_files_once(job):
+def test_log_tail_includes_a_line_of_two_files_once(job):
     Program(job).prints(*lines(1, 3), "abcdefghij", "klm\n", "n\n")
     log = WorkerLog(job, 0)
 
     log.skip_to_last(3)
 
-    assert told(log) == [(1, x) for x in [*lines(3, 3), "abcdefghijklm\n", "n\n"]]
+    assert lines_and_gaps(log) == [(1, x) for x in [*lines(3, 3), "abcdefghijklm\n", "n\n"]]
 
 
 @pytest.mark.parametrize("tail", [None, 0, 1, 2], ids=lambda tail: f"tail {tail}")
@@ -254,17 +256,17 @@ def test_follower_that_is_too_slow_sees_the_size_of_its_gap(job, tail, half):
     assert rest[0][1].startswith("line   27")
 
 
-def test_reading_ends_with_a_gap_if_its_last_file_is_gone(job):
+def test_log_read_ends_with_a_gap_if_newer_lines_replaced_its_last_file(job):
     program = Program(job)
     program.prints(*lines(1, 5))
     log = WorkerLog(job, 0)
     log.end_here()
     program.prints(*lines(6, 30))
 
-    assert told(log) == [*((1, line) for line in lines(1, 2)), gap(24, 240)]
+    assert lines_and_gaps(log) == [*((1, line) for line in lines(1, 2)), gap(24, 240)]
 
 
-def test_first_mebibyte_of_an_attempt_is_kept(job):
+def test_first_mebibyte_of_an_attempt_is_retained(job):
     program = Program(job, bytes_=10 * HEAD_BYTES, files=1)
     many = "".join(lines(1, 3000)) * 1200
     program.prints(*(many[at : at + 65536] for at in range(0, len(many), 65536)))
@@ -279,7 +281,7 @@ def test_first_mebibyte_of_an_attempt_is_kept(job):
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole lines", "parts"])
 @pytest.mark.parametrize("seed", range(100))
-def test_every_line_is_shown_whole_or_counted_whenever_a_log_is_read(job, seed, parts):
+def test_lines_are_read_whole_or_are_part_of_a_gap_at_any_time(job, seed, parts):
     dice = Random(seed)
     program = Program(job, bytes_=dice.randint(20, 60), files=dice.randint(1, 3))
     log, written, chunks = WorkerLog(job, 0, parts=parts), "", []
@@ -313,10 +315,10 @@ def test_every_line_is_shown_whole_or_counted_whenever_a_log_is_read(job, seed, 
 
 def parts_of(log: WorkerLog) -> list[tuple[bytes, bool]]:
     """Return all output that can be read now: lines, and whether they are a part of one."""
-    found = []
+    chunks = []
     while (chunk := log.next_chunk()) is not None:
-        found.append((chunk.lines, chunk.is_part))
-    return found
+        chunks.append((chunk.lines, chunk.is_part))
+    return chunks
 
 
 def test_unfinished_line_is_read_in_parts_as_it_is_written(job):
@@ -335,28 +337,28 @@ def test_unfinished_line_is_read_in_parts_as_it_is_written(job):
     assert log.rest() is None
 
 
-def test_part_ends_between_letters(job):
+def test_part_of_an_unfinished_line_ends_between_characters(job):
     log = WorkerLog(job, 0, parts=True)
     path = write(job, 1, 1, "")
-    found = []
+    parts = []
     for byte in "aé€😀".encode() + b"\xff\xff\xff\xff\n":
         with path.open("ab") as file:
             file.write(bytes([byte]))
-        found += parts_of(log)
+        parts += parts_of(log)
 
     letters = [b"a", "é".encode(), "€".encode(), "😀".encode()]
-    assert found[:4] == [(letter, True) for letter in letters]
-    assert b"".join(lines for lines, _ in found[4:]) == b"\xff\xff\xff\xff\n"
+    assert parts[:4] == [(letter, True) for letter in letters]
+    assert b"".join(lines for lines, _ in parts[4:]) == b"\xff\xff\xff\xff\n"
 
 
-def test_line_of_megabytes_is_ended_though_it_comes_in_parts(job):
+def test_line_of_megabytes_read_in_parts_is_split_at_the_longest_length(job):
     log = WorkerLog(job, 0, parts=True)
-    found = b""
+    output = b""
     for _ in range(25):
         write(job, 1, 1, "x" * 100_000)
-        found += b"".join(lines for lines, _ in parts_of(log))
+        output += b"".join(lines for lines, _ in parts_of(log))
 
-    pieces = found.split(b"\n")
+    pieces = output.split(b"\n")
     assert sum(map(len, pieces)) == 2_500_000
     assert max(map(len, pieces)) <= MAX_LINE_BYTES
 
@@ -372,7 +374,7 @@ def test_line_of_megabytes_is_ended_though_it_comes_in_parts(job):
         (9, "a\nb\nc\nd\ne\n"),
     ],
 )
-def test_a_tail_reaches_back_over_files_and_attempts(job, lines, expected):
+def test_log_tail_reaches_back_over_files_and_attempts(job, lines, expected):
     write(job, 1, 1, "a\nb\n")
     write(job, 1, 2, "c\n")
     write(job, 2, 1, "d\ne\n")
@@ -384,16 +386,16 @@ def test_a_tail_reaches_back_over_files_and_attempts(job, lines, expected):
 
 
 @pytest.mark.parametrize("lines", [1, 3, 100_000])
-def test_a_tail_begins_with_a_whole_line_wherever_a_block_ends(job, lines):
+def test_log_tail_begins_with_a_whole_line_at_any_block_boundary(job, lines):
     write(job, 1, 1, "".join(f"{n}\n" for n in range(200_000)))
     write(job, 1, 2, "".join(f"{n}\n" for n in range(200_000, 300_000)) + "not at its end")
     log = WorkerLog(job, 0)
 
     log.skip_to_last(lines)
-    found = "".join(text for _, text in read(log)).splitlines()
+    tail = "".join(text for _, text in read(log)).splitlines()
 
     expected = max(0, 300_001 - lines)
-    assert (found[0] if found else "", len(found)) == (
+    assert (tail[0] if tail else "", len(tail)) == (
         (str(expected), 300_000 - expected) if lines > 1 else ("", 0)
     )
     rest = log.rest()
@@ -402,28 +404,28 @@ def test_a_tail_begins_with_a_whole_line_wherever_a_block_ends(job, lines):
 
 
 @pytest.mark.parametrize("text", ["x", "\n", "\0", "ab\n"], ids=["no end", "ends", "NUL", "short"])
-def test_ten_megabytes_of_anything_take_little_memory(job, text):
+def test_log_of_ten_megabytes_is_read_in_little_memory(job, text):
     write(job, 1, 1, text * (10_000_000 // len(text)))
     log = WorkerLog(job, 0)
     tracemalloc.start()
     try:
         log.skip_to_last(1000)
         log = WorkerLog(job, 0)
-        told = 0
+        size = 0
         while (chunk := log.next_chunk()) is not None:
             assert len(chunk.lines) <= 2 * MAX_LINE_BYTES
-            told += len(chunk.lines.replace(b"\n", b""))
+            size += len(chunk.lines.replace(b"\n", b""))
         if (rest := log.rest()) is not None and text in "x\0":
-            told += len(rest.lines) - 1
+            size += len(rest.lines) - 1
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
-    assert told == len((text * (10_000_000 // len(text))).replace("\n", ""))
+    assert size == len((text * (10_000_000 // len(text))).replace("\n", ""))
     assert peak < 8 * MAX_LINE_BYTES
 
 
-def test_after_a_tail_of_nothing_only_what_is_new_is_read(job):
+def test_log_tail_of_zero_lines_reads_only_new_lines(job):
     write(job, 1, 1, "old\n")
     log = WorkerLog(job, 0)
     log.skip_to_last(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.local.hostile import begin, beside_a_neighbour, log, of_it
+from clusters.local.hostile import begin, beside_a_neighbour, hostile_processes, log
 from runai.hub_service.clusters.local.supervisor import file_count
 from runai.hub_service.server.settings import MOST_JOB_FILES
 from waiting import eventually_async
@@ -34,15 +34,17 @@ time.sleep(600)
 
 @pytest.mark.timeout(1800)  # the disk's time, not ours
 @pytest.mark.parametrize(
-    ("most", "files"),
+    ("max_files", "files"),
     [
         pytest.param(5_000, 20_000, id="a small limit"),
         pytest.param(MOST_JOB_FILES, MILLION, id="a million", marks=pytest.mark.slow),
     ],
 )
-async def test_job_with_too_many_files_is_ended_with_a_reason(tmp_path, monkeypatch, most, files):
-    async with beside_a_neighbour(tmp_path, monkeypatch, job_files=most) as (lab, neighbour):
-        before, counted = psutil.Process().memory_info().rss, neighbour.counted()
+async def test_job_with_too_many_files_is_ended_with_a_reason(
+    tmp_path, monkeypatch, max_files, files
+):
+    async with beside_a_neighbour(tmp_path, monkeypatch, job_files=max_files) as (lab, neighbour):
+        rss_before, count_before = psutil.Process().memory_info().rss, neighbour.progress()
         command = (sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files))
         await begin(lab, lab.job("hostile", command=command, grace_seconds=1))
 
@@ -54,36 +56,36 @@ async def test_job_with_too_many_files_is_ended_with_a_reason(tmp_path, monkeypa
         assert record.reason is not None
         assert record.reason.code == "contained"
         assert record.reason.text == (
-            f"it had more than {most:,} files in its own directory "
+            f"it had more than {max_files:,} files in its own directory "
             "(that of RUNAI_CHECKPOINT_DIR), so it was ended"
         )
         assert await log(lab) == f"runai: {record.reason.text}\n"
-        assert of_it(lab) == []
-        assert most < file_count.count_files(record.checkpoint_dir, MILLION) < MILLION
-        assert neighbour.counted() > counted
+        assert hostile_processes(lab) == []
+        assert max_files < file_count.count_files(record.checkpoint_dir, MILLION) < MILLION
+        assert neighbour.progress() > count_before
 
         await lab.cluster.delete("vision/hostile", by="ana")
         trash = tmp_path / "data/jobs/.trash"
         await eventually_async(lambda: not any(trash.iterdir()), within=900)
-        assert psutil.Process().memory_info().rss - before < 50 * 2**20
+        assert psutil.Process().memory_info().rss - rss_before < 50 * 2**20
 
 
 # -- counting ------------------------------------------------------------------------------------
 
 
-def test_names_are_counted_in_all_folders_and_behind_no_link(tmp_path):
+def test_file_count_includes_all_folders_and_follows_no_link(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "one").touch()
-    own = tmp_path / "own"
-    (own / "a" / "b").mkdir(parents=True)
-    (own / "a" / "one").touch()
-    (own / "a" / "b" / "two").touch()
-    (own / "to-elsewhere").symlink_to(tmp_path / "elsewhere")
-    (own / "a" / "round").symlink_to(own)
+    own_dir = tmp_path / "own"
+    (own_dir / "a" / "b").mkdir(parents=True)
+    (own_dir / "a" / "one").touch()
+    (own_dir / "a" / "b" / "two").touch()
+    (own_dir / "to-elsewhere").symlink_to(tmp_path / "elsewhere")
+    (own_dir / "a" / "round").symlink_to(own_dir)
 
-    assert file_count.count_files(str(own), 100) == 6
-    assert file_count.count_files(str(own), 5) == 6
-    assert file_count.count_files(str(own), 4) == 5
+    assert file_count.count_files(str(own_dir), 100) == 6
+    assert file_count.count_files(str(own_dir), 5) == 6
+    assert file_count.count_files(str(own_dir), 4) == 5
     assert file_count.count_files(str(tmp_path / "gone"), 100) == 0
 
 
@@ -95,7 +97,7 @@ def test_file_count_without_a_limit_never_scans(tmp_path, monkeypatch):
     assert not count.poll()
 
 
-LOOKS = """
+POLLING_PROGRAM = """
 import os, pathlib, sys
 own, beside, program = map(pathlib.Path, sys.argv[1:])
 sys.path.append(str(program.parent))
@@ -133,18 +135,27 @@ say()
 
 
 def test_file_count_ignores_files_outside_its_own_directory(tmp_path):
-    own, beside = tmp_path / "own", tmp_path / "beside"
-    own.mkdir()
+    own_dir, beside = tmp_path / "own", tmp_path / "beside"
+    own_dir.mkdir()
     beside.mkdir()
     # In a separate process: the check forks, and ours may have threads.
-    command = [sys.executable, "-I", "-S", "-c", LOOKS, own, beside, file_count.__file__]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        POLLING_PROGRAM,
+        own_dir,
+        beside,
+        file_count.__file__,
+    ]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
 
-    assert told.stdout.split("\n") == ["no more", "no more", "no more", "more", ""]
+    assert result.stdout.split("\n") == ["no more", "no more", "no more", "more", ""]
 
 
 @pytest.fixture
-def somebodys() -> Iterator[tuple[pwd.struct_passwd, Path]]:
+def account_and_folder() -> Iterator[tuple[pwd.struct_passwd, Path]]:
     """Return an account and a folder it can enter: pytest's own folders are root's alone."""
     account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
     os.chown(folder, account.pw_uid, account.pw_gid)
@@ -152,7 +163,7 @@ def somebodys() -> Iterator[tuple[pwd.struct_passwd, Path]]:
     shutil.rmtree(folder)
 
 
-LOOKS_ONCE = """
+COUNTING_PROGRAM = """
 import pathlib, sys
 own, uid, gid, user, program = sys.argv[1:]
 sys.path.append(str(pathlib.Path(program).parent))
@@ -167,16 +178,27 @@ print("more" if count.is_exceeded else "no more", flush=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
-@pytest.mark.parametrize(("closed", "told"), [(True, "no more\n"), (False, "more\n")])
-def test_file_count_runs_as_the_owner_of_the_directory(somebodys, closed, told):
-    account, folder = somebodys
+@pytest.mark.parametrize(("closed", "expected"), [(True, "no more\n"), (False, "more\n")])
+def test_file_count_runs_with_the_rights_of_the_directorys_owner(
+    account_and_folder, closed, expected
+):
+    account, folder = account_and_folder
     inner = folder / "inner"
     inner.mkdir(mode=0o700 if closed else 0o755)  # root's
     for n in range(10):
         (inner / str(n)).touch()
     (folder / "one").touch()
-    who = str(account.pw_uid), str(account.pw_gid), account.pw_name
-    command = [sys.executable, "-I", "-S", "-c", LOOKS_ONCE, folder, *who, file_count.__file__]
+    identity = str(account.pw_uid), str(account.pw_gid), account.pw_name
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        COUNTING_PROGRAM,
+        folder,
+        *identity,
+        file_count.__file__,
+    ]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
 
-    assert answer.stdout == told
+    assert answer.stdout == expected

@@ -30,13 +30,13 @@ async def test_event_loop_runs_other_tasks_between_two_starts(tmp_path, jobs, wo
         assert await lab.cluster.apply(plan(*starts)) == []
         begun = {0}
 
-        def look() -> None:
+        def record_starts() -> None:
             """Record the state at each turn of the loop."""
             begun.add(len(list((tmp_path / "data/jobs").glob("*/*/attempt-1/worker-*"))))
             if MANY not in begun:
-                asyncio.get_running_loop().call_soon(look)
+                asyncio.get_running_loop().call_soon(record_starts)
 
-        look()
+        record_starts()
         for spec in specs:
             await lab.until(spec.id, "succeeded")
 

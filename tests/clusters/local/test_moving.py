@@ -8,7 +8,7 @@ from labs import MOVED, Clock, local_lab, move, plan, start
 from runai.hub_service.model.records import HistoryEvent, last_move
 
 
-async def test_a_move_is_told_after_a_restart_of_the_service(tmp_path):
+async def test_move_is_in_record_and_history_after_a_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         small = lab.job("small", on_term=143)
@@ -28,7 +28,7 @@ async def test_a_move_is_told_after_a_restart_of_the_service(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "expected"),
     [
         pytest.param([(9, "running", "")], "", id="it never stopped"),
         pytest.param([(9, "stopping", MOVED)], MOVED, id="it has not run again"),
@@ -48,5 +48,5 @@ async def test_a_move_is_told_after_a_restart_of_the_service(tmp_path):
         ),
     ],
 )
-def test_the_last_stop_is_told_as_a_move_with_its_duration(events, told):
-    assert last_move([HistoryEvent(*event) for event in events]) == told
+def test_last_move_is_the_last_stop_with_its_duration(events, expected):
+    assert last_move([HistoryEvent(*event) for event in events]) == expected

@@ -28,7 +28,7 @@ print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE), max_
 
 
 @contextmanager
-def none_left() -> Iterator[None]:
+def no_descriptors_left() -> Iterator[None]:
     """Use up this process's file descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     first_free = os.open(os.devnull, os.O_RDONLY)
@@ -41,16 +41,16 @@ def none_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def soon(monkeypatch):
+def soon_retries(monkeypatch):
     monkeypatch.setattr(reconciler, "ROOM_AGAIN_S", 0.1)
 
 
-@pytest.mark.usefixtures("soon")
-async def test_a_start_without_a_descriptor_for_it_is_made_when_there_is(tmp_path, caplog):
+@pytest.mark.usefixtures("soon_retries")
+async def test_start_without_a_free_descriptor_is_made_when_there_is_one(tmp_path, caplog):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.cluster.submit([spec])
-        with none_left():
+        with no_descriptors_left():
             assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
             await eventually_async(lambda: "Too many open files" in caplog.text)
             assert (await lab.cluster.workload(spec.id)).state == "starting"
@@ -58,14 +58,14 @@ async def test_a_start_without_a_descriptor_for_it_is_made_when_there_is(tmp_pat
         assert (await lab.until(spec.id, "running")).attempts == 1
 
 
-@pytest.mark.usefixtures("soon")
-async def test_an_end_without_a_descriptor_to_read_it_by_is_known_when_there_is(tmp_path, caplog):
+@pytest.mark.usefixtures("soon_retries")
+async def test_exit_without_a_free_descriptor_is_noticed_when_there_is_one(tmp_path, caplog):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.started(spec)
         process = (await lab.cluster.workload(spec.id)).workers[0].process
         assert process is not None
-        with none_left():
+        with no_descriptors_left():
             os.kill(process.pid, signal.SIGKILL)
             await eventually_async(lambda: "Too many open files" in caplog.text)
             assert (await lab.cluster.workload(spec.id)).state == "running"
@@ -73,12 +73,12 @@ async def test_an_end_without_a_descriptor_to_read_it_by_is_known_when_there_is(
         assert (await lab.until(spec.id, "failed")).exit_code == -signal.SIGKILL
 
 
-async def test_a_process_that_cannot_be_looked_at_has_not_ended():
+async def test_process_watch_without_a_free_descriptor_reports_no_exit():
     sleeper = sleeping()
     ended: list[bool] = []
     try:
         named = lasting(Process(sleeper.pid, psutil.Process(sleeper.pid).create_time()))
-        with none_left():
+        with no_descriptors_left():
             ProcessWatch(sleeper.pid, named, lambda: ended.append(True))
             await asyncio.sleep(0)
         assert ended == []
@@ -88,7 +88,7 @@ async def test_a_process_that_cannot_be_looked_at_has_not_ended():
         sleeper.kill()
 
 
-async def test_a_job_begins_with_the_limit_that_the_service_began_with(tmp_path):
+async def test_job_gets_the_descriptor_limit_the_service_started_with(tmp_path):
     async with local_lab(tmp_path, open_files=321) as lab:
         spec = lab.job()
         await lab.started(spec)
@@ -99,9 +99,9 @@ async def test_a_job_begins_with_the_limit_that_the_service_began_with(tmp_path)
         assert limits == (321, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-def test_a_service_takes_all_that_it_could_have_and_remembers_what_it_had():
+def test_service_raises_its_descriptor_limit_and_returns_the_former():
     hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # some may not raise it
     command = ["prlimit", f"--nofile=256:{hard}", sys.executable, "-c", TAKES_ALL]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    assert told == f"256 ({hard}, {hard}) {hard}\n"
+    assert output == f"256 ({hard}, {hard}) {hard}\n"

@@ -28,7 +28,7 @@ from starts import one_start
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given no limit")
 
 EVE = 54_325
-MOST = 5
+MAX_PROCESSES = 5
 FORKS = """
 import os, pathlib, resource, sys
 sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
@@ -57,14 +57,14 @@ def bomb() -> Iterator[None]:
     In a separate program: a fork of ours may end before its exec if other tests left threads.
     """
     before = resource.getrlimit(resource.RLIMIT_NPROC)
-    command = [sys.executable, "-I", "-c", BOMB, str(EVE), str(MOST + 1)]
+    command = [sys.executable, "-I", "-c", BOMB, str(EVE), str(MAX_PROCESSES + 1)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as threads:
         assert threads.stdout
         assert threads.stdout.readline() == b"ready\n"
-        resource.setrlimit(resource.RLIMIT_NPROC, (MOST, before[1]))
+        resource.setrlimit(resource.RLIMIT_NPROC, (MAX_PROCESSES, before[1]))
         try:
             yield
-            assert psutil.Process(threads.pid).num_threads() > MOST
+            assert psutil.Process(threads.pid).num_threads() > MAX_PROCESSES
         finally:
             resource.setrlimit(resource.RLIMIT_NPROC, before)
             threads.kill()
@@ -81,7 +81,7 @@ def test_worker_start_is_retried_until_a_process_is_available(tmp_path, eventual
         assert ExitStatus(0) == start.ending()
 
 
-def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
+def test_start_without_a_free_process_fails_after_its_waiting_time(tmp_path):
     text = "cannot start true: Resource temporarily unavailable"
     with one_start(tmp_path / "attempt") as start, bomb():
         start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
@@ -89,13 +89,13 @@ def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
         assert ExitStatus(127, text=text) == start.ending()
 
 
-def test_a_fork_that_fails_is_no_end_of_the_supervisor():
+def test_failed_fork_is_returned_as_an_outcome_of_the_start():
     # The forking process has the limit; a separate process, because its account changes.
     command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), worker_start.__file__]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    why = "cannot start train: Resource temporarily unavailable"
-    assert told == f"{worker_start.StartOutcome(0, why, lacks_room=True)!r}\n"
+    reason = "cannot start train: Resource temporarily unavailable"
+    assert output == f"{worker_start.StartOutcome(0, reason, lacks_room=True)!r}\n"
 
 
 SUPERVISES = """
@@ -108,11 +108,11 @@ supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), exit_notes.ExitNotes
 """
 
 
-def test_a_supervisor_that_never_could_fork_says_so_and_ends():
+def test_supervisor_that_cannot_fork_notes_the_reason_and_ends():
     folder = Path(tempfile.mkdtemp())  # pytest's own are root's alone
     attempt = Attempt(folder)
-    told = Instructions(("train",), "/", 1.0, room_seconds=0)
-    (folder / "spec.json").write_text(json.dumps(asdict(told)))
+    instructions = Instructions(("train",), "/", 1.0, room_seconds=0)
+    (folder / "spec.json").write_text(json.dumps(asdict(instructions)))
     (folder / "environment.json").write_text("{}")
     try:
         for path in (folder, *folder.iterdir()):

@@ -28,8 +28,8 @@ PIPE_BYTES = 1 << 16
 def no_room(*processes: psutil.Process) -> Iterator[None]:
     """Make all file writes of these processes fail."""
     before = {process: process.rlimit(psutil.RLIMIT_FSIZE) for process in processes}
-    for process, (_, most) in before.items():
-        process.rlimit(psutil.RLIMIT_FSIZE, (0, most))
+    for process, (_, hard_limit) in before.items():
+        process.rlimit(psutil.RLIMIT_FSIZE, (0, hard_limit))
     try:
         yield
     finally:
@@ -44,7 +44,7 @@ def orders(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventually):
+def test_exit_on_a_full_disk_is_noted_when_there_is_room(start, orders, eventually):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
     supervisor, worker = start.supervisor, start.worker
 
@@ -59,16 +59,18 @@ def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventu
     assert ExitStatus(3) == start.attempt.left_behind()
 
 
-@pytest.mark.parametrize("of_witness", [False, True], ids=["its own", "also the witness's"])
-def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, eventually, of_witness):
+@pytest.mark.parametrize("includes_witness", [False, True], ids=["its own", "also the witness's"])
+def test_exit_on_a_full_disk_survives_its_killed_supervisor(
+    start, orders, eventually, includes_witness
+):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
     supervisor, witness, worker = start.supervisor, psutil.Process(start.pid), start.worker
 
-    with no_room(supervisor, *([witness] if of_witness else [])):
+    with no_room(supervisor, *([witness] if includes_witness else [])):
         orders.write_text("0\n")
         eventually(lambda: has_ended(worker))
         supervisor.kill()
-        if of_witness:
+        if includes_witness:
             eventually(lambda: not psutil.pid_exists(supervisor.pid))
             assert start.attempt.holder() == start.pid
 
@@ -89,7 +91,7 @@ def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders
     assert start.ending().exit_code == 0
 
 
-def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
+def test_stop_on_a_full_disk_is_noted_as_requested(start, eventually):
     start("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
     eventually(lambda: start.printed("ready"))
     worker = start.worker
@@ -101,7 +103,7 @@ def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
     assert ExitStatus(143, stop_requested=True) == start.ending()
 
 
-def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, tmp_path):
+def test_output_on_a_full_disk_is_lost_but_later_output_is_not(start, orders, tmp_path):
     last = tmp_path / "last"
     os.mkfifo(last)
     # More than a pipe holds: a writer that finishes proves that the output is being read.
@@ -111,8 +113,8 @@ def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, 
     with ExitStack() as stack:
         with no_room(start.supervisor):
             orders.write_text("go on\n")
-            told = stack.enter_context(last.open("w"))  # once it reads from there
-        told.write("afterwards\n")
+            pipe = stack.enter_context(last.open("w"))  # once it reads from there
+        pipe.write("afterwards\n")
 
     assert ExitStatus(0) == start.ending()
     assert start.output().endswith("afterwards\n")
@@ -126,15 +128,15 @@ def full_disk(tmp_path: Path) -> Generator[SmallDisk]:
     disk = SmallDisk(folder, 1)
     disk.fill()
     yield disk
-    disk.gone()
+    disk.unmount()
 
 
 @pytest.mark.mounts
-def test_folders_without_room_for_them_are_made_when_there_is(start, full_disk, eventually):
+def test_job_folders_on_a_full_disk_are_made_when_there_is_room(start, full_disk, eventually):
     checkpoints, source = full_disk.folder / "vision/exp/checkpoints", full_disk.folder / "a.py"
-    made = {"directories": [str(checkpoints)], "files": {str(source): "# a\n" * 10_000}}
+    instructions = {"directories": [str(checkpoints)], "files": {str(source): "# a\n" * 10_000}}
 
-    start("cat", str(source), **made)
+    start("cat", str(source), **instructions)
     eventually(lambda: start.printed("No space left on device; it is tried again"))
     assert (start.attempt.process(), start.attempt.ending()) == (None, None)
     full_disk.make_room()
@@ -155,7 +157,7 @@ def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eve
 
 
 @pytest.mark.mounts
-def test_a_disk_that_stays_full_is_said(start, full_disk):
+def test_disk_that_stays_full_fails_the_start_with_a_reason(start, full_disk):
     checkpoints = str(full_disk.folder / "checkpoints")
     text = f"cannot start: {checkpoints}: No space left on device"
 
@@ -166,7 +168,7 @@ def test_a_disk_that_stays_full_is_said(start, full_disk):
 
 
 @pytest.mark.mounts
-async def test_a_start_without_room_for_it_is_made_when_there_is(tmp_path, caplog):
+async def test_start_on_a_full_disk_is_made_when_there_is_room(tmp_path, caplog):
     place = tmp_path / "data" / "jobs"
     place.mkdir(parents=True)
     disk = SmallDisk(place, 8)
@@ -183,4 +185,4 @@ async def test_a_start_without_room_for_it_is_made_when_there_is(tmp_path, caplo
 
             assert (await lab.until(spec.id, "running")).attempts == 1
     finally:
-        disk.gone()
+        disk.unmount()

@@ -28,8 +28,8 @@ from runai.spawner.without_settings import SettingsFolder
 from unix_accounts import UIDS, accounts
 
 ANA, PAT = UIDS["ana"], UIDS["pat"]
-HIS = f"owner uid {PAT}, mode"
-HER = f"owner uid {ANA}, mode"
+OWNED_BY_PAT = f"owner uid {PAT}, mode"
+OWNED_BY_ANA = f"owner uid {ANA}, mode"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
 
@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
         yield unix.folder
 
 
-def own(path: Path, uid: int, mode: int, group: int | None = None) -> Path:
+def set_owner(path: Path, uid: int, mode: int, group: int | None = None) -> Path:
     """Change owner and mode of a path; make it a folder if it is missing."""
     if not path.exists():
         path.mkdir()
@@ -57,7 +57,7 @@ def removed(folder: Path) -> Path:
 
 def file(path: Path, uid: int = ANA, mode: int = 0o644, text: str = "") -> Path:
     path.write_text(text)
-    return own(path, uid, mode)
+    return set_owner(path, uid, mode)
 
 
 def link(path: Path, target: Path) -> Path:
@@ -85,22 +85,22 @@ HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
         False,
     ),
     "of root": (
-        lambda home: own(home, 0, 0o755),
+        lambda home: set_owner(home, 0, 0o755),
         "{home} belongs to root (uid 0), not to ana",
         False,
     ),
     "of another account, closed": (
-        lambda home: own(home, PAT, 0o700),
+        lambda home: set_owner(home, PAT, 0o700),
         f"{{home}} belongs to uid {PAT}, not to ana",
         False,
     ),
     "not writable": (
-        lambda home: own(home, ANA, 0o500),
-        f"ana cannot write to {{home}} ({HER} 0500)",
+        lambda home: set_owner(home, ANA, 0o500),
+        f"ana cannot write to {{home}} ({OWNED_BY_ANA} 0500)",
         False,
     ),
     "below a closed folder": (
-        lambda home: own(home.parent, 0, 0o700),
+        lambda home: set_owner(home.parent, 0, 0o700),
         "ana cannot enter {parent} (owner root, mode 0700)",
         False,
     ),
@@ -110,17 +110,17 @@ HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
         False,
     ),
     "with a folder of another account": (
-        lambda home: own(home / ".local", PAT, 0o755),
-        f"ana cannot write to {{home}}/.local ({HIS} 0755)",
+        lambda home: set_owner(home / ".local", PAT, 0o755),
+        f"ana cannot write to {{home}}/.local ({OWNED_BY_PAT} 0755)",
         False,
     ),
 }
 USABLE: dict[str, Callable[[Path], object]] = {
-    "of its account": lambda home: own(home, ANA, 0o700),
-    "of root, for a group": lambda home: own(home, 0, 0o770, group=ANA),
+    "of its account": lambda home: set_owner(home, ANA, 0o700),
+    "of root, for a group": lambda home: set_owner(home, 0, 0o770, group=ANA),
     "of root, with a folder of the account": lambda home: (
-        own(home / ".local", ANA, 0o700),
-        own(home, 0, 0o755),
+        set_owner(home / ".local", ANA, 0o700),
+        set_owner(home, 0, 0o755),
     ),
     "link": lambda home: (home.rename(home.with_name("real")), link(home, home.with_name("real"))),
 }
@@ -129,7 +129,7 @@ USABLE: dict[str, Callable[[Path], object]] = {
 @pytest.fixture
 def home(folder: Path) -> Path:
     """Ana's home, in a folder that a case may close or remove."""
-    home = own(folder / "homes", 0, 0o755) / "ana"
+    home = set_owner(folder / "homes", 0, 0o755) / "ana"
     (folder / "ana").rename(home)
     return home
 
@@ -139,29 +139,29 @@ def filled(text: str, home: Path) -> str:
 
 
 @pytest.mark.parametrize(("make", "text", "is_away"), HOMES.values(), ids=HOMES)
-def test_job_whose_home_cannot_be_used_says_why(home, make, text, is_away):
+def test_job_with_an_unusable_home_fails_with_the_reason(home, make, text, is_away):
     make(home)
 
-    own = home / ".local/share/runai/vision/exp/checkpoints"
-    started = start(home, workdir="/", directories=[str(own)])
+    checkpoint_dir = home / ".local/share/runai/vision/exp/checkpoints"
+    started = start(home, workdir="/", directories=[str(checkpoint_dir)])
 
     assert started.why == f"cannot start: {filled(text, home)}"
     assert (started.is_home_away, started.lacks_room) == (is_away, False)
 
 
 @pytest.mark.parametrize(("make", "text", "is_away"), HOMES.values(), ids=HOMES)
-def test_session_whose_home_cannot_be_used_is_refused(home, make, text, is_away):
+def test_session_with_an_unusable_home_is_refused(home, make, text, is_away):
     make(home)
 
     refused = refusal(spawner(home))
 
-    told = f"Your server cannot start: {filled(text, home)}. Ask an admin of this machine."
-    assert refused.jupyterhub_message.startswith(told)
+    message = f"Your server cannot start: {filled(text, home)}. Ask an admin of this machine."
+    assert refused.jupyterhub_message.startswith(message)
     assert refused.reason == ("home_away" if is_away else "account_cannot")
 
 
 @pytest.mark.parametrize("make", USABLE.values(), ids=USABLE)
-def test_usable_home_stops_neither_job_nor_session(home, make):
+def test_job_and_session_start_with_any_usable_home(home, make):
     make(home)
 
     spawner(home)._check_account()
@@ -171,23 +171,23 @@ def test_usable_home_stops_neither_job_nor_session(home, make):
 
 
 def test_session_without_settings_needs_no_writable_home(home):
-    own(home, 0, 0o755)
-    without = spawner(home)
-    assert refusal(without).jupyterhub_message.endswith("Start without my settings.")
-    assert without.has_failed  # so the form offers it
+    set_owner(home, 0, 0o755)
+    session = spawner(home)
+    assert refusal(session).jupyterhub_message.endswith("Start without my settings.")
+    assert session.has_failed  # so the form offers it
 
-    without._settings = SettingsFolder()
+    session._settings = SettingsFolder()
 
-    without._check_account()
+    session._check_account()
 
 
 def test_session_with_its_runtime_folder_elsewhere_needs_no_writable_home(home):
-    own(home, 0, 0o755)
+    set_owner(home, 0, 0o755)
 
     spawner(home, environment={"JUPYTER_RUNTIME_DIR": "/tmp"})._check_account()
 
 
-def test_check_of_a_session_leaves_a_private_folder_of_its_account(home):
+def test_check_of_a_session_creates_a_private_runtime_folder(home):
     spawner(home)._check_account()
 
     status = (home / RUNTIME).stat()
@@ -207,22 +207,22 @@ PATHS: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     ),
     "checkpoint folder in another account's home": (
         lambda home: {"directories": [str(home.parents[1] / "pat/ckpt")]},
-        f"cannot start: ana cannot enter {{folder}}/pat ({HIS} 0700)",
+        f"cannot start: ana cannot enter {{folder}}/pat ({OWNED_BY_PAT} 0700)",
     ),
     "program's folder of another account": (
-        lambda home: {"files": {f"{own(home / 'exp', PAT, 0o755)}/source.py": ""}},
-        f"cannot start: ana cannot write to {{home}}/exp ({HIS} 0755)",
+        lambda home: {"files": {f"{set_owner(home / 'exp', PAT, 0o755)}/source.py": ""}},
+        f"cannot start: ana cannot write to {{home}}/exp ({OWNED_BY_PAT} 0755)",
     ),
     "program's text of another account": (
         lambda home: {"files": {str(file(home / "source.py", PAT)): ""}},
-        f"cannot start: ana cannot write to {{home}}/source.py ({HIS} 0644)",
+        f"cannot start: ana cannot write to {{home}}/source.py ({OWNED_BY_PAT} 0644)",
     ),
     "program's text of another account, writable": (
         lambda home: {"files": {str(file(home / "source.py", PAT, 0o666)): ""}},
         f"cannot start: {{home}}/source.py belongs to uid {PAT}, not to ana",
     ),
     "program's text is a folder": (
-        lambda home: {"files": {str(own(home / "source.py", ANA, 0o700)): ""}},
+        lambda home: {"files": {str(set_owner(home / "source.py", ANA, 0o700)): ""}},
         "cannot start: {home}/source.py is a folder, not a file",
     ),
     "working directory missing": (
@@ -234,8 +234,8 @@ PATHS: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
         "cannot start in {home}/proj/a: {home}/proj is not there",
     ),
     "working directory closed": (
-        lambda home: {"workdir": str(own(home / "proj", PAT, 0o700))},
-        f"cannot start: ana cannot enter {{home}}/proj ({HIS} 0700)",
+        lambda home: {"workdir": str(set_owner(home / "proj", PAT, 0o700))},
+        f"cannot start: ana cannot enter {{home}}/proj ({OWNED_BY_PAT} 0700)",
     ),
     "working directory is a file": (
         lambda home: {"workdir": str(file(home / "proj"))},
@@ -261,13 +261,13 @@ PATHS: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     ),
     "not a program": (
         lambda home: {"command": [str(file(home / "train.py"))]},
-        f"cannot start: ana cannot execute {{home}}/train.py ({HER} 0644)",
+        f"cannot start: ana cannot execute {{home}}/train.py ({OWNED_BY_ANA} 0644)",
     ),
 }
 
 
 def closed_program(home: Path) -> Path:
-    own(home / "closed", 0, 0o700)
+    set_owner(home / "closed", 0, 0o700)
     return file(home / "closed/python", 0, 0o755)
 
 
@@ -279,7 +279,7 @@ def test_job_names_the_path_that_its_account_cannot_use(home, make, text):
     assert not started.is_home_away
 
 
-def test_session_whose_program_its_account_cannot_reach_is_refused(home):
+def test_session_with_an_unreachable_program_is_refused(home):
     program = closed_program(home)
 
     refused = refusal(spawner(home, cmd=[str(program)]))
@@ -327,15 +327,15 @@ print(json.dumps(started))
 """
 
 
-def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.StartOutcome:
+def start(home: Path, path: str = os.defpath, **fields: Any) -> worker_start.StartOutcome:
     """Start a worker of ana as a supervisor does; return the outcome after its end."""
-    everything: dict[str, Any] = {
+    instructions: dict[str, Any] = {
         "command": ["true"],
         "workdir": str(home),
         "grace_seconds": 1.0,
-    } | told
+    } | fields
     account: dict[str, Any] = {"uid": ANA, "gid": ANA, "user": "ana", "home": str(home)}
-    spec = asdict(Instructions(**everything, **account))
+    spec = asdict(Instructions(**instructions, **account))
     ran = subprocess.run(
         [sys.executable, "-I", "-S", "-c", STARTS, str(Path(worker_start.__file__).parent)],
         input=json.dumps([spec, {"PATH": path}]),
@@ -348,12 +348,12 @@ def start(home: Path, path: str = os.defpath, **told: Any) -> worker_start.Start
 
 def spawner(home: Path, **settings: Any) -> RunaiLocalSpawner:
     user, cmd = SimpleNamespace(name="ana"), ["/bin/sh"]
-    found = RunaiLocalSpawner(user=user, system_users=True, **{"cmd": cmd, **settings})
-    found._start_account = UnixAccount("ana", home, ANA, ANA, groups=(ANA,))
-    return found
+    result = RunaiLocalSpawner(user=user, system_users=True, **{"cmd": cmd, **settings})
+    result._start_account = UnixAccount("ana", home, ANA, ANA, groups=(ANA,))
+    return result
 
 
-def refusal(of: RunaiLocalSpawner) -> SessionRefused:
+def refusal(session_spawner: RunaiLocalSpawner) -> SessionRefused:
     with pytest.raises(SessionRefused) as refused:
-        of._check_account()
+        session_spawner._check_account()
     return refused.value

@@ -35,11 +35,11 @@ while True:
 """
 
 
-def saving(lab: LocalLab, **fields):
+def saving_job(lab: LocalLab, **fields):
     return lab.job(command=(sys.executable, "-I", "-S", "-c", SAVES), **fields)
 
 
-async def text(lab: LocalLab, workload: str) -> str:
+async def log_text(lab: LocalLab, workload: str) -> str:
     chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
     return b"".join([chunk.lines async for chunk in chunks]).decode()
 
@@ -49,8 +49,8 @@ def copy(source: Path, target: Path) -> None:
 
 
 def put_backup(source: Path, target: Path) -> None:
-    made = back_up(DataDirectory(source), target.with_name("backups"))
-    restore(DataDirectory(target), made)
+    archive = back_up(DataDirectory(source), target.with_name("backups"))
+    restore(DataDirectory(target), archive)
 
 
 # -- copies without the log ----------------------------------------------------------------------
@@ -80,33 +80,33 @@ async def test_database_without_tables_beside_jobs_is_refused(tmp_path, content)
 
 
 @pytest.mark.parametrize(
-    ("closes", "told"),
+    ("closes", "expected"),
     [(False, f"where a platform runs: process {os.getpid()}"), (True, "still run: vision/exp")],
     ids=["a service", "only jobs"],
 )
-@pytest.mark.parametrize("made", [copy, put_backup], ids=["copied files", "a restored backup"])
-async def test_a_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
-    tmp_path, made, closes, told
+@pytest.mark.parametrize("make_copy", [copy, put_backup], ids=["copied files", "a restored backup"])
+async def test_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
+    tmp_path, make_copy, closes, expected
 ):
     original, other = tmp_path / "data", tmp_path / "other" / "data"
     clock = Clock()
 
-    async def refused() -> None:
+    async def assert_refused() -> None:
         with pytest.raises(Conflict) as conflict:
             async with LocalCluster.open(other, DEVICES, NODE, clock=clock):
                 pass
-        for name in (str(original), str(other), told):
+        for name in (str(original), str(other), expected):
             assert name in str(conflict.value)
 
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
         await lab.started(spec)
         other.parent.mkdir()
-        made(original, other)
+        make_copy(original, other)
         if not closes:
-            await refused()
+            await assert_refused()
     if closes:
-        await refused()
+        await assert_refused()
 
     async with local_lab(tmp_path, clock) as lab:
         assert (await lab.cluster.workload(spec.id)).attempts == 1
@@ -114,7 +114,7 @@ async def test_a_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
         await lab.until(spec.id, "succeeded")
 
 
-async def test_a_copy_of_a_directory_without_workloads_is_refused_while_the_original_is_open(
+async def test_copy_without_workloads_is_refused_while_the_original_is_open(
     tmp_path,
 ):
     async with local_lab(tmp_path):
@@ -123,7 +123,7 @@ async def test_a_copy_of_a_directory_without_workloads_is_refused_while_the_orig
             check_place(tmp_path / "copy")
 
 
-async def test_a_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
+async def test_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.session()
@@ -139,10 +139,10 @@ async def test_a_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
     check_place(tmp_path / "copy")
 
 
-async def test_a_copy_of_a_stopped_directory_has_its_own_files_beside_the_original(tmp_path):
+async def test_copy_of_a_stopped_directory_uses_its_own_files(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
-        spec = saving(lab)
+        spec = saving_job(lab)
         await lab.cluster.submit([spec])
     copy(tmp_path / "data", tmp_path / "copy")
 
@@ -150,11 +150,14 @@ async def test_a_copy_of_a_stopped_directory_has_its_own_files_beside_the_origin
         LocalCluster.open(tmp_path / "copy", DEVICES, NODE, clock=clock) as cluster,
         local_lab(tmp_path, clock) as lab,
     ):
-        theirs, ours = await cluster.workload(spec.id), await lab.cluster.workload(spec.id)
+        copied_record, original_record = (
+            await cluster.workload(spec.id),
+            await lab.cluster.workload(spec.id),
+        )
 
-    assert theirs.log_dir == str(tmp_path / "copy/jobs/vision/exp")
-    assert theirs.checkpoint_dir == str(tmp_path / "copy/jobs/vision/exp/checkpoints")
-    assert ours.log_dir == str(tmp_path / "data/jobs/vision/exp")
+    assert copied_record.log_dir == str(tmp_path / "copy/jobs/vision/exp")
+    assert copied_record.checkpoint_dir == str(tmp_path / "copy/jobs/vision/exp/checkpoints")
+    assert original_record.log_dir == str(tmp_path / "data/jobs/vision/exp")
     check_place(tmp_path / "copy")  # its own now, whatever runs in the original
 
 
@@ -162,14 +165,12 @@ async def test_a_copy_of_a_stopped_directory_has_its_own_files_beside_the_origin
 
 
 @pytest.mark.parametrize("knows_its_place", [True, False], ids=["today's", "an earlier version's"])
-async def test_a_job_goes_on_at_its_checkpoint_after_the_directory_was_moved(
-    tmp_path, knows_its_place
-):
+async def test_job_resumes_at_its_checkpoint_after_the_directory_moved(tmp_path, knows_its_place):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         home = old / "users" / "ana"
         home.mkdir(parents=True)
-        spec = saving(lab, workdir=str(home), env={"PYTHONPATH": f"{home}:/usr/lib"})
+        spec = saving_job(lab, workdir=str(home), env={"PYTHONPATH": f"{home}:/usr/lib"})
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))
         await eventually_async(old.joinpath("jobs/vision/exp/checkpoints/step").exists)
@@ -183,7 +184,7 @@ async def test_a_job_goes_on_at_its_checkpoint_after_the_directory_was_moved(
     async with local_lab(tmp_path / "moved", clock) as lab:
         await lab.cluster.resume(spec.id, by="ana")
         await lab.cluster.apply(plan(start(spec.id, 0)))
-        await eventually_async(lambda: has(lab, spec.id, "begin at 27\n"))
+        await eventually_async(lambda: log_has_line(lab, spec.id, "begin at 27\n"))
         record = await lab.cluster.workload(spec.id)
 
     moved = new / "users/ana"
@@ -191,11 +192,11 @@ async def test_a_job_goes_on_at_its_checkpoint_after_the_directory_was_moved(
     assert not old.exists()
 
 
-async def has(lab: LocalLab, workload: str, line: str) -> bool:
-    return line in await text(lab, workload)
+async def log_has_line(lab: LocalLab, workload: str, line: str) -> bool:
+    return line in await log_text(lab, workload)
 
 
-async def test_a_directory_that_was_moved_beneath_its_jobs_is_refused_and_goes_on_through_a_link(
+async def test_directory_moved_under_running_jobs_opens_only_through_a_link(
     tmp_path,
 ):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
@@ -217,7 +218,7 @@ async def test_a_directory_that_was_moved_beneath_its_jobs_is_refused_and_goes_o
         await lab.until(spec.id, "succeeded")
 
 
-async def test_a_moved_directory_starts_beside_the_platform_that_took_its_old_place(tmp_path):
+async def test_moved_directory_opens_beside_a_platform_at_its_old_path(tmp_path):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         await lab.cluster.submit([lab.job()])
@@ -232,7 +233,7 @@ async def test_a_moved_directory_starts_beside_the_platform_that_took_its_old_pl
     assert record.log_dir == str(new / "jobs/vision/exp")
 
 
-async def test_a_backup_of_another_machine_starts_beside_a_platform_at_the_same_path(tmp_path):
+async def test_restored_backup_opens_beside_a_platform_at_the_original_path(tmp_path):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "theirs"
     DataDirectory(old).prepare(system_users=False)
     async with local_lab(tmp_path, clock, forget=False) as lab:
@@ -252,7 +253,7 @@ async def test_a_backup_of_another_machine_starts_beside_a_platform_at_the_same_
 async def test_elements_of_an_array_that_moved_start_in_the_new_place(tmp_path):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
     async with local_lab(tmp_path, clock, forget=False) as lab:
-        await lab.cluster.submit([saving(lab, name="sweep", array=3, workdir=str(old))])
+        await lab.cluster.submit([saving_job(lab, name="sweep", array=3, workdir=str(old))])
     new.parent.mkdir()
     old.rename(new)
 
@@ -265,7 +266,7 @@ async def test_elements_of_an_array_that_moved_start_in_the_new_place(tmp_path):
     assert not old.exists()
 
 
-async def test_an_interrupted_move_of_paths_is_made_at_the_next_start(tmp_path, monkeypatch):
+async def test_interrupted_move_of_paths_is_finished_at_the_next_start(tmp_path, monkeypatch):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         await lab.cluster.submit([lab.job()])
@@ -294,7 +295,7 @@ async def test_an_interrupted_move_of_paths_is_made_at_the_next_start(tmp_path, 
         ("echo /srv/data/a", "echo /srv/data/a"),  # a program's text is its user's
     ],
 )
-def test_paths_below_the_old_place_are_moved(text, moved):
+def test_path_mover_changes_only_paths_below_the_old_place(text, moved):
     assert place.path_mover(Path("/srv/data"), Path("/new/data"))(text) == moved
 
 
@@ -303,7 +304,7 @@ NAMES = st.text("ab.+\\1é ", max_size=8)
 
 @given(NAMES, NAMES, NAMES)
 @example("x", ".", r"\1")
-def test_a_moved_path_is_moved_back_by_the_opposite_move(tail, was, now):
+def test_path_mover_is_undone_by_the_opposite_mover(tail, was, now):
     old, new = Path(f"/was{was}"), Path(f"/now{now}")
 
     assert place.path_mover(old, new)(f"{old}/{tail}") == f"{new}/{tail}"

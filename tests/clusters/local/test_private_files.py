@@ -45,31 +45,42 @@ async def test_program_text_and_names_of_jobs_are_their_users_alone(
     directory = None if unix is None else unix.directory(tmp_path / "data")
     async with local_lab(tmp_path, accounts=directory) as lab:
         folders = tmp_path / "data/jobs" if homes is None else homes / "ana/.local/share/runai"
-        own = folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
+        job_dir = (
+            folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
+        )
         uid = os.geteuid() if homes is None else UIDS["ana"]
-        for folder in [*reversed(own.parents), own]:  # existing files are readable by all accounts
+        for folder in [
+            *reversed(job_dir.parents),
+            job_dir,
+        ]:  # existing files are readable by all accounts
             if not folder.exists():
                 folder.mkdir()
                 os.chown(folder, uid, uid)
-        (own / "source.py").touch()
-        os.chown(own / "source.py", uid, uid)
+        (job_dir / "source.py").touch()
+        os.chown(job_dir / "source.py", uid, uid)
 
         spec = lab.job("secret", command=("/bin/sh", "{source}"), source=SOURCE)
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))
         record = await lab.until(spec.id, "succeeded")
 
-        assert own == Path(record.checkpoint_dir).parent
+        assert job_dir == Path(record.checkpoint_dir).parent
         home = tmp_path / "data/users/ana" if homes is None else homes / "ana"
-        ours = [folders, folders / "vision", own, own / "checkpoints", tmp_path / "data/jobs"]
-        assert {path: _mode(path) for path in ours if _mode(path) != 0o700} == {}
-        assert _mode(own / "source.py") == 0o600
+        private_paths = [
+            folders,
+            folders / "vision",
+            job_dir,
+            job_dir / "checkpoints",
+            tmp_path / "data/jobs",
+        ]
+        assert {path: _mode(path) for path in private_paths if _mode(path) != 0o700} == {}
+        assert _mode(job_dir / "source.py") == 0o600
         # The program's own umask is the usual one.
         assert [chunk async for chunk in _output(lab, spec.id)] == ["0022\n"]
-        assert {_mode(home / "result"), _mode(own / "checkpoints/result")} == {0o644}
+        assert {_mode(home / "result"), _mode(job_dir / "checkpoints/result")} == {0o644}
         if homes is not None:
-            assert as_user("ana", f"cat {own}/source.py").stdout == SOURCE
-            for attempt in (f"ls {folders}/vision", f"cat {own}/source.py"):
+            assert as_user("ana", f"cat {job_dir}/source.py").stdout == SOURCE
+            for attempt in (f"ls {folders}/vision", f"cat {job_dir}/source.py"):
                 assert "Permission denied" in as_user("pat", attempt).stderr, attempt
 
 

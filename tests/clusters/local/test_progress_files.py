@@ -24,13 +24,13 @@ NAMES = {"vision/e"}
 READ = {"vision/e": Progress(metrics={"loss": 0.5})}
 
 
-def of(folder: Path, *, phase: object = 1, **fields: Any) -> ProgressFile:
+def progress_file(folder: Path, *, phase: object = 1, **fields: Any) -> ProgressFile:
     return ProgressFile("vision/e", folder, fields.get("owner"), phase)
 
 
-def write(folder: Path, told: object) -> None:
+def write(folder: Path, content: object) -> None:
     part = folder / "part"
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(content))
     part.replace(folder / "progress.json")
 
 
@@ -41,53 +41,53 @@ def test_progress_files_return_the_values_that_push_wrote(tmp_path, monkeypatch)
     push("loss", float("nan"), ReportType.metric)
     push("optimizer_name", "Adam", ReportType.parameter)
 
-    [found] = ProgressFiles().poll([of(tmp_path)], NAMES).values()
-    assert found.epochs == (3.0, 10.0)
-    assert str(found.metrics["loss"]) == "nan"
-    assert found.parameters == {"optimizer_name": "Adam"}
+    [progress] = ProgressFiles().poll([progress_file(tmp_path)], NAMES).values()
+    assert progress.epochs == (3.0, 10.0)
+    assert str(progress.metrics["loss"]) == "nan"
+    assert progress.parameters == {"optimizer_name": "Adam"}
 
 
-def test_a_file_is_read_again_when_it_was_replaced(tmp_path):
+def test_progress_file_is_read_again_when_it_was_replaced(tmp_path):
     files = ProgressFiles()
-    assert files.poll([of(tmp_path)], NAMES) == {}
+    assert files.poll([progress_file(tmp_path)], NAMES) == {}
     write(tmp_path, {"metrics": {"loss": 1.5}})
-    files.poll([of(tmp_path)], NAMES)
+    files.poll([progress_file(tmp_path)], NAMES)
     write(tmp_path, LOSS)
 
-    assert files.poll([of(tmp_path)], NAMES) == READ
+    assert files.poll([progress_file(tmp_path)], NAMES) == READ
 
 
-def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
+def test_progress_file_of_an_ended_job_is_read_once_and_cached(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.poll([of(tmp_path, phase="runs")], NAMES)
+    files.poll([progress_file(tmp_path, phase="runs")], NAMES)
     assert not files.is_cached("vision/e", "ended")
-    files.poll([of(tmp_path, phase="ended")], NAMES)
+    files.poll([progress_file(tmp_path, phase="ended")], NAMES)
     (tmp_path / "progress.json").unlink()
 
     assert files.is_cached("vision/e", "ended")
     assert files.poll([], NAMES) == READ
-    assert files.poll([of(tmp_path, phase="runs again")], NAMES) == {}
+    assert files.poll([progress_file(tmp_path, phase="runs again")], NAMES) == {}
 
 
-def test_progress_files_forget_workloads_that_are_gone(tmp_path):
+def test_progress_files_forget_removed_workloads(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.poll([of(tmp_path)], NAMES)
+    files.poll([progress_file(tmp_path)], NAMES)
 
     assert files.poll([], set()) == {}
     assert not files.is_cached("vision/e", 1)
 
 
-def test_look_at_one_job_reads_only_that_job_and_keeps_cached_progress(tmp_path):
+def test_read_of_one_job_returns_its_cached_progress_until_a_new_phase(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.poll([of(tmp_path)], NAMES)
+    files.poll([progress_file(tmp_path)], NAMES)
     (tmp_path / "progress.json").unlink()
 
     assert files.read([], {"vision/other"}) == {}
     assert files.read([], NAMES) == READ
-    assert files.read([of(tmp_path, phase=2)], NAMES) == {}
+    assert files.read([progress_file(tmp_path, phase=2)], NAMES) == {}
 
 
 def _link(folder: Path) -> None:
@@ -113,14 +113,14 @@ def _too_long(folder: Path) -> None:
 def test_progress_files_skip_invalid_files(tmp_path, prepare):
     prepare(tmp_path)
 
-    assert ProgressFiles().poll([of(tmp_path)], NAMES) == {}
+    assert ProgressFiles().poll([progress_file(tmp_path)], NAMES) == {}
 
 
-def test_a_file_of_another_account_is_left_alone(tmp_path):
+def test_progress_file_of_a_foreign_account_is_not_read(tmp_path):
     write(tmp_path, LOSS)
 
-    assert ProgressFiles().poll([of(tmp_path, owner=os.getuid() + 1)], NAMES) == {}
-    assert ProgressFiles().poll([of(tmp_path, owner=os.getuid())], NAMES) == READ
+    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid() + 1)], NAMES) == {}
+    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid())], NAMES) == READ
 
 
 @settings(max_examples=50)
@@ -130,14 +130,14 @@ def test_a_file_of_another_account_is_left_alone(tmp_path):
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=200),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner),
         max_leaves=5,
-    ).map(lambda told: json.dumps({"metrics": told, "parameters": told}).encode())
+    ).map(lambda values: json.dumps({"metrics": values, "parameters": values}).encode())
 )
-def test_whatever_is_in_a_file_what_is_shown_of_it_is_short_and_plain(content):
-    found = read_progress(content) or Progress()
+def test_progress_read_from_any_file_content_is_short_and_printable(content):
+    progress = read_progress(content) or Progress()
 
-    assert len(found.metrics) <= 100
-    assert all(isinstance(value, float) for value in found.metrics.values())
-    for shown in (*found.metrics, *found.parameters, *found.parameters.values()):
-        assert len(shown) <= 100
-        assert not shown or shown.isprintable()
-    assert found.epochs is None or 0 <= found.epochs[0] <= found.epochs[1]
+    assert len(progress.metrics) <= 100
+    assert all(isinstance(value, float) for value in progress.metrics.values())
+    for text in (*progress.metrics, *progress.parameters, *progress.parameters.values()):
+        assert len(text) <= 100
+        assert not text or text.isprintable()
+    assert progress.epochs is None or 0 <= progress.epochs[0] <= progress.epochs[1]

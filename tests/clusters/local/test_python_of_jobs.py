@@ -45,20 +45,18 @@ async def _output(lab: LocalLab, name: str, script: str, **fields) -> str:
     return printed
 
 
-async def test_library_that_a_job_installs_is_there_for_the_users_next_jobs_alone(
-    lab, root, tmp_path
-):
+async def test_library_installed_by_a_job_is_there_for_its_users_jobs_only(lab, root, tmp_path):
     package = wheel(tmp_path)
     await _output(lab, "first", f"python {INSTALL} {package}")
 
-    own = await _output(
+    own_output = await _output(
         lab, "second", "for p in python pip tiny runai; do command -v $p; done; tiny"
     )
-    other = await _output(lab, "other", "python -c 'import tiny' || echo none", user="bo")
+    other_output = await _output(lab, "other", "python -c 'import tiny' || echo none", user="bo")
 
     places = [root / "bin/python", root / "bin/pip", root / "bin/tiny", root / "runai/bin/runai"]
-    assert own.splitlines() == [*map(str, places), "1.0"]
-    assert other.splitlines()[-1] == "none"
+    assert own_output.splitlines() == [*map(str, places), "1.0"]
+    assert other_output.splitlines()[-1] == "none"
     assert importlib.util.find_spec("tiny") is None
 
 
@@ -71,7 +69,7 @@ async def test_job_of_a_notebook_runs_on_the_python_that_its_request_names(lab, 
     assert (await lab.until(spec.id, "succeeded", "failed")).state == "succeeded"
 
 
-async def test_workers_that_start_at_once_make_one_environment(lab, root):
+async def test_concurrently_starting_workers_create_one_python_environment(lab, root):
     printed = await _output(lab, "gang", "command -v python", workers=4, min_workers=4)
 
     assert printed.splitlines() == [f"{root}/bin/python"] * 4
@@ -92,7 +90,7 @@ async def test_job_with_a_damaged_environment_runs_on_the_platforms_python(lab, 
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["", "damaged"])
-async def test_path_of_a_request_stays_as_it_is(damaged, lab, root):
+async def test_path_variable_of_a_request_is_passed_unchanged(damaged, lab, root):
     if damaged:
         root.mkdir(parents=True)
     printed = await _output(lab, "exp", "echo $PATH", env={"PATH": "/usr/bin:/bin"})
@@ -123,7 +121,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run pr
 
 
 @needs_root
-async def test_job_of_a_system_user_installs_into_that_home(tmp_path):
+async def test_job_of_a_system_user_installs_into_the_users_home(tmp_path):
     if as_user("ana", f"{sys.executable} -c 'import runai.hub_service'").returncode:
         pytest.skip("needs a Python that every account may run")
     with accounts() as unix:
@@ -137,7 +135,7 @@ async def test_job_of_a_system_user_installs_into_that_home(tmp_path):
 
 
 @needs_root
-def test_kernel_of_a_system_user_installs_into_that_home():
+def test_kernel_of_a_system_user_installs_into_the_users_home():
     with accounts() as unix:
         folder = unix.folder
         platform, home = folder / "platform", folder / "ana"

@@ -20,7 +20,7 @@ from waiting import eventually_async
 
 GIB = 2**30
 WORKER = "vision/exp-0"
-OVER = "used more than the 1024 MiB of memory that it requested, so the kernel killed it"
+OVER_MEMORY = "used more than the 1024 MiB of memory that it requested, so the kernel killed it"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def amounts(unit: Path, worker: str = "vision.exp-0") -> tuple[str, str]:
     return (group / "cpu.weight").read_text(), (group / "memory.max").read_text()
 
 
-def test_the_controllers_are_enabled_and_empty_groups_of_an_earlier_service_removed(unit, proc):
+def test_enable_turns_on_controllers_and_removes_empty_old_groups(unit, proc):
     (unit / "vision.old-0").mkdir()
     (unit / "vision.runs-0").mkdir()
     (unit / "vision.runs-0/cgroup.procs").touch()
@@ -70,7 +70,7 @@ def test_the_controllers_are_enabled_and_empty_groups_of_an_earlier_service_remo
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "why"),
+    ("path", "content", "reason"),
     [
         ("proc/self/mounts", "cgroup /x cgroup rw 0 0\n", "has no control groups of version 2"),
         ("proc/self/cgroup", "0::/user.slice\n", "user.slice, not in a group named platform"),
@@ -88,8 +88,8 @@ def test_the_controllers_are_enabled_and_empty_groups_of_an_earlier_service_remo
         "refused by the kernel",
     ],
 )
-def test_a_tree_that_cannot_enforce_requests_is_named_in_the_log_once(
-    unit, proc, tmp_path, caplog, path, content, why
+def test_control_groups_that_cannot_enforce_requests_are_logged_once(
+    unit, proc, tmp_path, caplog, path, content, reason
 ):
     file = tmp_path / path
     file.unlink()
@@ -103,7 +103,7 @@ def test_a_tree_that_cannot_enforce_requests_is_named_in_the_log_once(
 
     [record] = caplog.records
     assert "requested CPU and memory are not enforced: " in record.message
-    assert why in record.message
+    assert reason in record.message
     assert "docs/operations.md" in record.message
 
 
@@ -128,14 +128,14 @@ def test_a_tree_that_cannot_enforce_requests_is_named_in_the_log_once(
         "most",
     ],
 )
-def test_a_group_has_a_share_of_cpu_and_the_memory_that_was_asked_for(
+def test_control_group_gets_the_requested_cpu_weight_and_memory_limit(
     unit, groups, request_, expected
 ):
     assert groups.hold(WORKER, spec(**request_)) == str(unit / "vision.exp-0/cgroup.procs")
     assert amounts(unit) == expected
 
 
-def test_a_group_that_the_kernel_refuses_is_none(unit, groups, caplog):
+def test_control_group_that_the_kernel_refuses_is_logged(unit, groups, caplog):
     (unit / "vision.exp-0").touch()
 
     assert groups.hold(WORKER, spec()) == ""
@@ -143,9 +143,9 @@ def test_a_group_that_the_kernel_refuses_is_none(unit, groups, caplog):
 
 
 @pytest.mark.parametrize(
-    ("ending", "events", "text"),
+    ("exit_status", "events", "text"),
     [
-        (ExitStatus(-9), "low 0\noom 1\noom_kill 2\n", OVER),
+        (ExitStatus(-9), "low 0\noom 1\noom_kill 2\n", OVER_MEMORY),
         (ExitStatus(-9), "oom 0\noom_kill 1\n", ""),
         (ExitStatus(-9), "oom 1\noom_kill 0\n", ""),
         (ExitStatus(-9), None, ""),
@@ -154,15 +154,15 @@ def test_a_group_that_the_kernel_refuses_is_none(unit, groups, caplog):
     ],
     ids=["over", "by the machine's lack", "reclaimed", "no group", "by itself", "known already"],
 )
-def test_an_exit_names_the_memory_limit_if_that_was_the_cause(unit, groups, ending, events, text):
+def test_exit_names_the_memory_limit_if_it_was_the_cause(unit, groups, exit_status, events, text):
     if events is not None:
         groups.hold(WORKER, spec())
         (unit / "vision.exp-0/memory.events").write_text(events)
 
-    assert groups.explained(WORKER, spec(memory_mib=1024), ending).text == text
+    assert groups.explained(WORKER, spec(memory_mib=1024), exit_status).text == text
 
 
-async def test_a_job_is_held_from_its_start_and_told_that_it_used_too_much(unit, groups, tmp_path):
+async def test_job_starts_in_its_control_group_and_reports_an_oom_kill(unit, groups, tmp_path):
     async with local_lab(tmp_path, requests=groups) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         job = lab.job("exp", gpus=0, cpu_milli=2000, memory_mib=1024, memory_asked=True)
@@ -180,10 +180,10 @@ async def test_a_job_is_held_from_its_start_and_told_that_it_used_too_much(unit,
             os.kill(process.pid, signal.SIGKILL)
             record = await lab.until(job.id, "failed")
     assert record.reason is not None
-    assert record.reason.text == f"it {OVER}"
+    assert record.reason.text == f"it {OVER_MEMORY}"
 
 
-async def test_a_session_is_held_when_its_process_is_attached(unit, groups, proc, tmp_path):
+async def test_session_process_joins_its_control_group_when_attached(unit, groups, proc, tmp_path):
     async with local_lab(tmp_path, requests=groups) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         session = lab.session(memory_mib=2048, memory_asked=True)
@@ -211,7 +211,7 @@ async def test_a_session_is_held_when_its_process_is_attached(unit, groups, proc
         pytest.param("", None, id="none"),
     ],
 )
-def test_group_of_a_process_is_a_workers_or_none(groups, proc, line, is_in):
+def test_control_group_of_a_process_says_whether_it_is_the_workers(groups, proc, line, is_in):
     (proc / "7").mkdir()
     (proc / "7/cgroup").write_text(line)
 
@@ -219,9 +219,7 @@ def test_group_of_a_process_is_a_workers_or_none(groups, proc, line, is_in):
     assert groups.has(WORKER, 8) is None  # it has ended
 
 
-async def test_the_amounts_of_running_workers_are_set_anew_by_the_next_service(
-    unit, groups, tmp_path
-):
+async def test_limits_of_running_workers_are_set_again_by_the_next_service(unit, groups, tmp_path):
     async with local_lab(tmp_path, requests=groups, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         job = lab.job("exp", cpu_milli=2000)
@@ -230,13 +228,13 @@ async def test_the_amounts_of_running_workers_are_set_anew_by_the_next_service(
 
     async with local_lab(tmp_path, requests=groups) as lab:
 
-        async def set_anew() -> bool:
+        async def is_set_again() -> bool:
             return amounts(unit) == ("200", "max")
 
-        await eventually_async(set_anew)
+        await eventually_async(is_set_again)
 
 
-def test_a_worker_that_cannot_join_its_group_runs_and_says_so(tmp_path):
+def test_worker_that_cannot_join_its_control_group_runs_and_logs_it(tmp_path):
     with one_start(tmp_path / "attempt") as start:
         start("echo", "runs", group=str(tmp_path / "gone/cgroup.procs"))
 
@@ -246,26 +244,26 @@ def test_a_worker_that_cannot_join_its_group_runs_and_says_so(tmp_path):
 
 
 @pytest.mark.cgroups
-def test_a_worker_lies_in_its_real_group_and_the_group_goes_after_it(tmp_path):
-    own = group_of(Path("/proc/self"))
-    base = mounted(Path("/proc")) / own.lstrip("/")
+def test_worker_runs_in_a_real_control_group_that_is_removed_afterwards(tmp_path):
+    own_group = group_of(Path("/proc/self"))
+    base = mounted(Path("/proc")) / own_group.lstrip("/")
     name = f"vision/t{uuid.uuid4().hex[:12]}-0"
-    real = Groups(base, own)
+    real = Groups(base, own_group)
     real.path(name).mkdir()
     with one_start(tmp_path / "attempt") as start:
         start("cat", "/proc/self/cgroup", group=str(real.path(name) / "cgroup.procs"))
         start.ending()
 
-        assert f"0::{own.rstrip('/')}/{real.path(name).name}\n" in start.output()
+        assert f"0::{own_group.rstrip('/')}/{real.path(name).name}\n" in start.output()
     RequestGroups(base).remove(name)
     assert not real.path(name).exists()
 
 
-async def test_a_default_of_cpu_is_told_where_it_is_enforced(groups, tmp_path):
+async def test_default_cpu_request_sets_thread_variables_if_it_is_enforced(groups, tmp_path):
     async with local_lab(tmp_path, requests=groups) as lab:
         session = lab.session(cpu_milli=1000)
         await lab.started(session)
 
-        told = (await lab.cluster.environment(session.id)).variables
+        variables = (await lab.cluster.environment(session.id)).variables
 
-    assert (told["RUNAI_WORKER_CPUS"], told["OMP_NUM_THREADS"]) == ("1", "1")
+    assert (variables["RUNAI_WORKER_CPUS"], variables["OMP_NUM_THREADS"]) == ("1", "1")

@@ -40,26 +40,26 @@ FORKS = (
 """It lives on in a new process after each 20 ms, for three minutes if nothing ends it."""
 
 
-def _session(identity: str = ID, since: float = 0.0, **given: object) -> SessionProcesses:
-    return SessionProcesses(identity, since, os.geteuid(), **given)  # type: ignore[arg-type]
+def _session(identity: str = ID, since: float = 0.0, **fields: object) -> SessionProcesses:
+    return SessionProcesses(identity, since, os.geteuid(), **fields)  # type: ignore[arg-type]
 
 
-def _carriers(identity: str) -> list[psutil.Process]:
+def _marked_processes(identity: str) -> list[psutil.Process]:
     return list(_session(identity).find())
 
 
 def _sleeping(identity: str) -> psutil.Process:
     """Return the program `sleep`, once the shells before it have become it."""
 
-    def found() -> list[psutil.Process]:
-        carriers = _carriers(identity)
-        return carriers if [process.name() for process in carriers] == ["sleep"] else []
+    def sleeping_processes() -> list[psutil.Process]:
+        processes = _marked_processes(identity)
+        return processes if [process.name() for process in processes] == ["sleep"] else []
 
-    return eventually(found)[0]
+    return eventually(sleeping_processes)[0]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 1.0)
     yield
     for process in psutil.process_iter():
@@ -103,17 +103,17 @@ def leave(tmp_path: Path) -> Callable[..., Path]:
         pytest.param("setsid sh -c 'kill -STOP $$' &", id="a stopped one"),
     ],
 )
-async def test_what_a_server_left_is_ended(leave, script):
+async def test_leftover_processes_of_a_notebook_server_are_ended(leave, script):
     leave(script)
-    eventually(lambda: _carriers(ID))
+    eventually(lambda: _marked_processes(ID))
 
-    left = await end_session(_session())
+    leftovers = await end_session(_session())
 
-    assert list(left) == []
-    assert _carriers(ID) == []
+    assert list(leftovers) == []
+    assert _marked_processes(ID) == []
 
 
-async def test_a_process_is_told_once_before_it_is_killed(leave):
+async def test_leftover_process_gets_sigterm_once_before_it_is_killed(leave):
     output = leave(f'setsid {PYTHON} "{DEAF}" &')
     eventually(lambda: output.read_text() == "up\n")
 
@@ -122,19 +122,19 @@ async def test_a_process_is_told_once_before_it_is_killed(leave):
     assert output.read_text() == "up\ntold\n"
 
 
-async def test_the_next_session_of_the_same_server_goes_on(leave):
+async def test_next_session_of_the_same_server_survives(leave):
     """It was stopped and started within a second: name, account and folder are the same."""
     leave("setsid sleep 600 &")
     leave("setsid sleep 601 &", OTHER)
-    eventually(lambda: _carriers(ID) and _carriers(OTHER))
+    eventually(lambda: _marked_processes(ID) and _marked_processes(OTHER))
 
     await end_session(_session())
 
-    assert (len(_carriers(ID)), len(_carriers(OTHER))) == (0, 1)
+    assert (len(_marked_processes(ID)), len(_marked_processes(OTHER))) == (0, 1)
 
 
 @pytest.mark.parametrize("above", ["a job's supervisor", "another session"])
-async def test_a_copied_environment_makes_no_process_of_another_workload_its_own(
+async def test_process_of_a_different_workload_survives_with_a_copied_session_id(
     leave, tmp_path, above
 ):
     inner = f"env {SESSION_ID}={ID} sleep 600"
@@ -147,9 +147,9 @@ async def test_a_copied_environment_makes_no_process_of_another_workload_its_own
         leave(f"env -u {SESSION_ID} setsid {sys.executable} {program} &")
     copied = eventually(lambda: [*filter(_is_copy, psutil.process_iter())])
 
-    left = await end_session(_session())
+    leftovers = await end_session(_session())
 
-    assert list(left) == []
+    assert list(leftovers) == []
     assert all(process.is_running() for process in copied)
 
 
@@ -160,17 +160,17 @@ def _is_copy(process: psutil.Process) -> bool:
         return False
 
 
-async def test_an_older_process_is_not_its_own(leave):
+async def test_process_older_than_the_session_survives(leave):
     leave("setsid sleep 600 &")
     process = _sleeping(ID)
 
-    left = await end_session(_session(since=process.create_time() + 60))
+    leftovers = await end_session(_session(since=process.create_time() + 60))
 
-    assert list(left) == []
+    assert list(leftovers) == []
     assert process.is_running()
 
 
-async def test_a_process_of_another_account_is_left_over(leave):
+async def test_process_of_a_foreign_account_is_returned_as_left_over(leave):
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another account")
     account = str(UIDS["ana"])
@@ -178,16 +178,16 @@ async def test_a_process_of_another_account_is_left_over(leave):
     leave("cd / && setsid sleep 600 &", ID, *change)
     process = _sleeping(ID)
 
-    [left] = await end_session(_session())
+    [leftover] = await end_session(_session())
 
-    assert (left.pid, left.name, left.account) == (process.pid, "sleep", account)
+    assert (leftover.pid, leftover.name, leftover.account) == (process.pid, "sleep", account)
     assert process.is_running()
-    assert session_end.still_there(left)
+    assert session_end.still_there(leftover)
     process.kill()
-    eventually(lambda: not session_end.still_there(left))
+    eventually(lambda: not session_end.still_there(leftover))
 
 
-async def test_control_group_decides_before_the_environment(leave):
+async def test_control_group_decides_before_the_session_id_of_a_process(leave):
     leave("setsid sleep 600 &", OTHER)
     leave("setsid sleep 601 &")
     inside, outside = _sleeping(OTHER), _sleeping(ID)
@@ -199,7 +199,7 @@ async def test_control_group_decides_before_the_environment(leave):
     assert outside.is_running()
 
 
-def test_a_pid_that_another_process_got_is_not_signalled(leave):
+def test_process_with_a_reused_pid_is_not_signalled(leave):
     leave("setsid sleep 600 &")
     process = _sleeping(ID)
     # As of the one that had it before.
@@ -210,7 +210,7 @@ def test_a_pid_that_another_process_got_is_not_signalled(leave):
     assert psutil.pid_exists(process.pid)
 
 
-def test_a_process_that_is_another_program_by_now_is_not_signalled(leave):
+def test_process_without_the_session_id_is_not_signalled(leave):
     """Between search and signal it may have changed its environment by exec."""
     leave("setsid sleep 600 &")
     process = _sleeping(ID)

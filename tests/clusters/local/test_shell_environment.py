@@ -73,18 +73,18 @@ SHELLS = {
 
 
 @pytest.mark.parametrize(("shell", "expected"), SHELLS.values(), ids=SHELLS)
-def test_list_has_proxies_certificates_time_zone_and_cuda(
+def test_passed_variables_are_proxies_certificates_time_zone_and_cuda(
     shell: dict[str, str], expected: dict[str, str]
 ):
-    once = passed_on(shell, HUB)
+    passed = passed_on(shell, HUB)
 
-    assert once == expected
-    assert passed_on(once, HUB) == once
+    assert passed == expected
+    assert passed_on(passed, HUB) == passed
 
 
 @pytest.mark.parametrize("address", SECRETS)
 @pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "all_proxy"])
-def test_proxy_with_a_user_is_passed_on_by_its_setting_alone(name: str, address: str):
+def test_proxy_with_credentials_is_passed_on_only_if_a_setting_allows_it(name: str, address: str):
     shell = {name: address, "TZ": "UTC"}
 
     assert passed_on(shell, HUB) == {"TZ": "UTC"}
@@ -95,13 +95,13 @@ def test_proxy_with_a_user_is_passed_on_by_its_setting_alone(name: str, address:
 
 
 @pytest.mark.parametrize("address", UNUSABLE)
-def test_proxy_with_which_jupyterlab_does_not_start_is_left_out(address: str):
+def test_proxy_that_jupyterlab_cannot_use_is_not_passed_on(address: str):
     assert passed_on({"ALL_PROXY": address}, HUB) == {}
     assert refused_proxies({"ALL_PROXY": address}).keys() == {"ALL_PROXY"}
 
 
 @pytest.mark.tier("all")  # seconds of imports
-def test_jupyterlab_loads_with_the_passed_variables_alone():
+def test_jupyterlab_loads_with_the_passed_variables_only():
     shell = {
         "http_proxy": "proxy:3128",
         "ALL_PROXY": "socks5://proxy:1080",
@@ -130,7 +130,7 @@ def test_socks_proxy_is_passed_on_where_its_package_is_installed(
     assert ("ALL_PROXY" in passed_on({"ALL_PROXY": "socks5h://proxy:1080"})) == is_installed
 
 
-def test_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.MonkeyPatch):
+def test_proxy_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.MonkeyPatch):
     for name, value in passed_on({"ALL_PROXY": "http://127.0.0.1:9"}, HUB).items():
         monkeypatch.setenv(name, value)
     with httpx.Client() as client:
@@ -151,7 +151,9 @@ def test_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.MonkeyP
         pytest.param({"HTTPS_PROXY": ""}, {"HTTPS_PROXY": "", "TZ": "UTC"}, id="without proxy"),
     ],
 )
-def test_chosen_variable_displaces_the_shells(chosen: dict[str, str], expected: dict[str, str]):
+def test_variable_of_a_request_overrides_that_of_the_shell(
+    chosen: dict[str, str], expected: dict[str, str]
+):
     assert beneath({"https_proxy": "a", "TZ": "UTC"}, chosen) == expected
 
 
@@ -176,7 +178,7 @@ FILES = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize(("folder", "file", "readers"), FILES.values(), ids=FILES)
-def test_file_is_left_out_for_accounts_that_cannot_read_it(
+def test_certificate_file_is_left_out_for_accounts_that_cannot_read_it(
     place: Path, folder: int, file: int, readers: set[int]
 ):
     path = place / "inner/ca.pem"
@@ -185,10 +187,10 @@ def test_file_is_left_out_for_accounts_that_cannot_read_it(
         each.chmod(mode)
 
     passed = {"SSL_CERT_FILE": str(path), "TZ": "UTC"}
-    found = {uid: readable(passed, uid, partial(GROUPS.__getitem__, uid)) for uid in GROUPS}
+    passed_by_uid = {uid: readable(passed, uid, partial(GROUPS.__getitem__, uid)) for uid in GROUPS}
 
-    assert {uid for uid in GROUPS if found[uid] == passed} == readers
-    assert {uid for uid in GROUPS if found[uid] == {"TZ": "UTC"}} == GROUPS.keys() - readers
+    assert {uid for uid in GROUPS if passed_by_uid[uid] == passed} == readers
+    assert {uid for uid in GROUPS if passed_by_uid[uid] == {"TZ": "UTC"}} == GROUPS.keys() - readers
     assert readable(passed, 0, list) == passed
 
 
@@ -204,7 +206,9 @@ def test_file_is_left_out_for_accounts_that_cannot_read_it(
         pytest.param("LD_LIBRARY_PATH=/none", True, id="search path"),
     ],
 )
-def test_path_is_followed_as_the_account_would(place: Path, variable: str, *, is_read: bool):
+def test_path_variable_is_passed_if_the_account_can_read_the_path(
+    place: Path, variable: str, *, is_read: bool
+):
     (place / "private").mkdir(mode=0o700)
     (place / "private/link").symlink_to(place / "inner/ca.pem")
     name, _, value = variable.replace("{}", str(place)).partition("=")

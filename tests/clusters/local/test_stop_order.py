@@ -250,7 +250,7 @@ def tree(tmp_path: Path, eventually: Callable[..., object]) -> Generator[Tree]:
     tree = Tree(tmp_path, eventually)
     yield tree
     if tree.parent is not None:
-        for process in runs(tree):
+        for process in running_processes(tree):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         tree.parent.kill()
@@ -260,7 +260,7 @@ def tree(tmp_path: Path, eventually: Callable[..., object]) -> Generator[Tree]:
 REST_WAITS = "$COUNT rest & exec $COUNT first stubborn"
 
 
-def test_rest_gets_sigterm_when_a_quarter_of_the_grace_is_left(tree):
+def test_later_processes_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     order = tree.order(REST_WAITS, "first", "rest")
     tree.poll_until(order, first=1, rest=0)
 
@@ -271,7 +271,7 @@ def test_rest_gets_sigterm_when_a_quarter_of_the_grace_is_left(tree):
     tree.poll_until(order, first=1, rest=1)
 
 
-def test_rest_gets_sigterm_when_all_of_the_first_have_ended(tree):
+def test_later_processes_get_sigterm_when_all_first_ones_have_ended(tree):
     order = tree.order("$COUNT rest & exec $COUNT first", "first", "rest")
 
     tree.poll_until(order, first=1, rest=1)
@@ -294,7 +294,7 @@ def test_reader_waits_for_its_writers_to_the_end_of_the_grace(tree):
 
     tree.poll_until(order, first=1, reader=0)
 
-    for process in runs(tree, "first"):
+    for process in running_processes(tree, "first"):
         process.kill()
     tree.poll_until(order, first=1, reader=1)
 
@@ -305,14 +305,14 @@ def test_reader_without_writers_has_time_to_end_unless_it_handles_sigterm(tree):
     tree.poll_until(order, first=1, handling=1)
 
     order.send_due()
-    assert runs(tree, "sleep")
+    assert running_processes(tree, "sleep")
 
     tree.now = 2.0
     order.send_due()
-    tree.eventually(lambda: not runs(tree, "sleep"))
+    tree.eventually(lambda: not running_processes(tree, "sleep"))
 
 
-def test_readers_that_wait_for_each_other_get_sigterm_with_the_rest(tree):
+def test_readers_in_a_ring_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     for name in ("a.fifo", "b.fifo"):
         os.mkfifo(tree.place / name)
     ring = (
@@ -335,7 +335,7 @@ def test_reader_behind_a_ring_waits_for_the_ring(tree):
     tree.poll_until(order, first=1, one=1, reader=0)
 
 
-def test_processes_started_during_the_stop_are_left_to_their_parent(tree):
+def test_process_started_during_the_stop_gets_sigterm_without_a_parent(tree):
     trap = "trap '$COUNT saver' TERM; $COUNT first; wait"
     order = tree.order(trap, "first")
     tree.poll_until(order, first=1)
@@ -349,7 +349,7 @@ def test_processes_started_during_the_stop_are_left_to_their_parent(tree):
     tree.poll_until(order, saver=1)
 
 
-def test_process_of_the_supervisor_itself_gets_no_sigterm(tree):
+def test_spared_process_of_the_supervisor_gets_no_sigterm(tree):
     order = tree.order("exec $COUNT first", "first")
 
     for _ in range(3):
@@ -358,7 +358,7 @@ def test_process_of_the_supervisor_itself_gets_no_sigterm(tree):
     assert tree.signals("first") == 0
 
 
-def test_tree_is_found_on_kernels_without_lists_of_children(tree, monkeypatch):
+def test_process_tree_is_complete_on_kernels_without_lists_of_children(tree, monkeypatch):
     order = tree.order("bash -c '$COUNT first; true'; true", "first")
     fast = stop_order.processes_below(tree.root)
     monkeypatch.setattr(os.path, "exists", lambda path: not path.endswith("/children"))
@@ -368,11 +368,11 @@ def test_tree_is_found_on_kernels_without_lists_of_children(tree, monkeypatch):
     tree.poll_until(order, first=1)
 
 
-def runs(tree: Tree, word: str = "") -> list[psutil.Process]:
+def running_processes(tree: Tree, word: str = "") -> list[psutil.Process]:
     """Return the running processes of which a word of the command line is this one."""
-    found = []
+    processes = []
     for process in psutil.Process(tree.root).children(recursive=True):
         with suppress(psutil.Error):
             if not word or word in process.cmdline():
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -34,27 +34,27 @@ time.sleep(1000)
         ),
     ],
 )
-def test_nothing_outlives_a_killed_supervisor_and_until_then_its_start_is_held(
+def test_killed_supervisors_attempt_stays_locked_until_its_processes_end(
     start, command, eventually
 ):
     start(*command)
     eventually(lambda: "\n" in start.output())
-    left, worker = psutil.Process(int(start.output())), start.worker
+    leftover, worker = psutil.Process(int(start.output())), start.worker
     try:
         start.supervisor.kill()
         eventually(lambda: start.attempt.holder() is None)
 
-        assert not left.is_running()
+        assert not leftover.is_running()
         assert not worker.is_running()
         assert start.attempt.begun()
         assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
     finally:
         with suppress(psutil.NoSuchProcess):
-            left.kill()
+            leftover.kill()
 
 
 @pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
-def test_an_end_that_a_killed_supervisor_had_not_seen_yet_is_known(
+def test_exit_not_yet_noticed_by_a_killed_supervisor_is_known(
     start, tmp_path, eventually, exit_code
 ):
     orders = tmp_path / "orders"
@@ -72,7 +72,7 @@ def test_an_end_that_a_killed_supervisor_had_not_seen_yet_is_known(
     assert ExitStatus(exit_code) == start.attempt.left_behind()
 
 
-def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventually):
+def test_worker_exit_is_noted_before_its_leftover_processes_end(start, eventually):
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     start("sh", "-c", f'setsid sh -c "{stubborn}" & while :; do sleep 0.05; done', grace_seconds=60)
     eventually(lambda: start.printed("ready"))
@@ -103,7 +103,7 @@ def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_
     assert ExitStatus(143, stop_requested=True) == start.attempt.left_behind()
 
 
-def test_without_its_witness_the_supervisor_goes_on(start, tmp_path, eventually):
+def test_supervisor_goes_on_without_its_witness(start, tmp_path, eventually):
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     start("sh", "-c", f"read -r code < {orders}; exit $code")

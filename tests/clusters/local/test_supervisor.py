@@ -24,12 +24,12 @@ from runai.hub_service.clusters.states.state import ExitStatus
     [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
     ids=["success", "failure", "killed", "terminated"],
 )
-def test_it_says_how_the_worker_ended(start, script, exit_code):
+def test_supervisor_notes_the_exit_code_of_its_worker(start, script, exit_code):
     assert ExitStatus(exit_code) == start("sh", "-c", script).ending()
 
 
 @pytest.mark.parametrize(
-    ("command", "told", "text"),
+    ("command", "fields", "text"),
     [
         (["no-such-program"], {}, "cannot start no-such-program: No such file or directory"),
         (["true"], {"workdir": "/no/dir"}, "cannot start in /no/dir: /no is not there"),
@@ -37,13 +37,13 @@ def test_it_says_how_the_worker_ended(start, script, exit_code):
     ],
     ids=["unknown program", "no such directory", "cannot make a directory"],
 )
-def test_it_says_why_a_worker_could_not_start(start, command, told, text):
-    assert ExitStatus(127, text=text) == start(*command, **told).ending()
+def test_supervisor_notes_and_logs_why_its_worker_could_not_start(start, command, fields, text):
+    assert ExitStatus(127, text=text) == start(*command, **fields).ending()
     assert f"{text}\n" == start.output()
     assert not (start.path / "process.json").exists()
 
 
-def test_a_second_start_in_the_same_place_does_nothing(start):
+def test_second_start_of_the_same_attempt_does_nothing(start):
     program = "echo once; read -r _ < /dev/null; exec sleep 1000"
     start("sh", "-c", program)
     first = start.pid
@@ -63,15 +63,15 @@ def test_processes_that_a_worker_leaves_behind_end_with_it(start, eventually):
 
     assert start.ending().exit_code == 0
 
-    left = [int(pid) for pid in start.output().split()[:2]]
-    assert len(left) == 2
-    eventually(lambda: not any(psutil.pid_exists(pid) for pid in left))
+    pids = [int(pid) for pid in start.output().split()[:2]]
+    assert len(pids) == 2
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 # -- stopping ------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_obeys_ends_in_its_own_way(start, eventually):
+def test_worker_that_obeys_sigterm_ends_with_its_own_exit_code(start, eventually):
     program = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.1; done"
     start("sh", "-c", program)
     eventually(lambda: start.printed("ready"))
@@ -101,7 +101,7 @@ while True:
 """
 
 
-def test_a_worker_that_ignores_it_is_killed_with_all_it_started(start, eventually):
+def test_worker_that_ignores_sigterm_is_killed_with_its_descendants(start, eventually):
     start.python(STUBBORN, grace_seconds=0.2)
     eventually(lambda: len(start.output().split()) == 4)
 
@@ -131,7 +131,7 @@ def test_grandchild_of_a_shell_gets_the_grace_period(start, eventually):
 # -- environment ---------------------------------------------------------------------------------
 
 
-def test_the_worker_gets_its_environment_and_no_more(start):
+def test_worker_environment_has_no_variables_of_the_service(start):
     start("env", environment={"TOKEN": "secret-1"}).ending()
 
     assert {"PATH", "TOKEN"} == {line.split("=")[0] for line in start.output().splitlines()}
@@ -147,7 +147,7 @@ def test_secrets_are_in_no_file_and_no_argument(start, eventually):
     assert "TOKEN" not in psutil.Process(start.pid).environ()
 
 
-def test_its_files_are_for_the_owner_only(start):
+def test_supervisor_files_are_readable_by_their_owner_only(start):
     start("true").ending()
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in start.path.iterdir()}
@@ -155,7 +155,7 @@ def test_its_files_are_for_the_owner_only(start):
     assert dict.fromkeys(modes, 0o600) == modes
 
 
-def test_the_worker_leads_a_session_of_its_own_without_a_terminal(start):
+def test_worker_leads_its_own_session_without_a_terminal(start):
     start.python(
         "import os, sys; print(os.getpid(), os.getsid(0), os.getpgid(0), sys.stdin.read())"
     )
@@ -165,23 +165,23 @@ def test_the_worker_leads_a_session_of_its_own_without_a_terminal(start):
     assert pid == session == group
 
 
-def test_signals_that_python_ignores_are_back_to_normal(start):
+def test_worker_ignores_no_signal_that_python_ignores(start):
     start("grep", "SigIgn", "/proc/self/status").ending()
 
     assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # higher: the C library's
 
 
-def test_files_and_directories_are_made_before_it_starts(start, tmp_path):
+def test_files_and_directories_are_made_before_the_worker_starts(start, tmp_path):
     source = tmp_path / "made" / "source.py"
-    told = {"directories": [str(source.parent)], "files": {str(source): "print('hello')"}}
+    fields = {"directories": [str(source.parent)], "files": {str(source): "print('hello')"}}
 
-    start(sys.executable, "-I", "-S", str(source), **told).ending()
+    start(sys.executable, "-I", "-S", str(source), **fields).ending()
 
     assert start.output() == "hello\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_a_worker_runs_as_its_user(start, eventually):
+def test_worker_runs_as_its_user(start, eventually):
     nobody = pwd.getpwnam("nobody")
     home = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's own directories
     try:
@@ -199,10 +199,10 @@ def test_a_worker_runs_as_its_user(start, eventually):
         )
         eventually(lambda: len(start.output().splitlines()) == 5)
 
-        uid, gid, groups, where, umask = start.output().splitlines()
+        uid, gid, groups, workdir, umask = start.output().splitlines()
         assert (str(nobody.pw_uid), str(nobody.pw_gid)) == (uid, gid)
         assert [str(nobody.pw_gid)] == groups.split()
-        assert (str(home), "0022") == (where, umask)
+        assert (str(home), "0022") == (workdir, umask)
         assert nobody.pw_uid == (home / "a" / "source.py").stat().st_uid
 
         worker = start.worker
@@ -216,7 +216,7 @@ def test_a_worker_runs_as_its_user(start, eventually):
 # -- logs ----------------------------------------------------------------------------------------
 
 
-def test_logs_are_cut_between_lines_and_the_first_and_newest_stay(start):
+def test_logs_are_split_between_lines_and_retain_first_and_newest_files(start):
     start("sh", "-c", "for i in $(seq 10 50); do echo line $i; done", log_bytes=50, log_files=3)
     start.ending()
 
@@ -230,7 +230,7 @@ def test_logs_are_cut_between_lines_and_the_first_and_newest_stay(start):
     assert lines == [f"line {i}" for i in (*range(10, 16), *range(34, 51))]
 
 
-def test_a_line_longer_than_a_file_is_cut(start):
+def test_log_line_longer_than_a_file_is_split(start):
     start("sh", "-c", "printf '%0120d\\n' 7", log_bytes=50, log_files=10)
     start.ending()
 
@@ -238,7 +238,7 @@ def test_a_line_longer_than_a_file_is_cut(start):
     assert f"{'0' * 119}7\n" == start.output()
 
 
-def test_the_last_words_are_kept_without_an_end_of_line(start):
+def test_last_output_without_a_newline_is_logged(start):
     start("printf", "no newline").ending()
 
     assert start.output() == "no newline"

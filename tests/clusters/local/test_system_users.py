@@ -33,7 +33,7 @@ async def lab(unix, tmp_path):
         yield lab
 
 
-async def begun(lab, *command, device=0, **fields):
+async def begin_job(lab, *command, device=0, **fields):
     [record] = await lab.cluster.submit([lab.job("exp", command=command, **fields)])
     assert await lab.cluster.apply(plan(start(record.id, device))) == []
     return record.id
@@ -44,12 +44,12 @@ async def printed(lab, workload):
     return b"".join([chunk.lines async for chunk in chunks]).decode().strip()
 
 
-async def running(lab, workload):
+async def running_pid(lab, workload):
     return (await lab.until(workload, "running")).workers[0].process.pid
 
 
 async def test_job_has_the_groups_of_its_account_and_none_of_the_platforms(lab):
-    workload = await begun(lab, "python3", "-c", GROUPS)
+    workload = await begin_job(lab, "python3", "-c", GROUPS)
     await lab.until(workload, "succeeded")
 
     ana = UIDS["ana"]
@@ -88,18 +88,18 @@ def test_session_has_the_groups_of_its_account(unix, tmp_path):
         pytest.param("ls {log}", id="the output"),
     ],
 )
-async def test_other_users_are_refused(lab, unix, attempt):
+async def test_job_of_a_user_is_inaccessible_to_other_users(lab, unix, attempt):
     home = unix.folder / "ana"
     (home / "notes").write_text("of ana")
     os.chown(home / "notes", UIDS["ana"], UIDS["ana"])
-    workload = await begun(lab, "sleep", "1000", env={"DB_PASSWORD": SECRET})
-    pid = await running(lab, workload)
+    workload = await begin_job(lab, "sleep", "1000", env={"DB_PASSWORD": SECRET})
+    pid = await running_pid(lab, workload)
     log = (await lab.cluster.workload(workload)).log_dir
 
-    tried = as_user("pat", attempt.format(home=home, pid=pid, log=log))
+    result = as_user("pat", attempt.format(home=home, pid=pid, log=log))
 
-    assert tried.returncode != 0
-    assert SECRET not in tried.stdout + tried.stderr
+    assert result.returncode != 0
+    assert SECRET not in result.stdout + result.stderr
     if "{log}" not in attempt:  # of the service alone: her output comes by the service
         assert as_user("ana", attempt.format(home=home, pid=pid)).returncode == 0
 
@@ -109,8 +109,8 @@ async def test_job_goes_on_under_its_account_over_a_restart_of_the_service(unix,
     done = unix.folder / "ana/done"
     script = f"trap 'id -u > {done}; exit 143' TERM; echo up; while :; do sleep 0.05; done"
     async with local_lab(tmp_path, accounts=directory, forget=False) as lab:
-        workload = await begun(lab, "sh", "-c", script)
-        pid = await running(lab, workload)
+        workload = await begin_job(lab, "sh", "-c", script)
+        pid = await running_pid(lab, workload)
 
         async def is_up():
             return await printed(lab, workload) == "up"
@@ -118,7 +118,7 @@ async def test_job_goes_on_under_its_account_over_a_restart_of_the_service(unix,
         await eventually_async(is_up)
 
     async with local_lab(tmp_path, accounts=directory) as lab:
-        assert await running(lab, workload) == pid
+        assert await running_pid(lab, workload) == pid
         await lab.cluster.suspend(workload, by="ana")
         await lab.until(workload, "suspended")
 

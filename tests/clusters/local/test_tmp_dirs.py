@@ -32,7 +32,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become an
 BELOW = "/ray/session_2026-11-29_13-33-59_123456_1234567/sockets/plasma_store"
 """Path of the longest socket of Ray, below TMPDIR."""
 
-LIKE_RAY = """
+RAY_LIKE_PROGRAM = """
 import os, socket, sys, tempfile
 noted = os.path.join(tempfile.gettempdir(), "ray/ray_current_cluster")
 if os.path.exists(noted):
@@ -73,11 +73,11 @@ def dirs(tmp_path: Path) -> Iterator[TmpDirs]:
         subprocess.run(["rm", "-rf", str(link.readlink())], check=True)
 
 
-def like_ray(then: str = "") -> tuple[str, ...]:
-    return (sys.executable, "-I", "-c", LIKE_RAY.format(then=then))
+def ray_like_command(then: str = "") -> tuple[str, ...]:
+    return (sys.executable, "-I", "-c", RAY_LIKE_PROGRAM.format(then=then))
 
 
-def cleaned(place: str) -> subprocess.CompletedProcess[bytes]:
+def try_exclusive_lock(place: str) -> subprocess.CompletedProcess[bytes]:
     """Lock a folder as systemd-tmpfiles does before it removes from it; it fails if it is held."""
     return subprocess.run(["flock", "--nonblock", "--exclusive", place, "true"], check=False)
 
@@ -91,7 +91,7 @@ async def output(lab: LocalLab, name: str) -> list[str]:
     return b"".join([chunk.lines async for chunk in chunks]).decode().splitlines()
 
 
-async def place_of(lab: LocalLab, name: str, lines: int = 2) -> Path:
+async def printed_tmp_dir(lab: LocalLab, name: str, lines: int = 2) -> Path:
     """Return the TMPDIR that a job has printed, when it has."""
 
     async def printed() -> bool:
@@ -106,11 +106,11 @@ async def tmp_dir(lab: LocalLab, workload: str, worker: int = 0) -> Path:
     return Path((await lab.cluster.environment(workload, worker)).variables["TMPDIR"])
 
 
-async def gone(*places: Path) -> None:
-    def are_gone() -> bool:
+async def wait_until_removed(*places: Path) -> None:
+    def are_removed() -> bool:
         return not any(place.exists() for place in places)
 
-    await eventually_async(are_gone, what="the folder is removed")
+    await eventually_async(are_removed, what="the folder is removed")
 
 
 class TestPath:
@@ -124,7 +124,7 @@ class TestPath:
             pytest.param("ü/é ☃", id="other letters"),
         ],
     )
-    def test_leaves_a_socket_of_ray_its_room_whatever_the_names(self, dirs, name):
+    def test_tmp_dir_path_leaves_room_for_a_ray_socket(self, dirs, name):
         path = dirs.make(name)
 
         assert len(os.fsencode(path)) <= MAX_PATH_BYTES == 107 - len("/") - 72
@@ -132,13 +132,13 @@ class TestPath:
         assert is_in_tmp_dir(str(path))
         dirs.remove(name)
 
-    def test_lies_below_the_platforms_own_short_tmpdir(self, short, tmp_path):
+    def test_tmp_dir_is_below_the_platforms_own_short_tmpdir(self, short, tmp_path):
         dirs = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
 
         assert dirs.make("a").parent.parent == short
 
     @pytest.mark.parametrize(
-        "given",
+        "tmpdir",
         [
             pytest.param("{long}", id="too long"),
             pytest.param("{short}/none", id="missing"),
@@ -146,9 +146,9 @@ class TestPath:
             pytest.param("", id="empty"),
         ],
     )
-    def test_lies_in_tmp_where_the_platforms_own_cannot_be_used(self, given, short, tmp_path):
-        given = given.format(long=tmp_path, short=short)
-        dirs = TmpDirs(tmp_path, environ={"TMPDIR": given})
+    def test_tmp_dir_is_in_tmp_if_the_platforms_own_cannot_be_used(self, tmpdir, short, tmp_path):
+        tmpdir = tmpdir.format(long=tmp_path, short=short)
+        dirs = TmpDirs(tmp_path, environ={"TMPDIR": tmpdir})
 
         assert dirs.make("a").parent.parent == DEFAULT_BASE
         dirs.remove("a")
@@ -160,14 +160,16 @@ class TestPath:
             pytest.param(0o700, True, id="the users cannot enter it"),
         ],
     )
-    def test_lies_in_tmp_where_the_platforms_own_is_unsafe(self, mode, for_all, short, tmp_path):
+    def test_tmp_dir_is_in_tmp_if_the_platforms_own_is_unsafe(self, mode, for_all, short, tmp_path):
         short.chmod(mode)
         dirs = TmpDirs(tmp_path, for_all=for_all, environ={"TMPDIR": str(short)})
 
         assert dirs.make("a").parent.parent == DEFAULT_BASE
         dirs.remove("a")
 
-    def test_follows_a_changed_tmpdir_when_nothing_uses_the_old_one(self, short, dirs, tmp_path):
+    def test_tmp_dir_follows_a_changed_tmpdir_once_the_old_one_is_unused(
+        self, short, dirs, tmp_path
+    ):
         before = dirs.make("a")
         changed = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
 
@@ -187,33 +189,33 @@ class TestPath:
             ("", False),
         ],
     )
-    def test_is_recognised_by_its_form(self, path, is_ours):
+    def test_tmp_dir_is_recognised_by_the_form_of_its_path(self, path, is_ours):
         assert is_in_tmp_dir(path) is is_ours
 
 
 class TestFolder:
     """A folder, without a job."""
 
-    def test_is_its_accounts_alone_and_empty(self, dirs):
+    def test_new_tmp_dir_is_empty_and_closed_to_other_accounts(self, dirs):
         path = dirs.make("a")
 
-        found = path.lstat()
-        assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o700, os.geteuid())
+        status = path.lstat()
+        assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o700, os.geteuid())
         assert list(path.iterdir()) == []
         assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o711
         dirs.remove("a")
 
-    def test_of_a_worker_that_joins_is_as_the_first_has_left_it(self, dirs):
+    def test_tmp_dir_of_a_joining_worker_has_the_files_of_the_first(self, dirs):
         (dirs.make("a") / "noted").touch()
 
         assert (dirs.make("a") / "noted").exists()
 
-    def test_that_was_left_over_is_empty_for_the_next_start(self, dirs, tmp_path):
+    def test_leftover_tmp_dir_is_empty_for_the_next_start(self, dirs, tmp_path):
         (dirs.make("a") / "noted").touch()
 
         assert list(TmpDirs(tmp_path, environ={}).make("a").iterdir()) == []
 
-    def test_that_somebody_has_put_in_its_place_is_not_used(self, dirs, tmp_path):
+    def test_link_in_place_of_the_tmp_dirs_parent_is_not_used(self, dirs, tmp_path):
         parent = dirs.make("a").parent
         dirs.remove("a")
         assert not parent.exists()
@@ -223,7 +225,7 @@ class TestFolder:
         dirs.remove("b")
         parent.unlink()
 
-    def test_is_removed_whatever_its_modes(self, dirs):
+    def test_tmp_dir_is_removed_whatever_its_modes(self, dirs):
         path = dirs.make("a")
         (path / "closed/below").mkdir(parents=True)
         (path / "closed").chmod(0)
@@ -233,7 +235,7 @@ class TestFolder:
 
         eventually(lambda: not path.parent.exists())
 
-    def test_is_removed_without_following_its_links(self, dirs, tmp_path):
+    def test_tmp_dir_is_removed_without_following_its_links(self, dirs, tmp_path):
         spared = tmp_path / "spared"
         spared.mkdir()
         (spared / "file").touch()
@@ -246,7 +248,7 @@ class TestFolder:
         assert (spared / "file").exists()
 
     @pytest.mark.mounts
-    def test_is_removed_by_its_account_without_entering_another_file_system(self, tmp_path):
+    def test_tmp_dir_is_removed_without_entering_a_mounted_file_system(self, tmp_path):
         dirs = TmpDirs(tmp_path, environ={})
         path = dirs.make("a", UIDS["ana"], UIDS["ana"])
         assert as_user("ana", f"mkdir {path}/mounted && touch {path}/own").returncode == 0
@@ -255,20 +257,20 @@ class TestFolder:
 
         dirs.remove("a")
 
-        [left] = dirs.left()
+        [leftover] = dirs.left()
         try:
-            eventually(lambda: [entry.name for entry in left.iterdir()] == ["mounted"])
-            assert (left / "mounted/roots").exists()
+            eventually(lambda: [entry.name for entry in leftover.iterdir()] == ["mounted"])
+            assert (leftover / "mounted/roots").exists()
             [named] = check_tmp_dirs(tmp_path)
             assert named.verdict == "note"
-            assert str(left) in named.text
+            assert str(leftover) in named.text
         finally:
-            subprocess.run(["umount", f"{left}/mounted"], check=True)
+            subprocess.run(["umount", f"{leftover}/mounted"], check=True)
         TmpDirs(tmp_path, environ={}).sweep(())
         eventually(lambda: not path.parent.exists())
 
     @as_root
-    def test_is_out_of_reach_of_other_accounts(self, tmp_path):
+    def test_tmp_dir_is_inaccessible_to_other_accounts(self, tmp_path):
         dirs = TmpDirs(tmp_path, environ={})
         path = dirs.make("a", UIDS["ana"], UIDS["ana"])
 
@@ -292,7 +294,7 @@ class TestSweep:
             pytest.param("row", id="its job is active"),
         ],
     )
-    def test_spares_a_folder_in_use(self, use, dirs, tmp_path):
+    def test_sweep_spares_a_tmp_dir_in_use(self, use, dirs, tmp_path):
         path, other = dirs.make("a"), dirs.make("b")
         command = [
             sys.executable,
@@ -317,7 +319,7 @@ class TestSweep:
                 if lock >= 0:
                     os.close(lock)
 
-    def test_leaves_the_folders_of_another_data_directory_alone(self, dirs, tmp_path):
+    def test_sweep_of_a_copied_data_directory_spares_the_originals(self, dirs, tmp_path):
         elsewhere = tmp_path / "copy"
         elsewhere.mkdir()
         path = dirs.make("a")
@@ -327,17 +329,17 @@ class TestSweep:
 
         assert path.exists()
 
-    def test_ends_a_removal_that_was_interrupted(self, dirs, tmp_path):
+    def test_sweep_finishes_an_interrupted_removal(self, dirs, tmp_path):
         path = dirs.make("a")
-        left = path.parent / ".trash/abc"
-        left.mkdir(parents=True)
-        (left / "file").touch()
+        leftover = path.parent / ".trash/abc"
+        leftover.mkdir(parents=True)
+        (leftover / "file").touch()
         [named] = check_tmp_dirs(tmp_path)
-        assert str(left) in named.text
+        assert str(leftover) in named.text
 
         TmpDirs(tmp_path, environ={}).sweep(["a"])
 
-        eventually(lambda: not left.parent.exists())
+        eventually(lambda: not leftover.parent.exists())
         assert path.exists()
         dirs.remove("a")
         assert list(check_tmp_dirs(tmp_path)) == []
@@ -346,29 +348,29 @@ class TestSweep:
 class TestJobs:
     """The folders of jobs."""
 
-    async def test_ray_of_two_projects_begins_two_clusters_and_a_later_one_none_of_them(self, lab):
-        first = lab.job("h", command=like_ray(HOLD), gpus=0.5)
-        second = lab.job("i", command=like_ray(HOLD), project="nlp", user="bo", gpus=0.5)
+    async def test_ray_job_joins_no_ray_cluster_of_a_different_or_earlier_start(self, lab):
+        first = lab.job("h", command=ray_like_command(HOLD), gpus=0.5)
+        second = lab.job("i", command=ray_like_command(HOLD), project="nlp", user="bo", gpus=0.5)
         await lab.started(first, second, share=0.5)
-        places = [await place_of(lab, first.id), await place_of(lab, second.id)]
+        places = [await printed_tmp_dir(lab, first.id), await printed_tmp_dir(lab, second.id)]
         begun = [(await output(lab, spec.id))[0] for spec in (first, second)]
         assert begun == ["begins vision/h", "begins nlp/i"]
 
         for spec in (first, second):
             await lab.cluster.suspend(spec.id, by="ana")
             await lab.until(spec.id, "suspended")
-        await gone(*places)
+        await wait_until_removed(*places)
         await lab.cluster.resume(first.id, by="ana")
         assert await lab.cluster.apply(plan(start(first.id, 0, share=0.5))) == []
 
-        assert await place_of(lab, first.id, 4) == places[0]
+        assert await printed_tmp_dir(lab, first.id, 4) == places[0]
         assert (await output(lab, first.id))[2] == "begins vision/h"
 
-    async def test_a_killed_heads_cluster_is_found_by_no_later_start(self, lab):
-        spec = lab.job(command=like_ray("os.kill(os.getpid(), 9)"), backoff_limit=1)
+    async def test_ray_cluster_of_a_killed_start_is_not_joined_by_the_next_start(self, lab):
+        spec = lab.job(command=ray_like_command("os.kill(os.getpid(), 9)"), backoff_limit=1)
         await lab.cluster.submit([spec])
         assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
-        await place_of(lab, spec.id)
+        await printed_tmp_dir(lab, spec.id)
         await lab.until(spec.id, "retrying")
         await lab.pass_time(3600)
         assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
@@ -376,7 +378,7 @@ class TestJobs:
 
         assert (await output(lab, spec.id))[::2] == ["begins vision/exp"] * 2
 
-    async def test_workers_of_a_gang_share_one_until_the_last_has_ended(self, lab):
+    async def test_gang_shares_a_tmp_dir_until_its_last_worker_has_ended(self, lab):
         spec = lab.job(workers=2)
         await lab.started(spec)
         place = await tmp_dir(lab, spec.id)
@@ -389,9 +391,9 @@ class TestJobs:
         await lab.end(spec, 0, worker=1)
         await lab.until(spec.id, "succeeded")
 
-        await gone(place)
+        await wait_until_removed(place)
 
-    async def test_worker_that_starts_again_elsewhere_finds_it_as_it_is(self, lab):
+    async def test_resized_worker_retains_the_files_of_its_tmp_dir(self, lab):
         spec = lab.job(on_term=143, elastic=True, gpus_max=MilliGpu(4000))
         await lab.started(spec)
         place = await tmp_dir(lab, spec.id)
@@ -403,7 +405,7 @@ class TestJobs:
 
         assert listed(place) == ["noted"]
 
-    async def test_is_gone_after_everything_was_killed(self, tmp_path):
+    async def test_tmp_dir_is_removed_after_service_and_supervisors_were_killed(self, tmp_path):
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
@@ -419,9 +421,9 @@ class TestJobs:
         async with local_lab(tmp_path) as lab:
             await lab.until(spec.id, "retrying")
 
-            await gone(place)
+            await wait_until_removed(place)
 
-    async def test_a_restarted_service_leaves_a_running_jobs_alone(self, tmp_path):
+    async def test_restarted_service_spares_the_tmp_dir_of_a_running_job(self, tmp_path):
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
@@ -433,37 +435,37 @@ class TestJobs:
             await lab.end(spec, 0)
             await lab.until(spec.id, "succeeded")
 
-            await gone(place)
+            await wait_until_removed(place)
 
-    async def test_is_locked_while_its_supervisor_lives(self, lab):
+    async def test_tmp_dir_is_locked_while_its_supervisor_lives(self, lab):
         spec = lab.job()
         await lab.started(spec)
         place = await tmp_dir(lab, spec.id)
 
-        assert cleaned(str(place)).returncode != 0
+        assert try_exclusive_lock(str(place)).returncode != 0
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
     @pytest.mark.parametrize(
-        ("given", "is_kept"),
+        ("requested", "is_retained"),
         [
             pytest.param("/var/tmp", True, id="given with the job"),
             pytest.param("", True, id="given with the job, empty"),
             pytest.param("/tmp/runai-abcdef/abcdefgh", False, id="of the notebook it comes from"),
         ],
     )
-    async def test_wins_over_the_submitters_but_not_over_one_that_was_given(
-        self, given, is_kept, lab
+    async def test_tmp_dir_overrides_a_notebooks_tmpdir_but_not_an_explicit_one(
+        self, requested, is_retained, lab
     ):
-        spec = lab.job(env={"TMPDIR": given})
+        spec = lab.job(env={"TMPDIR": requested})
         await lab.started(spec)
 
-        found = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
-        assert (found == given) is is_kept
-        assert is_in_tmp_dir(found) is not is_kept
+        actual = (await lab.cluster.environment(spec.id)).variables["TMPDIR"]
+        assert (actual == requested) is is_retained
+        assert is_in_tmp_dir(actual) is not is_retained
 
     @as_root
-    async def test_of_system_users_is_their_accounts(self, short):
+    async def test_tmp_dir_of_a_system_users_job_belongs_to_its_account(self, short):
         short.chmod(0o755)
         with accounts() as unix:
             folder = unix.folder
@@ -477,9 +479,9 @@ class TestJobs:
 
                 assert listed.split()[0].rstrip(".+") == "drwx------"
                 assert listed.split()[2:4] == [str(UIDS["ana"])] * 2
-                await gone(Path(place))
+                await wait_until_removed(Path(place))
 
-    async def test_of_a_session_is_there_before_its_server_and_gone_after_it(self, lab):
+    async def test_session_tmp_dir_exists_from_its_grant_to_the_end_of_its_server(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
         place = await tmp_dir(lab, spec.id)
@@ -490,9 +492,9 @@ class TestJobs:
         assert (place / "noted").exists()
 
         await lab.end_session(spec)
-        await gone(place)
+        await wait_until_removed(place)
 
-    async def test_of_a_session_without_a_server_is_gone_with_it(self, lab):
+    async def test_tmp_dir_of_a_session_without_a_server_is_removed_with_it(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
         place = await tmp_dir(lab, spec.id)
@@ -500,9 +502,9 @@ class TestJobs:
         await lab.cluster.delete(spec.id, by="ana")
         await lab.until_gone(spec.id)
 
-        await gone(place)
+        await wait_until_removed(place)
 
-    async def test_caches_of_compilers_lie_in_the_home(self, lab):
+    async def test_compiler_caches_of_jobs_are_in_the_home(self, lab):
         script = "echo $TORCHINDUCTOR_CACHE_DIR"
         specs = [
             lab.job("own", command=("sh", "-c", script)),

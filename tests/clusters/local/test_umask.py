@@ -31,12 +31,12 @@ from unix_accounts import real_accounts
 
 ELSEWHERE = "0" * 64
 VALUES = ["000", "002", "007", "022", "027", "077"]
-OF_OWNER = ["0100", "0400", "0700", "0777"]
+OWNER_MASKS = ["0100", "0400", "0700", "0777"]
 
 # -- values --------------------------------------------------------------------------------------
 
 
-def test_client_tells_its_umask_without_a_change_of_it():
+def test_umask_note_has_the_umask_without_changing_it():
     before = os.umask(0o027)
     try:
         note = umask_note()
@@ -60,13 +60,13 @@ def test_umask_of_a_submission_counts_from_the_account_on_this_machine(value):
     [(1000, ELSEWHERE), (0, None), (1001, None)],
     ids=["another machine", "sudo", "another account"],
 )
-def test_umask_of_another_client_does_not_count(uid, machine):
+def test_umask_of_a_client_on_a_foreign_machine_or_account_is_ignored(uid, machine):
     note = UmaskNote(umask="0777", uid=uid, machine=machine or this_machine())
 
     assert umask_of_submission(note, 1000) == ""
 
 
-@pytest.mark.parametrize("value", OF_OWNER)
+@pytest.mark.parametrize("value", OWNER_MASKS)
 def test_umask_that_takes_the_owners_rights_is_refused(value):
     note = UmaskNote(umask=value, uid=1000, machine=this_machine())
 
@@ -81,7 +81,7 @@ def test_project_may_have_a_umask(value):
     assert ProjectPut(umask=f"0{value}").umask == ProjectPut(umask=value).umask == value
 
 
-@pytest.mark.parametrize("value", [*OF_OWNER, "100", "777", "08", "", 2, 18, "rwx"])
+@pytest.mark.parametrize("value", [*OWNER_MASKS, "100", "777", "08", "", 2, 18, "rwx"])
 def test_project_has_no_umask_that_takes_the_owners_rights_or_is_no_text(value):
     with pytest.raises(ValidationError, match="three octal digits"):
         ProjectPut(umask=value)
@@ -103,7 +103,7 @@ PAM = "session optional pam_umask.so umask=0002"
 
 
 @pytest.mark.parametrize(
-    ("gecos", "files", "found"),
+    ("gecos", "files", "expected"),
     [
         ("", {}, "022"),
         ("Ana,,,,umask=0002", {"login.defs": "UMASK 077"}, "002"),
@@ -124,26 +124,24 @@ PAM = "session optional pam_umask.so umask=0002"
         *("user groups", "login.defs", "default/login", "PAM", "PAM without", "PAM comment"),
     ],
 )  # fmt: skip
-def test_umask_of_an_account_is_that_of_its_login(etc, gecos, files, found):
+def test_umask_of_an_account_is_that_of_its_login(etc, gecos, files, expected):
     for name, text in files.items():
         (etc / name).write_text(f"{text}\n")
 
     entry = pwd.struct_passwd(("ana", "x", 1000, 1000, gecos, "/home/ana", "/bin/sh"))
-    assert login_umask(entry) == found
+    assert login_umask(entry) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "mask", "found"),
+    ("name", "mask", "expected"),
     [("daemon", "022", "002"), ("daemon", "077", "007"), ("nobody", "022", "022"),
      ("root", "022", "022")],
 )  # fmt: skip
-def test_usergroups_of_pam_give_an_accounts_own_group_the_rights_of_the_owner(
-    etc, name, mask, found
-):
+def test_usergroups_of_pam_give_a_private_group_the_owners_rights(etc, name, mask, expected):
     (etc / "pam.d/login").write_text("session optional pam_umask.so usergroups\n")
     (etc / "login.defs").write_text(f"UMASK {mask}\n")
 
-    assert login_umask(pwd.getpwnam(name)) == found
+    assert login_umask(pwd.getpwnam(name)) == expected
 
 
 # -- jobs and servers ----------------------------------------------------------------------------
@@ -183,7 +181,7 @@ for own in *; do
     echo {own} >> $own/result && touch $own/{own} || exit 1
 done
 """
-WAYS = ("job", "notebook")
+RUN_KINDS = ("job", "notebook")
 
 
 @pytest.mark.skipif(
@@ -193,7 +191,7 @@ WAYS = ("job", "notebook")
     ("mask", "file", "folder", "shared"),
     [("002", 0o664, 0o2775, True), ("022", 0o644, 0o2755, False), ("077", 0o600, 0o2700, False)],
 )
-async def test_members_write_to_each_others_files_in_a_project_folder(
+async def test_project_folder_files_are_writable_by_members_with_umask_002(
     tmp_path, mask, file, folder, shared
 ):
     """As docs/project_folders.md has it: by job and by notebook, in both directions."""
@@ -208,9 +206,9 @@ async def test_members_write_to_each_others_files_in_a_project_folder(
         project.chmod(0o2775)
         async with local_lab(tmp_path, accounts=directory) as lab:
 
-            async def run(person: UnixAccount, way: str, step: str) -> bool:
-                script = step.format(folder=project, own=f"{way}-of-{person.user}")
-                if way == "notebook":
+            async def run(person: UnixAccount, kind: str, step: str) -> bool:
+                script = step.format(folder=project, own=f"{kind}-of-{person.user}")
+                if kind == "notebook":
                     return in_notebook(person, script)
                 assert person.uid is not None
                 note = UmaskNote(umask=mask, uid=person.uid, machine=this_machine())
@@ -224,14 +222,14 @@ async def test_members_write_to_each_others_files_in_a_project_folder(
                 await lab.cluster.apply(plan(start(spec.id, 0)))
                 return (await lab.until(spec.id, "succeeded", "failed")).exit_code == 0
 
-            wrote = [await run(person, way, SHARE) for way in WAYS for person in people]
-            appended = [await run(person, way, APPEND) for way in WAYS for person in people]
+            wrote = [await run(person, kind, SHARE) for kind in RUN_KINDS for person in people]
+            appended = [await run(person, kind, APPEND) for kind in RUN_KINDS for person in people]
 
-        made = sorted(project.iterdir())
-        modes = {stat.S_IMODE(path.stat().st_mode) for path in made}
+        folders = sorted(project.iterdir())
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in folders}
         assert (wrote, appended) == ([True] * 4, [shared] * 4)
-        assert (modes, {path.group() for path in made}) == ({folder}, {group})
-        results = [path / "result" for path in made]
+        assert (modes, {path.group() for path in folders}) == ({folder}, {group})
+        results = [path / "result" for path in folders]
         assert {stat.S_IMODE(result.stat().st_mode) for result in results} == {file}
         if shared:
             assert {len(result.read_text().split()) for result in results} == {5}

@@ -59,12 +59,12 @@ NAMES = st.one_of(
         ("..", "%2E%2E"),
     ],
 )
-def test_a_name_is_that_of_its_home_or_quoted(user: str, name: str):
+def test_home_name_is_the_plain_or_quoted_user_name(user: str, name: str):
     assert home_name(user) == name
 
 
 @given(NAMES)
-def test_a_home_is_one_folder_that_no_program_takes_for_something_else(user: str):
+def test_home_name_is_a_single_safe_path_component(user: str):
     name = home_name(user)
 
     assert len(Path("/users", name).parts) == 3
@@ -80,7 +80,7 @@ def test_two_users_never_share_a_home(one: str, other: str):
     assert home_name(home_name(one)) != home_name(one) or home_name(one) == one
 
 
-def test_names_that_begin_alike_have_homes_of_their_own():
+def test_long_names_with_a_common_beginning_have_different_homes():
     homes = {home_name("山" * length) for length in range(256)}
 
     assert len(homes) == 256

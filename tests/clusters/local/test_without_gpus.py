@@ -36,31 +36,31 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
         yield opened
 
 
-def without(lab: LocalLab, name: str, **fields: Any) -> WorkloadSpec:
-    asked: dict[str, Any] = {"gpus": 0, "cpu_milli": 1000, "memory_mib": 1024}
-    return lab.job(name, **(asked | fields))
+def cpu_job(lab: LocalLab, name: str, **fields: Any) -> WorkloadSpec:
+    requests: dict[str, Any] = {"gpus": 0, "cpu_milli": 1000, "memory_mib": 1024}
+    return lab.job(name, **(requests | fields))
 
 
 def jobs_of(lab: LocalLab, many: int, **fields: Any) -> list[WorkloadSpec]:
-    return [without(lab, f"exp-{n}", **fields) for n in range(many)]
+    return [cpu_job(lab, f"exp-{n}", **fields) for n in range(many)]
 
 
 def programs(lab: LocalLab) -> int:
     """Count the running programs of jobs, by the path of their orders."""
-    found = psutil.process_iter(["cmdline"])
-    return sum(str(lab.place) in (process.info["cmdline"] or ())[-2:-1] for process in found)
+    processes = psutil.process_iter(["cmdline"])
+    return sum(str(lab.place) in (process.info["cmdline"] or ())[-2:-1] for process in processes)
 
 
-async def settled(lab: LocalLab, **expected: str) -> None:
+async def wait_for_states(lab: LocalLab, **expected: str) -> None:
     """Wait until workloads are in these states."""
 
-    async def is_so() -> bool:
+    async def has_states() -> bool:
         states = {
             r.spec.name.replace("-", "_"): str(r.state) for r in await lab.cluster.workloads()
         }
         return {name: states.get(name) for name in expected} == expected
 
-    await eventually_async(is_so)
+    await eventually_async(has_states)
 
 
 @pytest.mark.parametrize(
@@ -70,60 +70,62 @@ async def settled(lab: LocalLab, **expected: str) -> None:
         pytest.param({"cpu_milli": 500, "memory_mib": 2048}, id="memory"),
     ],
 )
-async def test_jobs_run_while_there_is_room_for_them_and_the_rest_follows_in_order(lab, fields):
+async def test_cpu_jobs_start_in_order_while_cpu_and_memory_are_free(lab, fields):
     jobs = jobs_of(lab, 4, **fields)
     await lab.cluster.submit(jobs)
 
-    await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+    await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
     assert programs(lab) == 2
 
     await lab.end(jobs[1], 0)
-    await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running", exp_3="queued")
+    await wait_for_states(lab, exp_0="running", exp_1="succeeded", exp_2="running", exp_3="queued")
     assert programs(lab) == 2
 
 
-async def test_job_with_a_gpu_that_requests_no_cpu_starts_on_a_full_machine(lab):
+async def test_gpu_job_without_a_cpu_request_starts_while_all_cpus_are_in_use(lab):
     await lab.cluster.submit(jobs_of(lab, 3))
-    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
+    await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued")
 
     await lab.cluster.submit([lab.job("trains")])
 
-    await settled(lab, exp_2="queued", trains="running")
+    await wait_for_states(lab, exp_2="queued", trains="running")
 
 
 async def test_job_with_a_gpu_waits_for_the_cpus_that_it_requests(lab):
     jobs = jobs_of(lab, 1)
     await lab.cluster.submit([*jobs, lab.job("trains", cpu_milli=1500)])
 
-    await settled(lab, exp_0="running", trains="queued")
+    await wait_for_states(lab, exp_0="running", trains="queued")
     await lab.end(jobs[0], 0)
-    await settled(lab, exp_0="succeeded", trains="running")
+    await wait_for_states(lab, exp_0="succeeded", trains="running")
 
 
-async def test_suspended_job_gives_its_cpu_and_waits_for_one_when_resumed(lab):
+async def test_suspended_job_frees_its_cpu_and_waits_for_one_when_resumed(lab):
     jobs = jobs_of(lab, 3, on_term=143)
     await lab.cluster.submit(jobs)
-    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
+    await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued")
     await asyncio.gather(lab.ready(jobs[0]), lab.ready(jobs[1]))
 
     await lab.cluster.suspend(jobs[0].id, by="ana")
-    await settled(lab, exp_0="suspended", exp_1="running", exp_2="running")
+    await wait_for_states(lab, exp_0="suspended", exp_1="running", exp_2="running")
     await lab.cluster.resume(jobs[0].id, by="ana")
-    await settled(lab, exp_0="paused", exp_1="running", exp_2="running")
+    await wait_for_states(lab, exp_0="paused", exp_1="running", exp_2="running")
 
     await lab.end(jobs[1], 0)
-    await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running")
+    await wait_for_states(lab, exp_0="running", exp_1="succeeded", exp_2="running")
 
 
-async def test_running_jobs_keep_their_cpus_over_a_restart(tmp_path):
+async def test_running_jobs_retain_their_cpus_over_a_restart(tmp_path):
     clock = Clock()
     async with two_cpus(tmp_path, clock, forget=False) as lab:
         jobs = jobs_of(lab, 4)
         await lab.cluster.submit(jobs)
-        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+        await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
 
     async with two_cpus(tmp_path, clock) as lab:
-        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+        await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
         await lab.end(jobs[0], 0)
-        await settled(lab, exp_0="succeeded", exp_1="running", exp_2="running", exp_3="queued")
+        await wait_for_states(
+            lab, exp_0="succeeded", exp_1="running", exp_2="running", exp_3="queued"
+        )
         assert programs(lab) == 2

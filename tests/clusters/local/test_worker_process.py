@@ -43,7 +43,7 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(os, "pidfd_open", refuse)
 
 
-def _named(pid: int, earlier: float = 0.0) -> Process:
+def _process_of(pid: int, earlier: float = 0.0) -> Process:
     return Process(pid, psutil.Process(pid).create_time() - earlier)
 
 
@@ -58,9 +58,9 @@ def set_clock(monkeypatch):
     return set_by
 
 
-async def test_it_tells_once_when_a_process_has_ended(kernel, sleeper):
+async def test_process_watch_reports_the_exit_of_its_process(kernel, sleeper):
     ended = asyncio.Event()
-    watch = ProcessWatch(sleeper.pid, _named(sleeper.pid), ended.set)
+    watch = ProcessWatch(sleeper.pid, _process_of(sleeper.pid), ended.set)
 
     watch.send(signal.SIGTERM)
 
@@ -68,8 +68,8 @@ async def test_it_tells_once_when_a_process_has_ended(kernel, sleeper):
         await ended.wait()
 
 
-async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
-    named = _named(sleeper.pid)
+async def test_process_watch_reports_a_process_that_exited_before(kernel, sleeper):
+    named = _process_of(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
     ended = asyncio.Event()
@@ -82,7 +82,7 @@ async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
 
 async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, sleeper):
     ended = asyncio.Event()
-    watch = ProcessWatch(sleeper.pid, _named(sleeper.pid, 60), ended.set)
+    watch = ProcessWatch(sleeper.pid, _process_of(sleeper.pid, 60), ended.set)
 
     watch.send(signal.SIGKILL)
 
@@ -91,79 +91,82 @@ async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, 
     assert None is sleeper.poll()
 
 
-async def test_a_closed_watch_is_silent(kernel, sleeper):
+async def test_closed_process_watch_reports_nothing_at_an_exit(kernel, sleeper):
     ended = asyncio.Event()
-    ProcessWatch(sleeper.pid, _named(sleeper.pid), ended.set).close()
-    heard = asyncio.Event()
-    ProcessWatch(sleeper.pid, _named(sleeper.pid), heard.set)
+    ProcessWatch(sleeper.pid, _process_of(sleeper.pid), ended.set).close()
+    reported = asyncio.Event()
+    ProcessWatch(sleeper.pid, _process_of(sleeper.pid), reported.set)
 
     sleeper.kill()
 
     async with asyncio.timeout(90):
-        await heard.wait()
+        await reported.wait()
     assert not ended.is_set()
 
 
-def test_a_tree_ends_whole(eventually):
+def test_end_tree_kills_all_descendants_of_the_same_process(eventually):
     shell = subprocess.Popen(
         ["sh", "-c", "sleep 1000 & setsid sleep 1000 & wait"], start_new_session=True
     )
     eventually(lambda: len(psutil.Process(shell.pid).children()) == 2)
     children = psutil.Process(shell.pid).children()
 
-    end_tree(_named(shell.pid, 60))
+    end_tree(_process_of(shell.pid, 60))
     assert all(child.is_running() for child in children)
-    end_tree(_named(shell.pid))
+    end_tree(_process_of(shell.pid))
 
     shell.wait()
     _, alive = psutil.wait_procs(children, timeout=60)
     assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def carrying(where, worker="vision/exp-0"):
-    names = {"RUNAI_WORKER": worker, "RUNAI_CHECKPOINT_DIR": str(where)}
+def start_leftover(checkpoint_dir, worker="vision/exp-0"):
+    names = {"RUNAI_WORKER": worker, "RUNAI_CHECKPOINT_DIR": str(checkpoint_dir)}
     return subprocess.Popen(["sleep", "1000"], env=names)
 
 
-def test_leftovers_are_known_by_the_workers_name_and_its_checkpoints(tmp_path):
-    mine = carrying(tmp_path)
-    others = [carrying(tmp_path, "vision/exp-00"), carrying(tmp_path / "of another installation")]
+def test_leftovers_are_recognised_by_worker_name_and_checkpoint_dir(tmp_path):
+    leftover = start_leftover(tmp_path)
+    unrelated = [
+        start_leftover(tmp_path, "vision/exp-00"),
+        start_leftover(tmp_path / "of another installation"),
+    ]
     try:
-        old_enough = psutil.Process(mine.pid).create_time() + 3600
+        old_enough = psutil.Process(leftover.pid).create_time() + 3600
         kill_leftovers("vision/exp-0", str(tmp_path), old_enough)
-        assert None is mine.poll()
+        assert None is leftover.poll()
 
         kill_leftovers("vision/exp-0", str(tmp_path), 0.0)
 
-        assert not psutil.pid_exists(mine.pid)
-        assert [other.poll() for other in others] == [None, None]
+        assert not psutil.pid_exists(leftover.pid)
+        assert [other.poll() for other in unrelated] == [None, None]
     finally:
-        for process in (mine, *others):
+        for process in (leftover, *unrelated):
             process.kill()
             process.wait()
 
 
-def test_a_leftover_that_has_just_been_started_is_found(monkeypatch, tmp_path):
-    left = carrying(tmp_path)
-    read, looks = psutil.Process.environ, []
+def test_leftover_that_has_just_been_started_is_killed(monkeypatch, tmp_path):
+    leftover = start_leftover(tmp_path)
+    read, reads = psutil.Process.environ, []
 
     def environ(process):
-        looks.extend([0] if process.pid == left.pid else [])
-        return {} if process.pid == left.pid and len(looks) < 3 else read(process)
+        reads.extend([0] if process.pid == leftover.pid else [])
+        return {} if process.pid == leftover.pid and len(reads) < 3 else read(process)
 
     monkeypatch.setattr(psutil.Process, "environ", environ)
     try:
         kill_leftovers("vision/exp-0", str(tmp_path), 0.0)
 
-        assert not psutil.pid_exists(left.pid)
+        assert not psutil.pid_exists(leftover.pid)
     finally:
-        left.kill()
-        left.wait()
+        leftover.kill()
+        leftover.wait()
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, sleeper, set_clock):
-    before = lasting(_named(sleeper.pid))
+async def test_process_is_recognised_after_the_clock_was_set(seconds, kernel, sleeper, set_clock):
+    before = lasting(_process_of(sleeper.pid))
     set_clock(seconds)
     ended = asyncio.Event()
 
@@ -171,7 +174,7 @@ async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, slee
     await asyncio.sleep(0)
 
     assert not ended.is_set()
-    assert is_same(before, lasting(_named(sleeper.pid)))
+    assert is_same(before, lasting(_process_of(sleeper.pid)))
     assert at_present_clock(before).created == psutil.Process(sleeper.pid).create_time()
     end_tree(before)
     async with asyncio.timeout(90):
@@ -179,22 +182,22 @@ async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, slee
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_leftovers_are_found_after_the_clock_was_set(seconds, set_clock, tmp_path):
-    left = carrying(tmp_path)
+def test_leftovers_are_killed_after_the_clock_was_set(seconds, set_clock, tmp_path):
+    leftover = start_leftover(tmp_path)
     try:
-        named = lasting(_named(left.pid))
+        named = lasting(_process_of(leftover.pid))
         set_clock(seconds)
 
         kill_leftovers("vision/exp-0", str(tmp_path), named.created, named)
 
-        assert not psutil.pid_exists(left.pid)
+        assert not psutil.pid_exists(leftover.pid)
     finally:
-        left.kill()
-        left.wait()
+        leftover.kill()
+        leftover.wait()
 
 
-def test_a_process_of_another_boot_is_another(sleeper):
-    found = lasting(_named(sleeper.pid))
+def test_process_of_a_different_boot_is_not_the_same(sleeper):
+    process = lasting(_process_of(sleeper.pid))
 
-    assert not is_same(found, replace(found, boot="another"))
-    assert not is_same(found, replace(found, ticks=0))
+    assert not is_same(process, replace(process, boot="another"))
+    assert not is_same(process, replace(process, ticks=0))

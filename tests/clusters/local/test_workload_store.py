@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cluster.sqlite"
 
 
-def test_a_row_in_any_state_comes_back(path):
+def test_stored_row_is_read_back_unchanged_in_any_state(path):
     row = _row(env={"A": "1"}, source='print("{")', gpus=MilliGpu(500))
     grant = Grant(0, "box", (DeviceShare(0, MilliGpu(500)),))
     rows = [row]
@@ -69,7 +69,7 @@ def test_a_row_in_any_state_comes_back(path):
 
 
 @pytest.mark.parametrize("name", ["quest?ion", "a%20b", "100%", "a#b", "x;y&z='", "ü \\"])
-def test_a_directory_of_any_name_holds_its_database(tmp_path, name):
+def test_database_is_created_in_a_directory_of_any_name(tmp_path, name):
     directory = tmp_path / name
     directory.mkdir()
 
@@ -82,7 +82,7 @@ def test_a_directory_of_any_name_holds_its_database(tmp_path, name):
     assert [*tmp_path.iterdir()] == [directory]
 
 
-def test_a_number_of_workers_that_was_set_later_comes_back(path):
+def test_scaled_number_of_workers_is_read_back(path):
     row = _row(elastic=True, workers=2)
     after = scaled(row, workers=4, min_workers=2, by="ana", now=2.0).row
     assert after is not None
@@ -92,10 +92,14 @@ def test_a_number_of_workers_that_was_set_later_comes_back(path):
     store.close()
 
     store = SqliteStore(path)
-    [found] = store.rows()
+    [restored] = store.rows()
     store.close()
-    assert found == after
-    assert (found.spec.workers, found.spec.min_workers, len(found.record.workers)) == (4, 2, 4)
+    assert restored == after
+    assert (restored.spec.workers, restored.spec.min_workers, len(restored.record.workers)) == (
+        4,
+        2,
+        4,
+    )
 
 
 def test_elastic_job_that_reported_still_saves_after_a_restart(path):
@@ -111,22 +115,22 @@ def test_elastic_job_that_reported_still_saves_after_a_restart(path):
     store.close()
 
 
-def test_any_text_of_a_user_comes_back(path):
+def test_text_of_a_user_is_read_back_unchanged(path):
     store = SqliteStore(path)
 
     @settings(deadline=None, max_examples=100)
     @given(source=st.text(), env=st.dictionaries(st.text(), st.text()))
-    def comes_back(source: str, env: dict[str, str]) -> None:
+    def save_and_read_back(source: str, env: dict[str, str]) -> None:
         row = _row(source=source, env=env)
         store.save([row])
         assert [row] == list(store.rows())
         store.save(deleted=[row.id])
 
-    comes_back()
+    save_and_read_back()
     store.close()
 
 
-def test_the_order_is_that_of_submission_not_of_change(path):
+def test_rows_are_read_in_the_order_of_submission(path):
     store = SqliteStore(path)
     first, second = _row("b"), _row("a")
     store.save([first])
@@ -137,7 +141,7 @@ def test_the_order_is_that_of_submission_not_of_change(path):
     store.close()
 
 
-def test_a_forgotten_workload_takes_its_history_along(path):
+def test_history_is_deleted_with_its_workload(path):
     store = SqliteStore(path)
     row, line = _row(), HistoryEvent(1.0, "queued", "submitted")
     store.save([row], events=[(row.id, line)])
@@ -149,7 +153,7 @@ def test_a_forgotten_workload_takes_its_history_along(path):
     store.close()
 
 
-def test_rows_that_an_earlier_service_had_stored_in_part_are_deleted(path):
+def test_partly_stored_rows_of_an_earlier_version_are_deleted(path):
     store = SqliteStore(path)
     whole, half = _row("whole"), _row("half-0")
     line = HistoryEvent(1.0, "queued", "submitted")
@@ -165,7 +169,7 @@ def test_rows_that_an_earlier_service_had_stored_in_part_are_deleted(path):
     store.close()
 
 
-def test_projects_come_back_oldest_first_with_their_age(path):
+def test_projects_are_read_oldest_first_with_their_age(path):
     store = SqliteStore(path)
     old = ProjectRecord(ProjectSpec("z", quota=None, members=("ana",)), 1.0)
     new = ProjectRecord(ProjectSpec("a", parent="z", node_types_build=("dgx",)), 2.0)
@@ -179,7 +183,7 @@ def test_projects_come_back_oldest_first_with_their_age(path):
     store.close()
 
 
-def test_a_failed_save_leaves_nothing_half_written(path):
+def test_failed_save_stores_no_part_of_it(path):
     store = SqliteStore(path)
     with pytest.raises(sa.exc.IntegrityError):
         store.save([_row()], events=[("vision/exp", HistoryEvent(1.0, "queued", None))])  # type: ignore[arg-type]
@@ -190,7 +194,7 @@ def test_a_failed_save_leaves_nothing_half_written(path):
     store.close()
 
 
-def test_the_revisions_lead_to_the_tables_of_the_program(path):
+def test_migrations_produce_the_tables_of_the_metadata(path):
     SqliteStore(path).close()
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
@@ -200,34 +204,34 @@ def test_the_revisions_lead_to_the_tables_of_the_program(path):
     assert ScriptDirectory(str(folder)).get_current_head() == LATEST
 
 
-def test_only_its_owner_reads_it_and_it_survives_a_power_cut(path):
+def test_database_files_are_private_and_writes_are_synchronous(path):
     store = SqliteStore(path)
 
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert {0o600} == set(modes.values())
     pragmas = ("journal_mode", "synchronous")
-    found = [store._connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in pragmas]
-    assert found == ["wal", 2]
+    values = [store._connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in pragmas]
+    assert values == ["wal", 2]
     store.close()
 
 
-@pytest.mark.parametrize("many", [1, 300])
-def test_however_many_are_stored_changed_and_forgotten_at_once(path, many):
+@pytest.mark.parametrize("row_count", [1, 300])
+def test_rows_are_stored_changed_and_deleted_in_bulk(path, row_count):
     store = SqliteStore(path)
-    rows = [_row(f"exp-{n}") for n in range(many)]
+    rows = [_row(f"exp-{n}") for n in range(row_count)]
     lines = [(row.id, HistoryEvent(1.0, "submitted", row.id)) for row in rows]
     store.save(rows, events=lines)
     grant = Grant(0, "box", (DeviceShare(0, MilliGpu(1000)),))
-    changed = [started(row, [grant], now=2.0, master_port=5).row for row in rows[: many // 2]]
+    changed = [started(row, [grant], now=2.0, master_port=5).row for row in rows[: row_count // 2]]
     store.save([row for row in changed if row is not None])
-    gone = [row.id for row in rows[-(many // 3 + 1) :]]
-    store.save(deleted=gone)
+    deleted_ids = [row.id for row in rows[-(row_count // 3 + 1) :]]
+    store.save(deleted=deleted_ids)
     store.close()
 
     store = SqliteStore(path)
-    expected = [*changed, *rows[many // 2 :]][: many - len(gone)]
+    expected = [*changed, *rows[row_count // 2 :]][: row_count - len(deleted_ids)]
     assert list(store.rows()) == expected
     assert [store.history(row.id) for row in rows] == [
-        [] if row.id in gone else [line] for row, (_, line) in zip(rows, lines, strict=True)
+        [] if row.id in deleted_ids else [line] for row, (_, line) in zip(rows, lines, strict=True)
     ]
     store.close()

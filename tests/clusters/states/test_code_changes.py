@@ -12,57 +12,57 @@ from runai.hub_service.model.records import Code, Process, WorkloadSpec
 
 OLD, NEW = "0" * 64, "1" * 64
 SHORT, NEWER = "0" * 12, "1" * 12
-OTHER = "another commit than the one that was submitted"
+OTHER_COMMIT = "another commit than the one that was submitted"
 C1, C2 = "c" * 40, "d" * 40
 
 
 def row(submitted: Code | None = None, before: Code | None = None) -> StoredWorkload:
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("python", "t.py"), code=submitted)
-    made = user_actions.submitted(spec, now=0.0, checkpoint_dir="", log_dir="").row
-    assert made is not None
-    return replace(made, record=replace(made.record, attempts=1, code=before), code_due=1)
+    new_row = user_actions.submitted(spec, now=0.0, checkpoint_dir="", log_dir="").row
+    assert new_row is not None
+    return replace(new_row, record=replace(new_row.record, attempts=1, code=before), code_due=1)
 
 
-def t(digest: str, commit: str = "") -> Code:
+def code_of(digest: str, commit: str = "") -> Code:
     return Code({"t.py": digest}, commit)
 
 
 @pytest.mark.parametrize(
     ("submitted", "before", "now", "event"),
     [
-        (t(OLD), None, t(OLD), ("code", f"t.py {SHORT}")),
-        (t(OLD), t(NEW), t(NEW), None),
-        (None, None, t(OLD, C1), ("code", f"t.py {SHORT}, commit {'c' * 12}")),
+        (code_of(OLD), None, code_of(OLD), ("code", f"t.py {SHORT}")),
+        (code_of(OLD), code_of(NEW), code_of(NEW), None),
+        (None, None, code_of(OLD, C1), ("code", f"t.py {SHORT}, commit {'c' * 12}")),
         (None, None, Code(), None),
-        (t(OLD), None, None, None),
+        (code_of(OLD), None, None, None),
         (
-            *(t(OLD), t(OLD), t(NEW)),
+            *(code_of(OLD), code_of(OLD), code_of(NEW)),
             (
                 "warning",
                 f"t.py is not the one that was submitted (now t.py {NEWER}; before t.py {SHORT})",
             ),
         ),
         (
-            *(None, t(OLD), t(NEW)),
+            *(None, code_of(OLD), code_of(NEW)),
             (
                 "warning",
                 f"t.py is not the one of the start before (now t.py {NEWER}; before t.py {SHORT})",
             ),
         ),
         (
-            *(t(OLD), None, t("gone")),
+            *(code_of(OLD), None, code_of("gone")),
             ("warning", f"t.py is gone; it was there before (now t.py gone; before t.py {SHORT})"),
         ),
-        (None, None, t("gone"), None),
-        (t(OLD), None, t("not readable"), ("code", "t.py not readable")),
+        (None, None, code_of("gone"), None),
+        (code_of(OLD), None, code_of("not readable"), ("code", "t.py not readable")),
         (
-            *(t(OLD, C1), None, t(OLD, C2)),
+            *(code_of(OLD, C1), None, code_of(OLD, C2)),
             (
                 "code",
-                f"t.py {SHORT}, commit {'d' * 12}; {OTHER}: {'c' * 12}",
+                f"t.py {SHORT}, commit {'d' * 12}; {OTHER_COMMIT}: {'c' * 12}",
             ),
         ),
-        (Code({"u.py": OLD}), None, t(NEW), ("code", f"t.py {NEWER}")),
+        (Code({"u.py": OLD}), None, code_of(NEW), ("code", f"t.py {NEWER}")),
     ],
     ids=[
         *(
@@ -78,15 +78,15 @@ def t(digest: str, commit: str = "") -> Code:
     ],
 )
 def test_history_names_the_code_and_what_has_changed(submitted, before, now, event):
-    step = code_changes.noted(row(submitted, before), 1, now)
+    transition = code_changes.noted(row(submitted, before), 1, now)
 
-    assert step.events == ((event,) if event else ())
-    assert step.row is not None
-    assert step.row.code_due == 0
+    assert transition.events == ((event,) if event else ())
+    assert transition.row is not None
+    assert transition.row.code_due == 0
 
 
-def test_each_start_is_noted_once_when_it_has_begun():
-    known = row(t(OLD))
+def test_code_of_a_start_is_noted_once_after_the_start():
+    known = row(code_of(OLD))
     known = replace(known, record=replace(known.record, attempts=0), code_due=0)
     assert code_changes.awaited_start(known) is None
 
@@ -100,7 +100,7 @@ def test_each_start_is_noted_once_when_it_has_begun():
     assert failed is not None
     assert code_changes.awaited_start(failed) == (0, 1)
 
-    noted = code_changes.noted(failed, 1, t(OLD)).row
+    noted = code_changes.noted(failed, 1, code_of(OLD)).row
     assert noted is not None
     assert code_changes.awaited_start(noted) is None
-    assert code_changes.noted(noted, 1, t(NEW)).events == ()
+    assert code_changes.noted(noted, 1, code_of(NEW)).events == ()

@@ -17,7 +17,7 @@ SPEC = WorkloadSpec("vision", "alpha", "bob", "job", ("train",), gpus=MilliGpu(1
 RECORD = WorkloadRecord(SPEC, WorkloadState.QUEUED, NOW, (), uid=new_uid(NOW))
 
 UNKNOWN = "The vision/alpha that you mean"
-MEANT = {
+INTENDED = {
     "with its time": (new_uid(EARLIER), "vision/alpha of 21:05 on 28 November"),
     "of the same moment": (new_uid(NOW), "vision/alpha of 21:30 on 29 November"),
     "of Kubernetes": ("0f9f32ec-7d1c-4c39-8e76-0d8a1a4f6a3c", UNKNOWN),
@@ -27,20 +27,20 @@ MEANT = {
 }
 
 
-@pytest.mark.parametrize(("uid", "meant"), MEANT.values(), ids=MEANT)
-def test_refusal_names_both_workloads_and_their_times(uid, meant):
+@pytest.mark.parametrize(("uid", "intended"), INTENDED.values(), ids=INTENDED)
+def test_refusal_of_an_outdated_uid_names_both_workloads_and_times(uid, intended):
     with pytest.raises(Conflict) as refused:
         refuse_other(RECORD, uid)
 
     assert refused.value.message == (
-        f"{meant} is gone: this is another one, submitted by bob at 21:30 on 29 November."
+        f"{intended} is gone: this is another one, submitted by bob at 21:30 on 29 November."
     )
 
 
 @pytest.mark.parametrize("uid", ["", RECORD.uid], ids=["any", "its own"])
-def test_request_for_the_workload_itself_is_not_refused(uid):
+def test_request_with_the_uid_of_the_workload_is_not_refused(uid):
     refuse_other(RECORD, uid)
 
 
-def test_uids_of_one_moment_differ():
+def test_uids_of_the_same_moment_differ():
     assert len({new_uid(NOW) for _ in range(1000)}) == 1000

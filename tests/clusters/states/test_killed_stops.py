@@ -7,46 +7,46 @@ from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWor
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 
 RECLAIMED = StateReason("reclaimed", "reclaimed")
-KILLED = ExitStatus(-9, stop_requested=True, killed=True)
-BY_ITSELF = ExitStatus(143, stop_requested=True)
+KILLED_EXIT = ExitStatus(-9, stop_requested=True, killed=True)
+OWN_EXIT = ExitStatus(143, stop_requested=True)
 
 
-def of(step: Transition) -> StoredWorkload:
-    assert step.row is not None
-    return step.row
+def row_after(transition: Transition) -> StoredWorkload:
+    assert transition.row is not None
+    return transition.row
 
 
-def runs(workers: int) -> StoredWorkload:
+def running_row(workers: int) -> StoredWorkload:
     spec = WorkloadSpec(
         "vision", "exp", "ana", "job", ("train",), workers=workers, min_workers=1, elastic=True
     )
-    row = of(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
-    return again(row, *range(workers))
+    row = row_after(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
+    return restarted(row, *range(workers))
 
 
-def again(row: StoredWorkload, *workers: int) -> StoredWorkload:
-    row = of(lifecycle.started(row, [Grant(i, "n1", ()) for i in workers], now=1))
+def restarted(row: StoredWorkload, *workers: int) -> StoredWorkload:
+    row = row_after(lifecycle.started(row, [Grant(i, "n1", ()) for i in workers], now=1))
     for index in workers:
-        row = of(lifecycle.running(row, index, Process(100 + index, 1), now=2))
+        row = row_after(lifecycle.running(row, index, Process(100 + index, 1), now=2))
     return row
 
 
-def stopped(row: StoredWorkload, *endings: tuple[int, ExitStatus]) -> StoredWorkload:
-    row = of(lifecycle.stopped(row, [index for index, _ in endings], RECLAIMED, now=3))
-    for index, ending in endings:
-        row = of(lifecycle.exited(row, index, ending, now=4))
+def stopped(row: StoredWorkload, *exits: tuple[int, ExitStatus]) -> StoredWorkload:
+    row = row_after(lifecycle.stopped(row, [index for index, _ in exits], RECLAIMED, now=3))
+    for index, exit_status in exits:
+        row = row_after(lifecycle.exited(row, index, exit_status, now=4))
     return row
 
 
-def test_killed_worker_of_several_counts_until_the_next_start():
-    row = stopped(runs(2), (0, KILLED), (1, BY_ITSELF))
+def test_killed_worker_is_on_record_until_the_next_start():
+    row = stopped(running_row(2), (0, KILLED_EXIT), (1, OWN_EXIT))
 
     assert row.record.killed
-    assert not again(row, 0, 1).record.killed
+    assert not restarted(row, 0, 1).record.killed
 
 
-def test_worker_given_back_counts_until_a_later_stop():
-    row = stopped(runs(2), (1, KILLED))
+def test_killed_worker_of_a_shrink_is_on_record_until_a_later_stop():
+    row = stopped(running_row(2), (1, KILLED_EXIT))
 
     assert row.record.killed
-    assert not stopped(row, (0, BY_ITSELF)).record.killed
+    assert not stopped(row, (0, OWN_EXIT)).record.killed

@@ -12,18 +12,18 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 RECLAIMED = StateReason("reclaimed", "reclaimed")
 
 
-def of(step: Transition) -> StoredWorkload:
-    assert step.row is not None
-    return step.row
+def row_after(transition: Transition) -> StoredWorkload:
+    assert transition.row is not None
+    return transition.row
 
 
 def started() -> StoredWorkload:
     spec = WorkloadSpec(
         "vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), backoff_limit=3
     )
-    row = of(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
+    row = row_after(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
     assert not row.resumed
-    return of(lifecycle.started(row, [Grant(0, "n1", ())], now=1))
+    return row_after(lifecycle.started(row, [Grant(0, "n1", ())], now=1))
 
 
 ENDINGS = {
@@ -38,23 +38,23 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("ending", "began"), ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize(("exit_status", "began"), ENDINGS.values(), ids=ENDINGS)
 @pytest.mark.parametrize("is_reported", [False, True], ids=["before its report", "reported"])
-def test_next_start_is_told_so_if_a_program_ran(ending, began, is_reported):
+def test_next_start_is_a_resume_if_a_program_ran(exit_status, began, is_reported):
     row = started()
     if is_reported:
-        row = of(lifecycle.running(row, 0, Process(100, 1), now=2))
-    if ending.told:
-        row = of(lifecycle.stopped(row, [0], RECLAIMED, now=3))
+        row = row_after(lifecycle.running(row, 0, Process(100, 1), now=2))
+    if exit_status.told:
+        row = row_after(lifecycle.stopped(row, [0], RECLAIMED, now=3))
 
-    row = of(lifecycle.exited(row, 0, ending, now=4))
+    row = row_after(lifecycle.exited(row, 0, exit_status, now=4))
 
     assert row.resumed is (began or is_reported)
     assert not row.record.state.finished
 
 
 @pytest.mark.parametrize(
-    ("stop", "told"),
+    ("stop", "text"),
     [
         pytest.param("", "finished with exit code 0", id="by itself"),
         pytest.param(
@@ -71,17 +71,17 @@ def test_next_start_is_told_so_if_a_program_ran(ending, began, is_reported):
         ),
     ],
 )
-def test_exit_code_0_in_a_stop_says_so(stop, told):
-    row = of(lifecycle.running(started(), 0, Process(100, 1), now=2))
+def test_exit_code_0_during_a_stop_has_a_hint_in_its_reason(stop, text):
+    row = row_after(lifecycle.running(started(), 0, Process(100, 1), now=2))
     if stop == "pause":
-        row = of(lifecycle.stopped(row, [0], RECLAIMED, now=3))
+        row = row_after(lifecycle.stopped(row, [0], RECLAIMED, now=3))
     if stop == "suspend":
-        row = of(user_actions.suspended(row, by="ana", now=3))
+        row = row_after(user_actions.suspended(row, by="ana", now=3))
 
-    step = lifecycle.exited(row, 0, ExitStatus(0, stop_requested=bool(stop)), now=4)
+    transition = lifecycle.exited(row, 0, ExitStatus(0, stop_requested=bool(stop)), now=4)
 
-    record = of(step).record
+    record = row_after(transition).record
     assert record.state == "succeeded"
     assert record.reason is not None
-    assert record.reason.text == told
-    assert ("succeeded", told) in step.events
+    assert record.reason.text == text
+    assert ("succeeded", text) in transition.events

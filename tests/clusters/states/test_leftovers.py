@@ -12,7 +12,7 @@ LEFT = "1 process was still working"
 
 
 @pytest.mark.parametrize(
-    ("workers", "elastic", "exit_code", "said"),
+    ("workers", "elastic", "exit_code", "expected"),
     [
         (1, False, 0, LEFT),
         (1, False, 3, LEFT),
@@ -22,7 +22,9 @@ LEFT = "1 process was still working"
     ],
     ids=["job", "failed", "gang", "failed gang", "elastic job that goes on"],
 )
-def test_history_says_it_once_and_names_the_worker(workers, elastic, exit_code, said):
+def test_history_names_leftover_processes_once_with_their_worker(
+    workers, elastic, exit_code, expected
+):
     spec = WorkloadSpec(
         "vision", "exp", "ana", "job", ("train",), workers=workers, min_workers=1, elastic=elastic
     )
@@ -34,6 +36,6 @@ def test_history_says_it_once_and_names_the_worker(workers, elastic, exit_code, 
         row = lifecycle.running(row, index, Process(100 + index, 1), now=2).row
     assert row is not None
 
-    step = lifecycle.exited(row, workers - 1, ExitStatus(exit_code, left=LEFT), now=3)
+    transition = lifecycle.exited(row, workers - 1, ExitStatus(exit_code, left=LEFT), now=3)
 
-    assert [text for kind, text in step.events if LEFT in text] == [said]
+    assert [text for kind, text in transition.events if LEFT in text] == [expected]

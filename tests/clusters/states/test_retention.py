@@ -18,7 +18,7 @@ from runai.hub_service.scheduler import decide
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
-RULES = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
+POLICY = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ RULES = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
         ),
     ],
 )
-def test_which_goes_next_and_when(ended, next_):
-    finished = FinishedWorkloads(RULES)
-    for one in ended.split():
-        user, at = one.split(":")
+def test_next_workload_to_drop_is_chosen_by_age_and_users_total(ended, next_):
+    finished = FinishedWorkloads(POLICY)
+    for entry in ended.split():
+        user, at = entry.split(":")
         finished.add(f"{user}/{at}", user, float(at))
 
     assert finished.next() == next_
@@ -59,31 +59,31 @@ def test_retention_drops_only_jobs_of_the_user_that_floods(seed):
             finished.discard(due[1], due[1].partition("/")[0])
 
     assert len(finished) == 30
-    left = []
+    retained = []
     while (due := finished.next()) is not None:
-        left.append(due[1])
+        retained.append(due[1])
         finished.discard(due[1], due[1].partition("/")[0])
-    assert {name for name in left if not name.startswith("ana")} == set(users)
+    assert {name for name in retained if not name.startswith("ana")} == set(users)
     latest = [name for name in names if name.startswith("ana")][-10:]
-    assert [name for name in left if name.startswith("ana")] == latest
+    assert [name for name in retained if name.startswith("ana")] == latest
 
 
-class Lab:
+class RetentionLab:
     """A cluster of one device whose jobs end at once, with a clock of its own."""
 
-    def __init__(self, keeping: RetentionPolicy) -> None:
+    def __init__(self, retention: RetentionPolicy) -> None:
         self.now = 0.0
-        self.keeping = keeping
+        self.retention = retention
         self.store = MemoryStore()
-        self.cluster = self.opened()
+        self.cluster = self.open_cluster()
 
-    def opened(self) -> SimulatedCluster:
+    def open_cluster(self) -> SimulatedCluster:
         devices = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
         return SimulatedCluster(
-            {"box": devices}, clock=lambda: self.now, store=self.store, retention=self.keeping
+            {"box": devices}, clock=lambda: self.now, store=self.store, retention=self.retention
         )
 
-    async def ends(self, name: str, user: str = "ana") -> str:
+    async def run_job(self, name: str, user: str = "ana") -> str:
         await self.cluster.put_project(ProjectSpec("vision"))
         await self.cluster.submit([WorkloadSpec("vision", name, user, "job", ("true",))])
         await self.cluster.apply(decide(await self.cluster.observe()))
@@ -94,9 +94,9 @@ class Lab:
         return [record.spec.name for record in await self.cluster.workloads()]
 
 
-async def test_it_is_forgotten_after_its_time_and_the_name_is_free():
-    lab = Lab(RULES)
-    workload = await lab.ends("exp")
+async def test_finished_workload_is_dropped_after_its_time_and_frees_its_name():
+    lab = RetentionLab(POLICY)
+    workload = await lab.run_job("exp")
     assert lab.cluster.pass_time() == 1000.0
     lab.now = 1000.0
 
@@ -104,15 +104,15 @@ async def test_it_is_forgotten_after_its_time_and_the_name_is_free():
     with pytest.raises(NotFound):
         await lab.cluster.workload(workload)
     assert list(lab.store.history(workload)) == []
-    assert await lab.ends("exp") == workload
+    assert await lab.run_job("exp") == workload
 
 
 async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay():
-    lab = Lab(RULES)
-    await lab.ends("bos", "bo")
+    lab = RetentionLab(POLICY)
+    await lab.run_job("bos", "bo")
     for number in range(5):
         lab.now += 1
-        await lab.ends(f"exp-{number}")
+        await lab.run_job(f"exp-{number}")
 
     assert lab.cluster.pass_time() == 11.0
     assert len(await lab.names()) == 6
@@ -122,7 +122,7 @@ async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay
 
 
 async def test_retention_never_drops_waiting_or_running_workloads():
-    lab = Lab(RetentionPolicy(max_age_s=10.0, max_finished=0, min_age_s=0.0))
+    lab = RetentionLab(RetentionPolicy(max_age_s=10.0, max_finished=0, min_age_s=0.0))
     await lab.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "runs", "ana", "job", ("true",))
     await lab.cluster.submit([spec])
@@ -134,8 +134,8 @@ async def test_retention_never_drops_waiting_or_running_workloads():
     assert await lab.names() == ["runs", "waits"]
 
 
-async def test_after_a_restart_they_go_as_they_ended_not_as_they_were_submitted():
-    lab = Lab(RULES)
+async def test_workloads_are_dropped_in_the_order_they_ended_after_a_restart():
+    lab = RetentionLab(POLICY)
     await lab.cluster.put_project(ProjectSpec("vision"))
     specs = [WorkloadSpec("vision", name, "ana", "job", ("true",)) for name in ("first", "second")]
     await lab.cluster.submit(specs)
@@ -145,7 +145,7 @@ async def test_after_a_restart_they_go_as_they_ended_not_as_they_were_submitted(
     lab.now = 6.0
     lab.cluster.complete("vision/first")
 
-    lab.cluster = lab.opened()
+    lab.cluster = lab.open_cluster()
 
     assert lab.cluster.pass_time() == 1005.0
     lab.now = 1005.5
@@ -154,8 +154,8 @@ async def test_after_a_restart_they_go_as_they_ended_not_as_they_were_submitted(
 
 
 async def test_waiter_for_a_forgotten_workload_gets_not_found():
-    lab = Lab(RULES)
-    workload = await lab.ends("exp")
+    lab = RetentionLab(POLICY)
+    workload = await lab.run_job("exp")
     record = await lab.cluster.workload(workload)
     waiting = asyncio.ensure_future(lab.cluster.wait(workload, record))
     await asyncio.sleep(0)
@@ -166,9 +166,9 @@ async def test_waiter_for_a_forgotten_workload_gets_not_found():
         await waiting
 
 
-async def test_of_many_that_go_with_their_project_each_goes():
-    lab = Lab(RULES)
-    names = [await lab.ends(f"exp-{number}") for number in range(12)]
+async def test_deleted_project_takes_all_of_its_finished_workloads_along():
+    lab = RetentionLab(POLICY)
+    names = [await lab.run_job(f"exp-{number}") for number in range(12)]
 
     await lab.cluster.delete_project("vision")
 
@@ -182,32 +182,34 @@ SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 
 
 @pytest.mark.parametrize(
-    ("script", "kept"),
+    ("script", "expected"),
     [
         pytest.param(SAVES, {"model"}, id="checkpoints stay"),
         pytest.param("echo said", set(), id="output alone does not"),
     ],
 )
-async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(tmp_path, script, kept):
+async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(
+    tmp_path, script, expected
+):
     clock = Clock()
-    rules = RetentionPolicy(max_age_s=60.0)
-    async with local_lab(tmp_path, clock, keeping=rules) as lab:
+    policy = RetentionPolicy(max_age_s=60.0)
+    async with local_lab(tmp_path, clock, keeping=policy) as lab:
         spec = lab.job("exp", command=("sh", "-c", script))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))
         submitted = int((await lab.until(spec.id, "succeeded")).submitted)
         clock.at += 61.0
         lab.cluster.report_time()
-        await lab.until_gone(spec.id)
+        await lab.until_deleted(spec.id)
 
         jobs = tmp_path / "data" / "jobs"
         aside = jobs / ".kept" / f"{spec.id}-{submitted}"
-        assert {path.name for path in aside.glob("*")} == kept
+        assert {path.name for path in aside.glob("*")} == expected
         assert not (jobs / spec.id).exists()
         await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
 
 
-async def test_deleted_project_keeps_the_checkpoints_of_its_workloads(tmp_path):
+async def test_deleted_project_retains_the_checkpoints_of_its_workloads(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("exp", command=("sh", "-c", SAVES))

@@ -15,20 +15,20 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 LIMIT = 100
-ON = Grant(0, "n1", (DeviceShare(0, MilliGpu(1000)),))
+GRANT = Grant(0, "n1", (DeviceShare(0, MilliGpu(1000)),))
 Step = Callable[[StoredWorkload, float], Transition | None]
 
 
 def submitted(**fields: Any) -> StoredWorkload:
-    asked: dict[str, Any] = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
-    spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **asked)
+    options: dict[str, Any] = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
+    spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **options)
     row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
     assert row is not None
     return row
 
 
 def starts(row: StoredWorkload, now: float) -> Transition:
-    return lifecycle.started(row, [ON], now=now)
+    return lifecycle.started(row, [GRANT], now=now)
 
 
 def runs(row: StoredWorkload, now: float) -> Transition:
@@ -47,48 +47,48 @@ def passes(row: StoredWorkload, now: float) -> Transition | None:
     return lifecycle.due(row, now=now)
 
 
-def exits(code: int | None, *, told: bool = False, lost: bool = False) -> Step:
-    ending = ExitStatus(code, stop_requested=told, lost=lost)
-    return lambda row, now: lifecycle.exited(row, 0, ending, now=now)
+def exits(code: int | None, *, stop_requested: bool = False, lost: bool = False) -> Step:
+    exit_status = ExitStatus(code, stop_requested=stop_requested, lost=lost)
+    return lambda row, now: lifecycle.exited(row, 0, exit_status, now=now)
 
 
 UP: Sequence[tuple[float, Step]] = [(10, starts), (15, runs)]
-STORIES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str, float]]] = {
+CASES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str, float]]] = {
     "a job within its limit runs on": ({}, [*UP, (109, passes)], ("running", 99)),
     "a job at its limit is stopped": ({}, [*UP, (110, passes)], ("stopping", 100)),
     "a stopped job times out": (
         {},
-        [*UP, (110, passes), (112, exits(-15, told=True))],
+        [*UP, (110, passes), (112, exits(-15, stop_requested=True))],
         ("timed_out", 100),
     ),
     "a job that ends itself at its limit has succeeded": (
         {},
-        [*UP, (110, passes), (112, exits(0, told=True))],
+        [*UP, (110, passes), (112, exits(0, stop_requested=True))],
         ("succeeded", 100),
     ),
     "a pause does not count": (
         {},
-        [*UP, (60, pauses), (65, exits(-15, told=True)), (500, starts), (549, passes)],
+        [*UP, (60, pauses), (65, exits(-15, stop_requested=True)), (500, starts), (549, passes)],
         ("starting", 99),
     ),
     "a job ends after all its attempts": (
         {},
-        [*UP, (60, pauses), (65, exits(-15, told=True)), (500, starts), (550, passes)],
+        [*UP, (60, pauses), (65, exits(-15, stop_requested=True)), (500, starts), (550, passes)],
         ("stopping", 100),
     ),
     "a suspended job counts no more": (
         {},
-        [*UP, (60, suspends), (65, exits(-15, told=True)), (900, passes)],
+        [*UP, (60, suspends), (65, exits(-15, stop_requested=True)), (900, passes)],
         ("suspended", 50),
     ),
     "a job that is paused at its limit is not requeued": (
         {},
-        [*UP, (110, pauses), (112, exits(-15, told=True))],
+        [*UP, (110, pauses), (112, exits(-15, stop_requested=True))],
         ("timed_out", 100),
     ),
     "a job that is suspended while it times out is not resumed": (
         {},
-        [*UP, (110, passes), (111, suspends), (112, exits(143, told=True))],
+        [*UP, (110, passes), (111, suspends), (112, exits(143, stop_requested=True))],
         ("timed_out", 100),
     ),
     "a failure before the limit is tried again": (
@@ -140,12 +140,12 @@ STORIES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str
 }
 
 
-@pytest.mark.parametrize(("fields", "story", "outcome"), STORIES.values(), ids=STORIES)
-def test_a_time_limit(
-    fields: dict[str, Any], story: Sequence[tuple[float, Step]], outcome: tuple[str, float]
+@pytest.mark.parametrize(("fields", "changes", "outcome"), CASES.values(), ids=CASES)
+def test_time_limit_decides_state_and_run_time_after_each_change(
+    fields: dict[str, Any], changes: Sequence[tuple[float, Step]], outcome: tuple[str, float]
 ) -> None:
     row, now = submitted(**fields), 0.0
-    for now, step in story:
+    for now, step in changes:
         if (after := step(row, now)) is not None:
             assert after.row is not None
             row = after.row
@@ -153,14 +153,14 @@ def test_a_time_limit(
     assert outcome == (row.record.state, seconds_run(row.record, now))
 
 
-def test_the_next_transition_is_due_at_the_end_of_the_time() -> None:
+def test_next_transition_is_due_at_the_time_limit() -> None:
     row = runs(starts(submitted(), 10.0).row, 15.0).row  # type: ignore[arg-type]
     assert row is not None
 
     assert lifecycle.next_due(row) == ends_at(row.record) == 110.0
 
 
-def test_the_reason_of_a_timeout_says_how_to_go_on() -> None:
+def test_timeout_reason_suggests_a_longer_time_limit() -> None:
     row = submitted(max_runtime=8 * 3600)
     for now, step in [*UP, (30_000.0, passes)]:
         row = step(row, now).row  # type: ignore[union-attr,assignment]

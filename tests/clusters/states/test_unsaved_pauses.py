@@ -20,29 +20,29 @@ NOTHING_NEW = (
 
 def submitted(**fields: Any) -> StoredWorkload:
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), **fields)
-    return of(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
+    return row_after(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
 
 
-def of(step: Transition) -> StoredWorkload:
-    assert step.row is not None
-    return step.row
+def row_after(transition: Transition) -> StoredWorkload:
+    assert transition.row is not None
+    return transition.row
 
 
 def paused(row: StoredWorkload, *codes: int | None, suspend: bool = False) -> StoredWorkload:
     """Return the row after a start, a stop, and exits of its workers with these codes."""
     workers = range(len(codes))
     grants = [Grant(i, "n1", (DeviceShare(i, MilliGpu(1000)),)) for i in workers]
-    row = of(lifecycle.started(row, grants, now=1))
+    row = row_after(lifecycle.started(row, grants, now=1))
     for index in workers:
-        row = of(lifecycle.running(row, index, Process(100 + index, 1), now=2))
+        row = row_after(lifecycle.running(row, index, Process(100 + index, 1), now=2))
     reason = StateReason("reclaimed", "reclaimed")
-    row = of(
+    row = row_after(
         user_actions.suspended(row, by="ana", now=3)
         if suspend
         else lifecycle.stopped(row, workers, reason, now=3)
     )
     for index, code in enumerate(codes):
-        row = of(lifecycle.exited(row, index, ExitStatus(code, stop_requested=True), now=4))
+        row = row_after(lifecycle.exited(row, index, ExitStatus(code, stop_requested=True), now=4))
     return row
 
 
@@ -57,50 +57,54 @@ def examined(row: StoredWorkload, *, is_new: bool | None) -> Transition:
     ids=["plain", "saves", "elastic"],
 )
 @pytest.mark.parametrize("is_new", [False, True, None])
-def test_plain_job_is_examined_at_its_first_pause_alone(fields, times, is_new):
-    row, seen = submitted(**fields), 0
+def test_plain_job_is_examined_after_its_first_pause_only(fields, times, is_new):
+    row, examinations = submitted(**fields), 0
     for _ in range(3):
         assert not is_new or not row.record.unsaved
         row = paused(row, 143)
         if row.unexamined:
-            seen += 1
-            row = of(examined(row, is_new=is_new))
+            examinations += 1
+            row = row_after(examined(row, is_new=is_new))
 
-    assert seen == times
+    assert examinations == times
 
 
 @pytest.mark.parametrize("code", [143, -15, -9, 1], ids=["143", "SIGTERM", "SIGKILL", "error"])
 @pytest.mark.parametrize("suspend", [False, True], ids=["paused", "suspended"])
-def test_pause_without_a_new_checkpoint_is_said_whatever_the_exit_code(code, suspend):
+def test_pause_without_a_new_checkpoint_is_warned_about_for_any_exit_code(code, suspend):
     row = paused(submitted(), code, suspend=suspend)
 
-    step = examined(row, is_new=False)
+    transition = examined(row, is_new=False)
 
     word = "suspended" if suspend else "paused"
-    assert step.events == (("warning", f"{word}; {NOTHING_NEW}"),)
-    assert of(step).record.unsaved
-    again = lifecycle.started(of(step), [Grant(0, "n1", ())], now=9)
-    assert not of(again).record.unsaved
+    assert transition.events == (("warning", f"{word}; {NOTHING_NEW}"),)
+    assert row_after(transition).record.unsaved
+    next_start = lifecycle.started(row_after(transition), [Grant(0, "n1", ())], now=9)
+    assert not row_after(next_start).record.unsaved
 
 
 @pytest.mark.parametrize("is_new", [True, None], ids=["saved", "unknown"])
-def test_pause_with_a_new_checkpoint_or_without_an_answer_is_silent(is_new):
-    step = examined(paused(submitted(), 143), is_new=is_new)
+def test_pause_with_a_new_checkpoint_or_no_answer_has_no_warning(is_new):
+    transition = examined(paused(submitted(), 143), is_new=is_new)
 
-    assert (step.events, of(step).record.unsaved, of(step).unexamined) == ((), False, ())
+    assert (
+        transition.events,
+        row_after(transition).record.unsaved,
+        row_after(transition).unexamined,
+    ) == ((), False, ())
 
 
-def test_answer_after_the_next_start_is_in_the_history_alone():
+def test_checkpoint_answer_after_the_next_start_is_only_in_the_history():
     row = paused(submitted(saves=True), 143)
-    runs = of(lifecycle.started(row, [Grant(0, "n1", ())], now=9))
+    runs = row_after(lifecycle.started(row, [Grant(0, "n1", ())], now=9))
 
-    step = examined(runs, is_new=False)
+    transition = examined(runs, is_new=False)
 
-    assert step.events == (("warning", f"paused; {NOTHING_NEW}"),)
-    assert not of(step).record.unsaved
+    assert transition.events == (("warning", f"paused; {NOTHING_NEW}"),)
+    assert not row_after(transition).record.unsaved
 
 
-def test_answer_about_an_earlier_pause_is_ignored():
+def test_checkpoint_answer_about_an_earlier_pause_is_ignored():
     first = paused(submitted(saves=True), 143)
     second = paused(first, 143)
     assert first.unexamined is not None
@@ -113,17 +117,17 @@ def test_answer_about_an_earlier_pause_is_ignored():
     [((143, -9), ((0, 1), (1, 1))), ((143, None), ((0, 1),)), ((None, None), None)],
     ids=["all", "one never began", "none began"],
 )
-def test_each_worker_that_began_is_examined(codes: Sequence[int | None], stops):
+def test_workers_that_began_are_examined_after_a_pause(codes: Sequence[int | None], stops):
     assert paused(submitted(workers=2, min_workers=2), *codes).unexamined == stops
 
 
 @pytest.mark.parametrize(
-    "ending",
+    "exit_status",
     [ExitStatus(0, stop_requested=True), ExitStatus(3), ExitStatus(None, lost=True)],
     ids=["finished", "failed", "lost"],
 )
-def test_end_that_is_no_pause_is_not_examined(ending):
-    row = of(lifecycle.started(submitted(backoff_limit=1), [Grant(0, "n1", ())], now=1))
-    row = of(lifecycle.running(row, 0, Process(100, 1), now=2))
+def test_exit_that_is_not_a_pause_is_not_examined(exit_status):
+    row = row_after(lifecycle.started(submitted(backoff_limit=1), [Grant(0, "n1", ())], now=1))
+    row = row_after(lifecycle.running(row, 0, Process(100, 1), now=2))
 
-    assert of(lifecycle.exited(row, 0, ending, now=4)).unexamined is None
+    assert row_after(lifecycle.exited(row, 0, exit_status, now=4)).unexamined is None

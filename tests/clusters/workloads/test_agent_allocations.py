@@ -23,29 +23,31 @@ DEVICES = tuple(SimulatedDevices(2, node="lab").devices())
 SPEC = WorkloadSpec("vision", "a", user="ana", kind="job", command=("true",), gpus=MilliGpu(500))
 
 
-def worker(index: int, **other) -> WorkerRecord:
-    held, process = (DeviceShare(index, MilliGpu(500)),), Process(100 + index, 5.0)
-    runs = WorkerRecord(f"vision/a-{index}", index, "running", "lab", held, process=process)
-    return replace(runs, **other)
+def worker(index: int, **fields) -> WorkerRecord:
+    shares, process = (DeviceShare(index, MilliGpu(500)),), Process(100 + index, 5.0)
+    running_worker = WorkerRecord(
+        f"vision/a-{index}", index, "running", "lab", shares, process=process
+    )
+    return replace(running_worker, **fields)
 
 
-def row(*workers: WorkerRecord) -> StoredWorkload:
-    return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, workers))
+def row(*worker_records: WorkerRecord) -> StoredWorkload:
+    return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, worker_records))
 
 
 def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
-    drawn, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
+    allocations, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
-    before = drawn.of("lab", DEVICES, [first, second])
+    before = allocations.of("lab", DEVICES, [first, second])
     stops = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
-    after = drawn.of("lab", DEVICES, [first, stops])
+    after = allocations.of("lab", DEVICES, [first, stops])
 
     assert after[0] is before[0]
-    assert [one.checkpoint_dir for one in after] == ["", "/elsewhere"]
+    assert [allocation.checkpoint_dir for allocation in after] == ["", "/elsewhere"]
 
 
 @pytest.mark.parametrize(
-    ("again", "names"),
+    ("changed", "names"),
     [
         pytest.param(row(worker(0), worker(1)), ["vision/a-0", "vision/a-1"], id="the same"),
         pytest.param(row(worker(0), worker(1, state="pending")), ["vision/a-0"], id="one waits"),
@@ -54,36 +56,40 @@ def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
         pytest.param(None, [], id="gone"),
     ],
 )
-def test_only_workers_that_run_on_the_node_are_told(again, names):
-    drawn = AgentAllocations()
-    drawn.of("lab", DEVICES, [row(worker(0), worker(1))])
+def test_agent_allocations_have_only_workers_running_on_the_node(changed, names):
+    allocations = AgentAllocations()
+    allocations.of("lab", DEVICES, [row(worker(0), worker(1))])
     for _ in range(2):
-        found = drawn.of("lab", DEVICES, [again] if again else [])
+        entries = allocations.of("lab", DEVICES, [changed] if changed else [])
 
-        assert [one.worker for one in found] == names
+        assert [entry.worker for entry in entries] == names
 
 
-def test_each_node_has_its_own():
-    drawn, one = AgentAllocations(), row(worker(0), worker(1, node="far"))
+def test_agent_allocations_are_separate_for_each_node():
+    allocations, running_row = AgentAllocations(), row(worker(0), worker(1, node="far"))
     for _ in range(2):
-        assert [a.worker for a in drawn.of("lab", DEVICES, [one])] == ["vision/a-0"]
-        assert [a.worker for a in drawn.of("far", DEVICES, [one])] == ["vision/a-1"]
+        assert [a.worker for a in allocations.of("lab", DEVICES, [running_row])] == ["vision/a-0"]
+        assert [a.worker for a in allocations.of("far", DEVICES, [running_row])] == ["vision/a-1"]
 
 
-def test_all_are_drawn_anew_after_the_clock_was_set_and_for_other_devices():
-    drawn, one = AgentAllocations(), row(worker(0))
+def test_agent_allocations_are_rebuilt_for_a_set_clock_and_other_devices():
+    allocations, running_row = AgentAllocations(), row(worker(0))
 
-    def told(booted, devices=DEVICES):
-        (found,) = drawn.of(
-            "lab", devices, [one], booted=booted, convert=lambda p: replace(p, created=booted)
+    def build(booted, devices=DEVICES):
+        (allocation,) = allocations.of(
+            "lab",
+            devices,
+            [running_row],
+            booted=booted,
+            convert=lambda p: replace(p, created=booted),
         )
-        return found
+        return allocation
 
-    before = told(1.0)
+    before = build(1.0)
     larger = tuple(replace(device, memory_mib=2 * device.memory_mib) for device in DEVICES)
-    assert told(1.0) is before
-    assert told(2.0).process == Process(100, 2.0)
-    assert [told(2.0, larger).limits_mib, before.limits_mib] == [
+    assert build(1.0) is before
+    assert build(2.0).process == Process(100, 2.0)
+    assert [build(2.0, larger).limits_mib, before.limits_mib] == [
         (DEVICES[0].memory_mib,),
         (DEVICES[0].memory_mib // 2,),
     ]

@@ -35,15 +35,15 @@ def jobs(draw: st.DrawFn, number: int) -> WorkloadSpec:
     )
 
 
-def array_of_forty(**asked: Any) -> WorkloadSpec:
-    return WorkloadSpec("b", "job0", "x", "job", ("train",), array=40, **asked)
+def array_of_forty(**request: Any) -> WorkloadSpec:
+    return WorkloadSpec("b", "job0", "x", "job", ("train",), array=40, **request)
 
 
 async def cluster_with(
     specs: Sequence[WorkloadSpec], devices: int, quotas: Sequence[int]
 ) -> SimulatedCluster:
-    here = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(devices)]
-    nodes = {"box": here[: devices // 2], "bay": here[devices // 2 :]}
+    all_devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(devices)]
+    nodes = {"box": all_devices[: devices // 2], "bay": all_devices[devices // 2 :]}
     cluster = SimulatedCluster(nodes, clock=lambda: 0.0)
     for name, quota in zip(PROJECTS, quotas, strict=True):
         await cluster.put_project(ProjectSpec(name, quota=MilliGpu(quota)))
@@ -52,11 +52,13 @@ async def cluster_with(
     return cluster
 
 
-def with_all_elements(seen: Snapshot, specs: Sequence[WorkloadSpec]) -> Snapshot:
+def with_all_elements(snapshot: Snapshot, specs: Sequence[WorkloadSpec]) -> Snapshot:
     """Return a snapshot with each element of each array."""
     rows = [row for spec in specs for row in rows_of(spec, now=0.0, max_elements=spec.array or 1)]
     every = (workload_for_core(row) for row in rows)
-    return replace(seen, workloads=tuple(drawn for drawn in every if drawn is not None))
+    return replace(
+        snapshot, workloads=tuple(workload for workload in every if workload is not None)
+    )
 
 
 @given(
@@ -66,11 +68,11 @@ def with_all_elements(seen: Snapshot, specs: Sequence[WorkloadSpec]) -> Snapshot
 )
 @example(specs=(array_of_forty(gpus=MilliGpu(300)),), devices=4, quotas=(0, 4000))
 @example(specs=(array_of_forty(gpu_memory_mib=5000),), devices=6, quotas=(0, 4000))
-def test_starts_and_fair_shares_are_those_of_all_elements(specs, devices, quotas):
+def test_plan_from_next_array_elements_equals_the_plan_from_all_of_them(specs, devices, quotas):
     cluster = asyncio.run(cluster_with(specs, devices, quotas))
-    seen = asyncio.run(cluster.observe())
+    snapshot = asyncio.run(cluster.observe())
 
-    plan, whole = decide(seen), decide(with_all_elements(seen, specs))
+    plan, whole = decide(snapshot), decide(with_all_elements(snapshot, specs))
 
     def starts(found):
         return [d for d in found.decisions if d.kind != "wait"]

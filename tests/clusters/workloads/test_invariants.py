@@ -39,7 +39,7 @@ class Cluster(RuleBasedStateMachine):
     def begin(self, quotas: tuple[int, int]) -> None:
         self.clock = Clock()
         self.store = MemoryStore()
-        self.told: dict[tuple[str, float, int], Target] = {}
+        self.targets: dict[tuple[str, float, int], Target] = {}
         self.gens: dict[tuple[str, float], int] = {}
         self.restart()
         for name, quota in zip(PROJECTS, quotas, strict=True):
@@ -97,10 +97,10 @@ class Cluster(RuleBasedStateMachine):
         name=NAMES,
         gpus=st.integers(1, 3),
         workers=st.integers(1, 3),
-        least=st.integers(1, 3),
+        min_workers=st.integers(1, 3),
         backoff_limit=st.integers(0, 2),
     )
-    def submit_elastic(self, name, gpus, workers, least, backoff_limit) -> None:
+    def submit_elastic(self, name, gpus, workers, min_workers, backoff_limit) -> None:
         self.clock.at += 1  # a new workload of a deleted one's name is another one
         spec = WorkloadSpec(
             name[0],
@@ -111,7 +111,7 @@ class Cluster(RuleBasedStateMachine):
             gpus=MilliGpu(1000 * (gpus if workers == 1 else 1)),
             gpus_max=MilliGpu(3000 if workers == 1 else 0),
             workers=workers,
-            min_workers=min(least, workers),
+            min_workers=min(min_workers, workers),
             elastic=True,
             backoff_limit=backoff_limit,
         )
@@ -146,12 +146,12 @@ class Cluster(RuleBasedStateMachine):
         gpus=st.integers(0, 3),
         speed=st.sampled_from([0.0, 5.0, 10.0, 11.0]),
     )
-    def tell(self, name, worker, phase, gpus, speed) -> None:
+    def report_status(self, name, worker, phase, gpus, speed) -> None:
         record = self.known(name)
         if record is not None:
-            who = f"{record.id}-{worker}"
-            status = WorkerStatus(who, 0, WorkerPhase(phase), 1, 0, speed, gpus)
-            self.cluster.report_statuses(record.id, {who: status})
+            worker_name = f"{record.id}-{worker}"
+            status = WorkerStatus(worker_name, 0, WorkerPhase(phase), 1, 0, speed, gpus)
+            self.cluster.report_statuses(record.id, {worker_name: status})
 
     @rule()
     def cycle(self) -> None:
@@ -214,7 +214,7 @@ class Cluster(RuleBasedStateMachine):
         assert all(amount <= 1000 for amount in mib.values())
 
     @invariant()
-    def devices_are_held_by_those_who_run_or_wait_for_them(self) -> None:
+    def inactive_workers_have_no_devices(self) -> None:
         for record in self.records():
             for worker in record.workers:
                 if worker.state in {"pending", "finished"}:
@@ -244,7 +244,7 @@ class Cluster(RuleBasedStateMachine):
                 assert "reserved" not in states
 
     @invariant()
-    def who_is_to_train_is_up_and_nobody_who_leaves_is_to_train(self) -> None:
+    def elastic_target_ranks_are_active(self) -> None:
         for record in self.records():
             if record.elastic is None or record.elastic.target is None or record.state.finished:
                 continue
@@ -260,14 +260,14 @@ class Cluster(RuleBasedStateMachine):
         for record in self.records():
             if record.elastic is not None and record.elastic.target is not None:
                 key = (record.id, record.submitted, record.elastic.target.gen)
-                told = self.told.setdefault(key, record.elastic.target)
-                assert told == record.elastic.target
+                first_target = self.targets.setdefault(key, record.elastic.target)
+                assert first_target == record.elastic.target
                 born = (record.id, record.submitted)
                 assert record.elastic.target.gen >= self.gens.get(born, 0)
                 self.gens[born] = record.elastic.target.gen
 
     @invariant()
-    def a_restart_changes_nothing(self) -> None:
+    def restart_changes_nothing(self) -> None:
         again = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
         assert written(self.records()) == written(self.do(again.workloads()))
         assert self.do(again.projects()) == self.do(self.cluster.projects())

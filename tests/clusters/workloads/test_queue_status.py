@@ -15,17 +15,18 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 PROJECTS = ("nlp", "vision")
-EACH = 2 * LONG
+JOBS_PER_PROJECT = 2 * LONG
 
 
 def jobs(project: str) -> list[WorkloadSpec]:
-    one = MilliGpu(1000)
+    whole_gpu = MilliGpu(1000)
     return [
-        WorkloadSpec(project, f"exp-{n}", "ana", "job", ("train",), gpus=one) for n in range(EACH)
+        WorkloadSpec(project, f"exp-{n}", "ana", "job", ("train",), gpus=whole_gpu)
+        for n in range(JOBS_PER_PROJECT)
     ]
 
 
-class Moving:
+class MovingQueues:
     """One job of two long queues has ended: the next one starts, and the rest move up."""
 
     def __init__(self) -> None:
@@ -46,15 +47,15 @@ class Moving:
 
     async def cycle_beside(self, act: Callable[[], object]) -> None:
         """Run `act` in each turn of the event loop while the plan is carried out."""
-        telling = asyncio.ensure_future(self.cycle())
+        cycle_task = asyncio.ensure_future(self.cycle())
         await asyncio.sleep(0)
-        while not telling.done():
+        while not cycle_task.done():
             self.turns += 1
             result = act()
             if asyncio.iscoroutine(result):
                 await result
             await asyncio.sleep(0)
-        await telling
+        await cycle_task
 
     async def places(self) -> dict[str, int | None]:
         return {record.id: record.position for record in await self.cluster.workloads()}
@@ -67,35 +68,39 @@ def is_in_order(records: list[WorkloadRecord]) -> bool:
 
 
 async def test_concurrent_readers_never_see_two_jobs_at_one_queue_position():
-    moving = Moving()
+    moving = MovingQueues()
     await moving.begin()
-    before, seen = await moving.places(), []
+    before, are_in_order = await moving.places(), []
 
-    async def look() -> None:
-        seen.append(is_in_order(list(await moving.cluster.workloads())))
+    async def check_order() -> None:
+        are_in_order.append(is_in_order(list(await moving.cluster.workloads())))
 
-    await moving.cycle_beside(look)
+    await moving.cycle_beside(check_order)
 
     moved = [w for w, place in (await moving.places()).items() if place != before[w]]
-    assert len(moved) >= EACH - 2
-    assert seen
-    assert all(seen)
+    assert len(moved) >= JOBS_PER_PROJECT - 2
+    assert are_in_order
+    assert all(are_in_order)
     assert is_in_order(list(await moving.cluster.workloads()))
 
 
-async def test_job_suspended_or_deleted_during_an_update_stays_so():
-    moving = Moving()
+async def test_job_suspended_or_deleted_during_a_queue_update_stays_so():
+    moving = MovingQueues()
     await moving.begin()
-    ids = [f"{project}/exp-{n}" for project in PROJECTS for n in (EACH // 2, EACH - 1)]
+    ids = [
+        f"{project}/exp-{n}"
+        for project in PROJECTS
+        for n in (JOBS_PER_PROJECT // 2, JOBS_PER_PROJECT - 1)
+    ]
 
-    async def leave() -> None:
+    async def suspend_and_delete() -> None:
         if moving.turns == 1:
             for workload in ids[::2]:
                 await moving.cluster.suspend(workload, by="ana")
             for workload in ids[1::2]:
                 await moving.cluster.delete(workload, by="ana")
 
-    await moving.cycle_beside(leave)
+    await moving.cycle_beside(suspend_and_delete)
 
     places = await moving.places()
     assert moving.turns >= 1
@@ -103,18 +108,18 @@ async def test_job_suspended_or_deleted_during_an_update_stays_so():
     assert not places.keys() & set(ids[1::2])
 
 
-async def test_job_resumed_during_an_update_gets_its_position_from_the_next_plan():
-    moving, undisturbed = Moving(), Moving()
+async def test_job_resumed_during_a_queue_update_gets_its_position_next_time():
+    moving, undisturbed = MovingQueues(), MovingQueues()
     await moving.begin()
     await undisturbed.begin()
 
-    async def come_back() -> None:
+    async def suspend_and_resume() -> None:
         if moving.turns == 1:
             for project in PROJECTS:
-                await moving.cluster.suspend(f"{project}/exp-{EACH - 1}", by="ana")
-                await moving.cluster.resume(f"{project}/exp-{EACH - 1}", by="ana")
+                await moving.cluster.suspend(f"{project}/exp-{JOBS_PER_PROJECT - 1}", by="ana")
+                await moving.cluster.resume(f"{project}/exp-{JOBS_PER_PROJECT - 1}", by="ana")
 
-    await moving.cycle_beside(come_back)
+    await moving.cycle_beside(suspend_and_resume)
     await moving.cycle()
     for _ in range(2):
         await undisturbed.cycle()
@@ -122,16 +127,16 @@ async def test_job_resumed_during_an_update_gets_its_position_from_the_next_plan
     assert await moving.places() == await undisturbed.places()
 
 
-async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
-    moving, undisturbed = Moving(), Moving()
+async def test_cancelled_queue_update_is_completed_by_the_next_plan():
+    moving, undisturbed = MovingQueues(), MovingQueues()
     await moving.begin()
     await undisturbed.begin()
 
-    telling = asyncio.ensure_future(moving.cycle())
+    cycle_task = asyncio.ensure_future(moving.cycle())
     await asyncio.sleep(0)
-    assert not telling.done()
-    telling.cancel()
-    await asyncio.wait({telling})
+    assert not cycle_task.done()
+    cycle_task.cancel()
+    await asyncio.wait({cycle_task})
     await moving.cycle()
     for _ in range(2):
         await undisturbed.cycle()
@@ -139,8 +144,8 @@ async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
     assert await moving.places() == await undisturbed.places()
 
 
-async def test_new_job_never_shares_a_queue_position_with_another_job():
-    moving = Moving()
+async def test_new_job_never_shares_its_queue_position():
+    moving = MovingQueues()
     await moving.begin()
     await moving.cluster.submit(
         [
@@ -149,9 +154,9 @@ async def test_new_job_never_shares_a_queue_position_with_another_job():
         ]
     )
 
-    async def look() -> None:
+    async def check_order() -> None:
         assert is_in_order(list(await moving.cluster.workloads()))
 
     for _ in range(3):
-        await moving.cycle_beside(look)
+        await moving.cycle_beside(check_order)
     assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)

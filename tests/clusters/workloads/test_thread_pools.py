@@ -26,15 +26,15 @@ TORCHRUN = ("-m", "torch.distributed.run", "--no-python", "--standalone", "--npr
 
 def threads(variables: Mapping[str, str], *program: str) -> int:
     """Return the threads of all processes of a program together."""
-    own = {name: value for name, value in os.environ.items() if name not in CPU_VARIABLES}
-    done = subprocess.run(
+    inherited = {name: value for name, value in os.environ.items() if name not in CPU_VARIABLES}
+    result = subprocess.run(
         [sys.executable, *program],
-        env=own | dict(variables),
+        env=inherited | dict(variables),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    return sum(int(line) for line in done.stdout.split())
+    return sum(int(line) for line in result.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def threads(variables: Mapping[str, str], *program: str) -> int:
         ),
     ],
 )
-def test_several_processes_have_no_more_threads_than_without_a_request(program):
+def test_cpu_request_never_raises_the_threads_of_several_processes(program):
     if "joblib" in program[1]:
         pytest.importorskip("joblib")
     usual = threads({}, *program)

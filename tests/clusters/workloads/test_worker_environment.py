@@ -43,11 +43,11 @@ class Mps:
 
 
 def environment(
-    *shares: tuple[int, int], env=None, sharing=None, command=("true",), enforced=False, **asked
+    *shares: tuple[int, int], env=None, sharing=None, command=("true",), enforced=False, **fields
 ) -> dict[str, str]:
-    spec = WorkloadSpec("vision", "exp", "ana", "job", command, env=env or {}, **asked)
-    held = tuple(DeviceShare(device, MilliGpu(milli)) for device, milli in shares)
-    worker = WorkerRecord("vision/exp-0", 0, "running", "box", held)
+    spec = WorkloadSpec("vision", "exp", "ana", "job", command, env=env or {}, **fields)
+    device_shares = tuple(DeviceShare(device, MilliGpu(milli)) for device, milli in shares)
+    worker = WorkerRecord("vision/exp-0", 0, "running", "box", device_shares)
     record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
     return worker_environment(
         StoredWorkload(record),
@@ -60,7 +60,7 @@ def environment(
 
 
 @pytest.mark.parametrize(
-    ("shares", "asked", "limits", "devices", "smallest"),
+    ("shares", "fields", "limits", "devices", "smallest"),
     [
         pytest.param([(0, 500)], {}, "71885", "143771", "71885", id="half of an H200"),
         pytest.param([(1, 250)], {}, "20480", "81920", "20480", id="a quarter of an A100"),
@@ -71,25 +71,27 @@ def environment(
         pytest.param([(0, 1000)], {}, "143771", "143771", "143771", id="a whole device"),
     ],
 )
-def test_each_device_has_its_own_limit(shares, asked, limits, devices, smallest):
-    told = environment(*shares, **asked)
+def test_worker_environment_has_the_memory_limit_of_each_device(
+    shares, fields, limits, devices, smallest
+):
+    variables = environment(*shares, **fields)
 
-    assert told["RUNAI_GPU_MEMORY_LIMITS_MIB"] == limits
-    assert told["RUNAI_GPU_DEVICES_MIB"] == devices
-    assert told["RUNAI_GPU_MEMORY_LIMIT_MIB"] == smallest
-
-
-def test_jax_and_cupy_get_what_a_context_leaves():
-    told = environment((0, 500))
-
-    assert told["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.4965"  # (71885 - 500) / 143771
-    assert told["CUPY_GPU_MEMORY_LIMIT"] == str((71_885 - 500) << 20)
+    assert variables["RUNAI_GPU_MEMORY_LIMITS_MIB"] == limits
+    assert variables["RUNAI_GPU_DEVICES_MIB"] == devices
+    assert variables["RUNAI_GPU_MEMORY_LIMIT_MIB"] == smallest
 
 
-def test_a_whole_device_is_capped_by_nothing():
-    told = environment((0, 1000))
+def test_jax_and_cupy_are_limited_to_the_share_minus_the_context():
+    variables = environment((0, 500))
 
-    assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"} & told.keys()
+    assert variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.4965"  # (71885 - 500) / 143771
+    assert variables["CUPY_GPU_MEMORY_LIMIT"] == str((71_885 - 500) << 20)
+
+
+def test_whole_device_has_no_memory_cap_for_jax_and_cupy():
+    variables = environment((0, 1000))
+
+    assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"} & variables.keys()
 
 
 @pytest.mark.parametrize(
@@ -100,11 +102,11 @@ def test_a_whole_device_is_capped_by_nothing():
         pytest.param({"PYTHONPATH": f"/x:{HOOK}"}, f"{HOOK}:/x", id="of the session it came from"),
     ],
 )
-def test_the_hook_comes_before_a_users_own_path(env, path):
+def test_hook_precedes_the_users_own_pythonpath(env, path):
     assert environment((0, 500), env=env)["PYTHONPATH"] == path
 
 
-def test_without_a_device_a_users_path_is_their_own():
+def test_users_pythonpath_is_unchanged_without_a_device():
     assert environment(env={"PYTHONPATH": "/home/ana/lib"})["PYTHONPATH"] == "/home/ana/lib"
     assert "PYTHONPATH" not in environment()
 
@@ -117,17 +119,17 @@ def test_without_a_device_a_users_path_is_their_own():
         pytest.param([(0, 500), (1, 500)], None, id="a process is a client of one daemon only"),
     ],
 )
-def test_only_a_share_of_one_device_gets_an_mps_memory_limit(shares, limit):
-    told = environment(*shares, sharing=Mps())
+def test_mps_memory_limit_is_set_only_for_a_share_of_a_single_device(shares, limit):
+    variables = environment(*shares, sharing=Mps())
 
-    assert told.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit
+    assert variables.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit
 
 
 TORCHRUN = {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
 
 
 @pytest.mark.parametrize(
-    ("command", "asked", "names"),
+    ("command", "fields", "names"),
     [
         pytest.param("torchrun t.py", {}, {"NODE_RANK", *TORCHRUN}, id="gang"),
         pytest.param("torchrun t.py", {"workers": 1}, set(), id="one worker"),
@@ -154,45 +156,53 @@ TORCHRUN = {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
         ),
     ],
 )
-def test_launchers_are_told_of_their_gang_unless_they_work_alone(command, asked, names):
-    asked = {"workers": 2, **asked}
-    own = asked.get("env", {})
-    spec = WorkloadSpec("vision", "exp", "ana", "job", tuple(command.split()), **asked)
-    told = environment(command=spec.command, **asked)
+def test_launchers_get_the_variables_of_their_gang_unless_they_run_alone(command, fields, names):
+    fields = {"workers": 2, **fields}
+    own_env = fields.get("env", {})
+    spec = WorkloadSpec("vision", "exp", "ana", "job", tuple(command.split()), **fields)
+    variables = environment(command=spec.command, **fields)
 
-    as_others = launcher_variables(spec)
-    assert as_others.keys() == names
-    found = {name for name in told if name == "NODE_RANK" or name.startswith("PET_")}
-    assert found == names | own.keys()
-    assert own.items() | {(name, told[same]) for name, same in as_others.items()} <= told.items()
+    gang_variables = launcher_variables(spec)
+    assert gang_variables.keys() == names
+    actual = {name for name in variables if name == "NODE_RANK" or name.startswith("PET_")}
+    assert actual == names | own_env.keys()
+    assert (
+        own_env.items() | {(name, variables[same]) for name, same in gang_variables.items()}
+        <= variables.items()
+    )
 
 
-ASKED = {"cpu_asked": True}
+EXPLICIT = {"cpu_asked": True}
 
 
 @pytest.mark.parametrize(
-    ("asked", "cpus", "threads"),
+    ("fields", "cpus", "threads"),
     [
-        pytest.param({"cpu_milli": 4000, **ASKED}, "4", None, id="four"),
-        pytest.param({"cpu_milli": 2500, **ASKED}, "2", None, id="part of a third"),
-        pytest.param({"cpu_milli": 1900, **ASKED}, "1", "1", id="less than two"),
-        pytest.param({"cpu_milli": 100, **ASKED}, "1", "1", id="less than one"),
+        pytest.param({"cpu_milli": 4000, **EXPLICIT}, "4", None, id="four"),
+        pytest.param({"cpu_milli": 2500, **EXPLICIT}, "2", None, id="part of a third"),
+        pytest.param({"cpu_milli": 1900, **EXPLICIT}, "1", "1", id="less than two"),
+        pytest.param({"cpu_milli": 100, **EXPLICIT}, "1", "1", id="less than one"),
         pytest.param({}, None, None, id="none"),
         pytest.param({"cpu_milli": 1000}, None, None, id="a default that is not enforced"),
         pytest.param({"cpu_milli": 1000, "enforced": True}, "1", "1", id="a default, enforced"),
         pytest.param({"cpu_milli": 100, "enforced": True}, None, None, id="the least, enforced"),
         pytest.param(
-            {"cpu_milli": 100, "enforced": True, **ASKED}, "1", "1", id="its least, asked"
+            {"cpu_milli": 100, "enforced": True, **EXPLICIT}, "1", "1", id="its least, asked"
         ),
-        pytest.param({"cpu_milli": 4000, "elastic": True, **ASKED}, None, None, id="elastic job"),
         pytest.param(
-            {"cpu_milli": 1000, "env": {"OMP_NUM_THREADS": "8"}, **ASKED}, "1", "8", id="their own"
+            {"cpu_milli": 4000, "elastic": True, **EXPLICIT}, None, None, id="elastic job"
+        ),
+        pytest.param(
+            {"cpu_milli": 1000, "env": {"OMP_NUM_THREADS": "8"}, **EXPLICIT},
+            "1",
+            "8",
+            id="their own",
         ),
     ],
 )
-def test_a_worker_learns_the_cpus_of_its_request(asked, cpus, threads):
-    told = environment(**asked)
+def test_worker_environment_has_the_cpus_of_its_request(fields, cpus, threads):
+    variables = environment(**fields)
 
     names = ("RUNAI_WORKER_CPUS", "LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT")
-    assert [told.get(name) for name in names] == [cpus] * 3
-    assert told.get("OMP_NUM_THREADS") == threads
+    assert [variables.get(name) for name in names] == [cpus] * 3
+    assert variables.get("OMP_NUM_THREADS") == threads

@@ -25,9 +25,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.written: list[str] = []
 
-    def save(self, rows=(), **others) -> None:
+    def save(self, rows=(), **fields) -> None:
         self.written += [row.id for row in rows]
-        super().save(rows, **others)
+        super().save(rows, **fields)
 
 
 def job(number: int, key: str = "") -> WorkloadSpec:
@@ -76,7 +76,7 @@ async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
     assert (after.position, after.reason) == (before.position, before.reason)
 
 
-async def test_a_step_on_in_the_queue_is_told_and_not_written():
+async def test_changed_queue_position_is_reported_but_not_stored():
     cluster, store = await queued()
     waits = await cluster.workload(f"vision/exp-{MANY - 1}")
 
@@ -84,9 +84,9 @@ async def test_a_step_on_in_the_queue_is_told_and_not_written():
     await cluster.apply(decide(await cluster.observe()))
 
     assert set(store.written) == {"vision/exp-0", "vision/exp-1"}
-    now = await cluster.workload(f"vision/exp-{MANY - 1}")
+    moved = await cluster.workload(f"vision/exp-{MANY - 1}")
     assert waits.position is not None
-    assert now.position == waits.position - 1
+    assert moved.position == waits.position - 1
 
 
 async def test_snapshot_reuses_objects_of_unchanged_workloads():
@@ -100,16 +100,16 @@ async def test_snapshot_reuses_objects_of_unchanged_workloads():
     assert all(after[name] is workload for name, workload in before.items())
 
 
-async def test_places_in_the_queue_are_found_out_anew_after_a_restart():
+async def test_queue_positions_are_the_same_after_a_restart():
     cluster, store = await queued()
     cluster.complete("vision/exp-0")
     await cluster.apply(decide(await cluster.observe()))
     positions = {r.id: r.position for r in await cluster.workloads()}
 
-    again = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
-    await again.apply(decide(await again.observe()))
+    restarted = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
+    await restarted.apply(decide(await restarted.observe()))
 
-    assert {r.id: r.position for r in await again.workloads()} == positions
+    assert {r.id: r.position for r in await restarted.workloads()} == positions
 
 
 async def test_submitted_returns_the_workload_of_a_key_until_it_is_deleted():
@@ -131,27 +131,27 @@ def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(happens
     async def play() -> None:
         cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
         await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
-        numbers, kept = count(), []
-        for what in happens:
-            there = await cluster.workloads() if what in {"delete", "end", "look"} else ()
-            if what == "submit":
+        numbers, listings = count(), []
+        for action in happens:
+            records = await cluster.workloads() if action in {"delete", "end", "look"} else ()
+            if action == "submit":
                 await cluster.submit([job(next(numbers))])
-            elif what == "two at once":
+            elif action == "two at once":
                 await cluster.submit([job(next(numbers)), job(next(numbers))])
-            elif what == "cycle":
+            elif action == "cycle":
                 await cluster.apply(decide(await cluster.observe()))
-            elif what == "delete" and there:
-                await cluster.delete(there[len(there) // 2].id, by="ana")
-            elif what == "end":
-                for record in there:
+            elif action == "delete" and records:
+                await cluster.delete(records[len(records) // 2].id, by="ana")
+            elif action == "end":
+                for record in records:
                     if record.state is WorkloadState.RUNNING:
                         cluster.complete(record.id)
             else:
-                kept.append((there, list(there)))
+                listings.append((records, list(records)))
 
-        found = await cluster.workloads()
-        assert list(found) == [row.record for row in cluster._index.values()]
-        assert all(list(listed) == then for listed, then in kept)
-        assert await cluster.workloads() is found
+        current = await cluster.workloads()
+        assert list(current) == [row.record for row in cluster._index.values()]
+        assert all(list(listed) == then for listed, then in listings)
+        assert await cluster.workloads() is current
 
     asyncio.run(play())

@@ -62,7 +62,7 @@ def whole_and_gathered(make, **calls):
 
 
 @pytest.mark.parametrize("name", ADAPTIVE + NEWER)
-def test_each_optimizers_constructor_makes_the_update_of_the_whole_batch(name):
+def test_accumulating_optimizers_equal_the_whole_batch_update(name):
     if not hasattr(torch.optim, name):
         pytest.skip(f"this PyTorch has no {name}")
     x, y = batches()
@@ -75,7 +75,7 @@ def test_each_optimizers_constructor_makes_the_update_of_the_whole_batch(name):
     torch.testing.assert_close(train(other, optimizer, x, y), expected, **EXACT)
 
 
-def test_sparse_gradients_are_gathered():
+def test_sparse_gradients_are_accumulated():
     def step(optimizer_of, parts):
         embedding = torch.nn.Embedding(6, 2, sparse=True)
         torch.nn.init.ones_(embedding.weight)
@@ -93,7 +93,7 @@ def test_sparse_gradients_are_gathered():
     torch.testing.assert_close(weights, expected)
 
 
-def test_a_sum_is_the_originals():
+def test_sum_reduction_adds_the_micro_batch_gradients():
     x, y = batches(updates=1)
     model, other = linear(), linear()
     whole(model, torch.optim.SGD(model.parameters(), lr=0.04), x, y)
@@ -102,7 +102,7 @@ def test_a_sum_is_the_originals():
     torch.testing.assert_close(other.weight, model.weight, **EXACT)
 
 
-def test_the_mean_is_announced_once(caplog, monkeypatch):
+def test_mean_reduction_notice_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     for _ in range(2):
         optim.Optimizer(torch.optim.SGD(linear().parameters()), 4)
@@ -118,7 +118,7 @@ def test_the_mean_is_announced_once(caplog, monkeypatch):
         pytest.param((2, "max"), ValueError, "not 'max'", id="unknown-reduction"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments, error, text):
+def test_invalid_argument_is_named_in_the_error(arguments, error, text):
     with pytest.raises(error, match=text):
         optim.Optimizer(torch.optim.SGD(linear().parameters()), *arguments)
 
@@ -128,7 +128,7 @@ def test_lbfgs_is_refused_with_the_reason():
         optim.LBFGS(4, linear().parameters())
 
 
-def test_zero_grad_takes_its_argument_and_acts_where_an_update_begins():
+def test_zero_grad_clears_gradients_only_where_an_update_begins():
     model = linear()
     optimizer = optim.SGD(2, model.parameters())
     cleared = []
@@ -171,10 +171,10 @@ def test_several_losses_of_a_micro_batch_add_up():
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_gradients_asked_for_by_themselves_are_not_gathered():
+def test_gradients_of_autograd_grad_are_not_accumulated():
     x, y = batches(updates=1)
 
-    def look(model):
+    def compare_gradients(model):
         (gradient,) = torch.autograd.grad(loss_of(model, x[0, 0], y[0, 0]), model.weight)
         (plain,) = torch.autograd.grad(
             loss_of(reference := copy.deepcopy(model), x[0, 0], y[0, 0]), reference.weight
@@ -182,13 +182,13 @@ def test_gradients_asked_for_by_themselves_are_not_gathered():
         torch.testing.assert_close(gradient, plain, **EXACT)
 
     expected, weights = whole_and_gathered(
-        lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=look
+        lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=compare_gradients
     )
 
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_a_closure_is_called_for_each_micro_batch():
+def test_closure_is_called_for_each_micro_batch():
     x, y = batches(updates=2)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
@@ -208,7 +208,7 @@ def test_a_closure_is_called_for_each_micro_batch():
     assert len(losses) == 8
 
 
-def test_the_tail_of_an_epoch_counts_by_its_samples():
+def test_flushed_tail_of_an_epoch_is_weighted_by_its_samples():
     torch.manual_seed(1)
     x = torch.randn(96, 5, dtype=torch.float64)
     y = torch.randn(96, 2, dtype=torch.float64)
@@ -230,7 +230,7 @@ def test_the_tail_of_an_epoch_counts_by_its_samples():
     torch.testing.assert_close(other.weight, model.weight, **EXACT)
 
 
-def test_the_steps_may_change_between_updates():
+def test_steps_may_change_between_updates():
     x, y = batches(updates=2, steps=12)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
@@ -243,16 +243,16 @@ def test_the_steps_may_change_between_updates():
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
 
 
-def test_hooks_run_once_for_each_update():
-    model, seen = linear(), []
+def test_step_hooks_run_once_for_each_update():
+    model, hook_calls = linear(), []
     plain = torch.optim.SGD(model.parameters())
-    plain.register_step_post_hook(lambda *_: seen.append("step"))
+    plain.register_step_post_hook(lambda *_: hook_calls.append("step"))
     train(model, optim.Optimizer(plain, 4, "mean"), *batches())
 
-    assert seen == ["step"] * 3
+    assert hook_calls == ["step"] * 3
 
 
-def test_moments_groups_and_defaults_outlive_the_wrapping():
+def test_wrapping_preserves_moments_groups_and_defaults():
     x, y = batches(updates=4)
     model, other = linear(), linear()
     optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=0.1)
@@ -267,7 +267,7 @@ def test_moments_groups_and_defaults_outlive_the_wrapping():
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
 
 
-def test_a_group_added_later_has_the_defaults_and_is_gathered():
+def test_group_added_later_has_the_defaults_and_is_accumulated():
     model, late = linear(), linear()
     optimizer = optim.SGD(2, model.parameters(), lr=0.5, momentum=0.9)
     optimizer.add_param_group({"params": late.parameters()})
@@ -281,7 +281,7 @@ def test_a_group_added_later_has_the_defaults_and_is_gathered():
     torch.testing.assert_close(late.weight, before - 0.5 * 2, **EXACT)
 
 
-def test_parameters_thawed_later_are_gathered():
+def test_parameters_thawed_later_are_accumulated():
     model = linear()
     model.weight.requires_grad_(False)
     optimizer = optim.SGD(2, model.parameters(), lr=1)
@@ -295,7 +295,7 @@ def test_parameters_thawed_later_are_gathered():
     torch.testing.assert_close(model.weight, before - 2 - 6, **EXACT)
 
 
-def test_a_parameter_without_a_gradient_in_the_last_micro_batch_is_updated_all_the_same():
+def test_parameter_without_a_last_micro_batch_gradient_is_updated():
     model = linear()
     before = model.weight.detach().clone()
     optimizer = optim.SGD(2, model.parameters(), lr=1)
@@ -306,7 +306,7 @@ def test_a_parameter_without_a_gradient_in_the_last_micro_batch_is_updated_all_t
     torch.testing.assert_close(model.weight, before - 0.5, **EXACT)
 
 
-def test_another_optimizer_of_the_same_parameters_does_not_disturb():
+def test_abandoned_optimizer_of_the_same_parameters_has_no_effect():
     x, y = batches()
     model, other = linear(), linear()
     expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
@@ -329,7 +329,7 @@ def _saved(value):
 
 
 @pytest.mark.parametrize("steps", [pytest.param(1, id="plain"), 2, 4])
-def test_a_checkpoint_resumes_with_any_number_of_steps(steps):
+def test_checkpoint_resumes_with_any_number_of_steps(steps):
     x, y = batches(updates=4)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
@@ -346,7 +346,7 @@ def test_a_checkpoint_resumes_with_any_number_of_steps(steps):
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_a_plain_checkpoint_resumes_with_steps():
+def test_plain_checkpoint_resumes_with_accumulation():
     x, y = batches(updates=4)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
@@ -358,14 +358,14 @@ def test_a_plain_checkpoint_resumes_with_steps():
     torch.testing.assert_close(train(other, resumed, x[2:], y[2:]), expected, **EXACT)
 
 
-def test_a_checkpoint_of_the_original_library_is_loaded():
+def test_checkpoint_of_the_original_library_is_loaded():
     model = linear()
     plain = torch.optim.Adam(model.parameters())
     whole(model, plain, *batches())
-    kept = optim.State()
-    kept.steps, kept.step = 4, 12
+    state = optim.State()
+    state.steps, state.step = 4, 12
     original = plain.state_dict()
-    original["state"]["runai"] = kept  # as pickled by 0.4.1, which stores the class by name
+    original["state"]["runai"] = state  # as pickled by 0.4.1, which stores the class by name
     resumed = optim.Adam(2, model.parameters())
     resumed.load_state_dict(_restored(_saved(original)))
 
@@ -374,19 +374,19 @@ def test_a_checkpoint_of_the_original_library_is_loaded():
 
 
 @pytest.mark.parametrize(
-    "copied",
+    "duplicate",
     [
         pytest.param(copy.deepcopy, id="deepcopy"),
         pytest.param(lambda both: pickle.loads(pickle.dumps(both)), id="pickle"),
     ],
 )
-def test_a_copy_goes_on_by_itself(copied):
+def test_copied_optimizer_is_independent_of_its_original(duplicate):
     x, y = batches(updates=4)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.Adam(model.parameters()), x, y)
     optimizer = optim.Adam(4, other.parameters())
     train(other, optimizer, x[:2], y[:2])
-    model_copy, optimizer_copy = copied((other, optimizer))
+    model_copy, optimizer_copy = duplicate((other, optimizer))
     train(other, optimizer, x[:1], y[:1])
     weights = train(model_copy, optimizer_copy, x[2:], y[2:])
 

@@ -58,7 +58,7 @@ class Epoch:
         pytest.param("after-unscale", True, id="after-unscale-clipped"),
     ],
 )
-def test_flush_with_a_scaler_is_the_update_of_the_rest(make, when, clip):
+def test_flush_with_a_scaler_updates_by_the_remaining_micro_batches(make, when, clip):
     plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
     for _ in range(2):
         plain.train(3, 2)
@@ -77,18 +77,18 @@ def test_flush_with_a_scaler_is_the_update_of_the_rest(make, when, clip):
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize(
-    ("when", "clip", "rest"),
+    ("when", "clip", "gradients"),
     [
         pytest.param("after-update", True, (float("inf"), 1), id="first-clipped"),
         pytest.param("after-update", False, (1, float("nan")), id="last"),
         pytest.param("before-update", True, (1, float("nan")), id="last-before-update-clipped"),
     ],
 )
-def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, when, clip, rest):
+def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, when, clip, gradients):
     plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
     plain.train(float("inf"))
-    gathered.train(rest[0])
-    gathered.train(rest[1], update=when != "before-update")
+    gathered.train(gradients[0])
+    gathered.train(gradients[1], update=when != "before-update")
     gathered.flush()
     if when == "before-update":
         gathered.scaler.update()
@@ -101,7 +101,7 @@ def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, whe
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_an_update_that_an_infinite_gradient_skips_is_not_reported_as_made(fused):
+def test_updated_is_false_after_an_infinite_gradient(fused):
     epoch = Epoch(lambda p: torch.optim.Adam(p, lr=0.1, fused=fused), steps=2)
     epoch.train(1, float("inf"))
 
@@ -110,15 +110,15 @@ def test_an_update_that_an_infinite_gradient_skips_is_not_reported_as_made(fused
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize(
-    ("changed", "rest"),
+    ("changed", "gradients"),
     [
         pytest.param("by-hand", (5,), id="by-hand-then-step"),
         pytest.param("by-another-optimizer", (), id="by-another-optimizer-then-flush"),
     ],
 )
-def test_a_scale_that_changes_within_an_update_leaves_its_weights_alone(make, changed, rest):
+def test_scale_changed_within_an_update_does_not_affect_the_weights(make, changed, gradients):
     plain, gathered = Epoch(make), Epoch(make, steps=3, growth_interval=1)
-    plain.train((1 + 3 + sum(rest)) / (2 + len(rest)))
+    plain.train((1 + 3 + sum(gradients)) / (2 + len(gradients)))
     gathered.train(1)
     if changed == "by-hand":
         gathered.scaler.update(64.0)
@@ -129,13 +129,13 @@ def test_a_scale_that_changes_within_an_update_leaves_its_weights_alone(make, ch
         gathered.scaler.step(optimizer)
         gathered.scaler.update()
     assert gathered.scaler.get_scale() != 1024
-    gathered.train(3, *rest)
+    gathered.train(3, *gradients)
     gathered.flush()
 
     torch.testing.assert_close(gathered.weight, plain.weight)
 
 
-def test_flush_without_anything_gathered_calls_and_changes_nothing():
+def test_flush_without_accumulated_gradients_does_nothing():
     epoch, calls = Epoch(lambda p: torch.optim.SGD(p, lr=0.1), steps=2), []
     epoch.optimizer.flush(lambda: calls.append("before the first"))
     epoch.train(1, 3)
@@ -145,7 +145,7 @@ def test_flush_without_anything_gathered_calls_and_changes_nothing():
     assert (epoch.weight.item(), epoch.scaler.state_dict(), calls) == (weight, state, [])
 
 
-def test_flush_of_a_disabled_scaler_is_that_without_one():
+def test_flush_with_a_disabled_scaler_is_a_plain_update():
     epoch = Epoch(lambda p: torch.optim.SGD(p, lr=1), steps=4, clip=True, enabled=False)
     epoch.train(1, 3)
     epoch.flush()
@@ -186,7 +186,7 @@ def test_flush_acts_after_steps_with_a_closure():
 
 
 @pytest.mark.parametrize("stepped", [0, 1])
-def test_flush_in_the_place_of_a_step_is_refused(stepped):
+def test_flush_instead_of_a_step_is_refused(stepped):
     epoch = Epoch(sgd, steps=4, enabled=False)
     epoch.train(*[1] * stepped)
     epoch.weight.sum().backward()

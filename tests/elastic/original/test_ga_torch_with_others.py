@@ -45,7 +45,7 @@ def exponential(optimizer):
         pytest.param(lambda o: (o, exponential(o)), id="made-before-wrapping"),
     ],
 )
-def test_a_schedule_follows_updates(schedule):
+def test_scheduler_steps_once_for_each_update(schedule):
     def scheduled(optimizer):
         first, scheduler = schedule(optimizer)
         return wrapped(first), scheduler
@@ -65,7 +65,7 @@ def wrapped(optimizer):
     return optimizer if hasattr(optimizer, "runai") else optim.Optimizer(optimizer, 2, "mean")
 
 
-def test_a_schedule_stepped_within_an_update_is_noticed_once(caplog, monkeypatch):
+def test_scheduler_step_within_an_update_logs_a_notice_once(caplog, monkeypatch):
     monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     weights_after(
         lambda p: torch.optim.SGD(p, lr=1),
@@ -77,9 +77,9 @@ def test_a_schedule_stepped_within_an_update_is_noticed_once(caplog, monkeypatch
     assert [record.message for record in caplog.records] == [accumulating.SCHEDULE_NOTICE]
 
 
-def test_one_cycle_over_all_micro_batches_is_as_long_with_any_number_of_steps():
+def test_onecycle_schedule_length_is_independent_of_steps():
     # The scheduler's horizon counts micro-batches: more steps, more micro-batches.
-    def ends_with(steps):
+    def final_learning_rate(steps):
         weight = torch.nn.Parameter(torch.zeros(()))
         optimizer = wrapped(torch.optim.SGD([weight], lr=1))
         scheduler = SCHEDULES.OneCycleLR(optimizer, max_lr=1, total_steps=8)
@@ -90,7 +90,7 @@ def test_one_cycle_over_all_micro_batches_is_as_long_with_any_number_of_steps():
             scheduler.step()
         return optimizer.param_groups[0]["lr"]
 
-    assert ends_with(1) == ends_with(4)
+    assert final_learning_rate(1) == final_learning_rate(4)
 
 
 def scaled(gradients, *, steps, unscale=False, fused=False, growth_interval=1000):
@@ -115,7 +115,7 @@ def scaled(gradients, *, steps, unscale=False, fused=False, growth_interval=1000
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("unscale", [False, True])
-def test_a_scaled_update_is_the_whole_batchs(unscale, fused):
+def test_scaled_update_equals_the_whole_batch_update(unscale, fused):
     expected, _ = scaled([2, 5], steps=1, unscale=unscale, fused=fused)
     weight, _ = scaled([1, 3, 9, 1], steps=2, unscale=unscale, fused=fused)
 
@@ -131,9 +131,7 @@ def test_a_scaled_update_is_the_whole_batchs(unscale, fused):
         pytest.param([1, float("inf")], id="in-the-last"),
     ],
 )
-def test_an_infinite_gradient_anywhere_skips_the_update_and_halves_the_scale_once(
-    overflow, unscale, fused
-):
+def test_infinite_gradient_skips_the_update_and_halves_the_scale_once(overflow, unscale, fused):
     weight, scales = scaled([*overflow, 1, 3], steps=2, unscale=unscale, fused=fused)
     expected, _ = scaled([2], steps=1, unscale=unscale, fused=fused)
 
@@ -141,13 +139,13 @@ def test_an_infinite_gradient_anywhere_skips_the_update_and_halves_the_scale_onc
     assert pytest.approx(expected, abs=1e-6) == weight
 
 
-def test_the_scale_grows_by_updates_and_never_within_one():
+def test_scale_grows_between_updates_and_never_within():
     _, scales = scaled([1] * 8, steps=4, growth_interval=1)
 
     assert scales == [1024] * 3 + [2048] * 4 + [4096]
 
 
-def test_scalers_serve_plain_optimizers_as_ever():
+def test_scaler_of_a_plain_optimizer_grows_at_each_step():
     assert scaled([1, 1], steps=1, growth_interval=1)[1] == [2048, 4096]
 
 

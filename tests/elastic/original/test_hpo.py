@@ -21,7 +21,7 @@ GRID: dict[str, list[Any]] = {"lr": [0.1, 0.01], "layers": [1, 2, 3]}
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch):
+def reset_search(monkeypatch):
     """Reset this process to have joined no search; restore its signal handlers afterwards."""
     monkeypatch.setattr(experiments, "_search", None)
     before = signal.getsignal(signal.SIGTERM)
@@ -29,11 +29,11 @@ def alone(monkeypatch):
     signal.signal(signal.SIGTERM, before)
 
 
-def kept(directory):
+def read_search_file(directory):
     return yaml.safe_load((directory / "runai.yaml").read_text(encoding="utf-8"))
 
 
-def test_a_grid_is_picked_once_each(tmp_path):
+def test_grid_search_picks_each_configuration_once(tmp_path):
     hpo.init(tmp_path)
     picked = [hpo.pick(GRID, hpo.Strategy.GridSearch) for _ in range(6)]
 
@@ -42,17 +42,17 @@ def test_a_grid_is_picked_once_each(tmp_path):
         hpo.pick(GRID, hpo.Strategy.GridSearch)
 
 
-def test_a_random_search_draws_as_often_as_it_is_asked(tmp_path):
+def test_random_search_picks_any_number_of_configurations(tmp_path):
     hpo.init(tmp_path, "deep")
     for _ in range(9):
         config = hpo.pick(GRID, hpo.Strategy.RandomSearch)
 
         assert all(config[name] in values for name, values in GRID.items())
-    ids = [experiment["id"] for experiment in kept(tmp_path / "deep")["experiments"]]
+    ids = [experiment["id"] for experiment in read_search_file(tmp_path / "deep")["experiments"]]
     assert list(range(1, 10)) == ids
 
 
-def test_reports_stay_with_their_experiment(tmp_path):
+def test_reports_are_saved_with_their_experiment(tmp_path):
     class Tensor:
         def item(self):
             return 0.5
@@ -60,13 +60,13 @@ def test_reports_stay_with_their_experiment(tmp_path):
     hpo.init(tmp_path)
     hpo.pick(GRID, hpo.Strategy.GridSearch)
     hpo.report(epoch=0, metrics={"loss": Tensor(), "acc": 0.25})
-    first, second, *_ = kept(tmp_path)["experiments"]
+    first, second, *_ = read_search_file(tmp_path)["experiments"]
 
     assert [first["reports"][0][k] for k in ("epoch", "metrics")] == [0, {"loss": 0.5, "acc": 0.25}]
     assert "reports" not in second
 
 
-def test_a_file_of_the_original_library_is_gone_on_with(tmp_path):
+def test_search_file_of_the_original_library_is_continued(tmp_path):
     (tmp_path / "runai.yaml").write_text(
         textwrap.dedent(
             """
@@ -105,7 +105,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_a_paused_experiment_is_left_to_the_next_and_the_handler_before_is_called(tmp_path):
+def test_paused_experiment_is_picked_next_after_calling_the_old_handler(tmp_path):
     first = subprocess.run(
         [sys.executable, "-c", EXPERIMENT, tmp_path],
         capture_output=True,
@@ -117,7 +117,10 @@ def test_a_paused_experiment_is_left_to_the_next_and_the_handler_before_is_calle
 
     assert first.stdout.splitlines() == ["{'lr': 0.1}", "saved"]
     assert first.returncode == 9
-    assert [e["status"] for e in kept(tmp_path)["experiments"]] == ["preempted", "unassigned"]
+    assert [e["status"] for e in read_search_file(tmp_path)["experiments"]] == [
+        "preempted",
+        "unassigned",
+    ]
     assert hpo.pick({"lr": [0.1, 0.2]}, hpo.Strategy.RandomSearch) == {"lr": 0.1}
 
 
@@ -137,7 +140,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_child_of_an_experiment_ends_without_pausing_it(tmp_path):
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", CHILD, tmp_path],
         capture_output=True,
         text=True,
@@ -145,11 +148,14 @@ def test_child_of_an_experiment_ends_without_pausing_it(tmp_path):
         check=True,
     )
 
-    assert ran.stdout == "-15\n"
-    assert [e["status"] for e in kept(tmp_path)["experiments"]] == ["assigned", "unassigned"]
+    assert completed.stdout == "-15\n"
+    assert [e["status"] for e in read_search_file(tmp_path)["experiments"]] == [
+        "assigned",
+        "unassigned",
+    ]
 
 
-def test_a_signal_while_the_file_is_written_waits_until_it_is_whole(tmp_path):
+def test_sigterm_during_a_write_waits_until_the_file_is_complete(tmp_path):
     hpo.init(tmp_path)
     hpo.pick(GRID, hpo.Strategy.GridSearch)
 
@@ -162,8 +168,8 @@ def test_a_signal_while_the_file_is_written_waits_until_it_is_whole(tmp_path):
         write()
 
     assert (
-        kept(tmp_path)["note"],
-        kept(tmp_path)["experiments"][0]["status"],
+        read_search_file(tmp_path)["note"],
+        read_search_file(tmp_path)["experiments"][0]["status"],
     ) == ("whole", "preempted")
 
 

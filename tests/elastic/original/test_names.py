@@ -38,14 +38,14 @@ TORCH = {
         ),
     ],
 )
-def test_names_are_where_they_were(module, names):
-    found = importlib.import_module(module)
+def test_original_names_can_be_imported(module, names):
+    imported = importlib.import_module(module)
 
-    assert [name for name in names if not hasattr(found, name)] == []
+    assert [name for name in names if not hasattr(imported, name)] == []
 
 
 @pytest.mark.parametrize(
-    ("use", "instead"),
+    ("use", "replacement"),
     [
         pytest.param(lambda: runai.profiler.profile(10), "torch.profiler", id="profile"),
         pytest.param(lambda: runai.profiler.profile(10, "/tmp"), "TensorBoard", id="profile-dst"),
@@ -58,19 +58,19 @@ def test_names_are_where_they_were(module, names):
         pytest.param(lambda: runai.mp.keras.layers, "fully_shard", id="mp.keras.layers"),
     ],
 )
-def test_a_name_that_works_no_more_says_what_does(use, instead):
+def test_removed_name_error_names_its_replacement(use, replacement):
     with pytest.raises(Replaced, match="does not work any more") as refused:
         use()
 
-    assert instead in str(refused.value)
+    assert replacement in str(refused.value)
 
 
-def test_names_that_never_were_are_missing_as_ever():
+def test_unknown_names_are_no_attributes():
     for module in (runai.mp, runai.profiler, importlib.import_module("runai.elastic")):
         assert not hasattr(module, "nonsense")
 
 
-def test_the_elastic_attributes_without_init_say_what_to_call():
+def test_elastic_attribute_error_before_init_names_the_call():
     program = "import runai.elastic; runai.elastic.steps"
     failed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -79,7 +79,7 @@ def test_the_elastic_attributes_without_init_say_what_to_call():
     assert "call runai.elastic.torch.init(256, 64)" in failed.stderr
 
 
-WITHOUT = """
+WITHOUT_FRAMEWORKS = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -95,24 +95,24 @@ for name in sys.argv[1:]:
 """
 
 
-def test_without_a_framework_an_import_says_what_to_install():
-    shown = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "runai.elastic.torch", "runai.ga.torch.optim"],
+def test_import_without_a_framework_names_the_package_to_install():
+    messages = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FRAMEWORKS, "runai.elastic.torch", "runai.ga.torch.optim"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
 
-    assert len(shown) == 2
-    assert all("pip install jupyter-runai[torch]" in line for line in shown)
+    assert len(messages) == 2
+    assert all("pip install jupyter-runai[torch]" in line for line in messages)
 
 
-def test_horovod_is_refused_with_what_replaces_it():
+def test_horovod_error_names_its_replacement():
     with pytest.raises(AttributeError, match=r"torch\.distributed"):
         _ = importlib.import_module("runai.elastic").hvd
 
 
-def test_the_original_init_divides_among_the_gpus_of_this_process():
+def test_original_init_divides_the_batch_among_the_gpus():
     elastic = importlib.import_module("runai.elastic")
     elastic._init(256, 64, gpus=2)
 
@@ -122,12 +122,12 @@ def test_the_original_init_divides_among_the_gpus_of_this_process():
     ) == (2, 64, 256, 2, True)
 
 
-def test_the_original_library_beside_ours_is_noticed(tmp_path):
+def test_installed_original_library_is_reported_on_import(tmp_path):
     # The original's __init__.py makes `runai` a regular package; ours was installed last into it.
     (tmp_path / "runai").mkdir()
     (tmp_path / "runai/__init__.py").touch()
     (tmp_path / "runai/elastic").symlink_to(importlib.import_module("runai.elastic").__path__[0])
-    shown = subprocess.run(
+    stderr = subprocess.run(
         [sys.executable, "-S", "-c", "import runai.elastic"],
         env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -135,5 +135,5 @@ def test_the_original_library_beside_ours_is_noticed(tmp_path):
         check=True,
     ).stderr
 
-    assert f"{tmp_path}/runai/__init__.py: another library provides `runai`" in shown
-    assert "pip uninstall runai" in shown
+    assert f"{tmp_path}/runai/__init__.py: another library provides `runai`" in stderr
+    assert "pip uninstall runai" in stderr

@@ -27,20 +27,20 @@ class Gateway(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Pushed)
-        self.status, self.pushed, self.let_in = 200, [], threading.Event()
-        self.let_in.set()
+        super().__init__(("127.0.0.1", 0), _PushHandler)
+        self.status, self.pushed, self.accepting = 200, [], threading.Event()
+        self.accepting.set()
 
     @property
     def address(self):
         return f"127.0.0.1:{self.server_port}"
 
 
-class _Pushed(BaseHTTPRequestHandler):
+class _PushHandler(BaseHTTPRequestHandler):
     server: Gateway
 
     def do_POST(self):
-        self.server.let_in.wait()
+        self.server.accepting.wait()
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.pushed.append((self.path, body))
         self.send_response(self.server.status)
@@ -59,13 +59,13 @@ def gateway(monkeypatch):
         monkeypatch.setenv("reporterGatewayURL", server.address)
         monkeypatch.setenv("podUUID", "pod-7")
         yield server
-        server.let_in.set()
+        server.accepting.set()
         server.shutdown()
         thread.join()
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch):
+def reset_reporter(monkeypatch):
     """Reset the reporter's state; the test runs outside the platform unless it sets that up."""
     monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     monkeypatch.delenv("RUNAI_CHECKPOINT_DIR", raising=False)
@@ -113,13 +113,13 @@ param_value="Adam",push_gateway_type="parameter"} 1.0
         ),
     ],
 )
-def test_a_gateway_is_sent_the_originals_names_and_labels(gateway, report, text):
+def test_gateway_receives_the_original_names_and_labels(gateway, report, text):
     push(*report)
 
     assert [("/metrics/job/reporter_pod_info/podUUID/pod-7", text)] == gateway.pushed
 
 
-def test_a_pod_with_a_slash_in_its_name_is_written_as_the_gateway_asks(gateway, monkeypatch):
+def test_pod_name_with_a_slash_is_sent_base64_encoded(gateway, monkeypatch):
     monkeypatch.delenv("podUUID")
     monkeypatch.setenv("RUNAI_WORKER", "vision/bob-0")
     push("loss", 0.5, ReportType.metric)
@@ -140,7 +140,7 @@ def test_functions_report_in_the_background_until_finished(gateway):
     assert PARAMETER in sent
 
 
-def test_a_reporter_ends_its_block_when_all_is_sent(gateway):
+def test_reporter_block_ends_after_all_reports_are_sent(gateway):
     with runai.reporter.Reporter() as reporter:
         reporter.reportMetric("loss", 0.5)
         reporter.reportParameter("optimizer_name", "Adam")
@@ -151,7 +151,7 @@ def test_a_reporter_ends_its_block_when_all_is_sent(gateway):
     assert all(part in sent for part in (METRIC, PARAMETER, 'metric_name="step"'))
 
 
-def test_what_a_forked_child_reports_is_sent_by_the_child(gateway):
+def test_forked_child_sends_its_reports(gateway):
     with runai.reporter.Reporter() as reporter:
         if not (child := os.fork()):
             reporter.reportMetric("loss", 0.5)
@@ -162,7 +162,7 @@ def test_what_a_forked_child_reports_is_sent_by_the_child(gateway):
     assert METRIC in "".join(body for _, body in gateway.pushed)
 
 
-def test_no_more_names_wait_than_memory_is_for(gateway, monkeypatch):
+def test_number_of_queued_metric_names_is_limited(gateway, monkeypatch):
     monkeypatch.setattr("runai.reporter.reporting.MOST_NAMES", 3)
     reporter = runai.reporter.Reporter()  # not started: as if the gateway were slow
     for number in range(10):
@@ -173,7 +173,7 @@ def test_no_more_names_wait_than_memory_is_for(gateway, monkeypatch):
     assert "".join(body for _, body in gateway.pushed).count("# TYPE") == 3
 
 
-def test_a_gateway_that_fails_three_times_is_left_alone_and_training_goes_on(gateway, caplog):
+def test_gateway_that_fails_three_times_is_not_called_again(gateway, caplog):
     gateway.status = 503
     for _ in range(5):
         push("loss", 0.5, ReportType.metric)
@@ -182,7 +182,7 @@ def test_a_gateway_that_fails_three_times_is_left_alone_and_training_goes_on(gat
     assert "push gateway did not take a report" in caplog.text
 
 
-def test_failures_that_are_not_in_a_row_are_forgotten(gateway):
+def test_successful_push_resets_the_failure_count(gateway):
     for status in (503, 503, 200, 503):
         gateway.status = status
         push("loss", 0.5, ReportType.metric)
@@ -201,7 +201,7 @@ def test_reporter_drops_a_metric_that_is_no_number_and_warns_once(gateway, caplo
     ]
 
 
-def test_a_job_of_the_platform_writes_its_progress(progress):
+def test_platform_job_writes_its_progress_file(progress):
     runai.reporter.reportMetric("epoch", 3)
     runai.reporter.reportMetric("overall_epochs", 10)
     runai.reporter.finish()
@@ -215,7 +215,7 @@ def test_a_job_of_the_platform_writes_its_progress(progress):
     }
 
 
-def test_a_broken_file_of_progress_is_begun_anew(progress, tmp_path):
+def test_broken_progress_file_is_replaced(progress, tmp_path):
     (tmp_path / "progress.json").write_text("{", encoding="utf-8")
     push("epoch", 1, ReportType.metric)
 
@@ -240,7 +240,7 @@ def real_gateway(tmp_path, monkeypatch):
         [program, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL
     ) as process:
         try:
-            eventually(lambda: _answers(f"http://{address}/-/ready"))
+            eventually(lambda: _is_ready(f"http://{address}/-/ready"))
             monkeypatch.setenv("reporterGatewayURL", f"http://{address}")
             monkeypatch.setenv("podUUID", "vision/bob-0")
             yield f"http://{address}"
@@ -248,20 +248,20 @@ def real_gateway(tmp_path, monkeypatch):
             process.terminate()
 
 
-def _answers(url):
+def _is_ready(url):
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url, timeout=60).is_success
     return False
 
 
-def test_the_push_gateway_of_prometheus_takes_it(real_gateway):
+def test_prometheus_push_gateway_accepts_the_reports(real_gateway):
     with runai.reporter.Reporter() as reporter:
         reporter.reportMetric("loss", 0.5)
         reporter.reportParameter("optimizer_name", 'a "quoted" one')
-    shown = httpx.get(f"{real_gateway}/metrics", timeout=60).text
+    exposition = httpx.get(f"{real_gateway}/metrics", timeout=60).text
 
     assert (
         'reporter_push_gateway_metric_loss{instance="",job="reporter_pod_info",metric_name="loss",'
         'podUUID="vision/bob-0",push_gateway_type="metric"} 0.5'
-    ) in shown
-    assert 'param_value="a \\"quoted\\" one"' in shown
+    ) in exposition
+    assert 'param_value="a \\"quoted\\" one"' in exposition

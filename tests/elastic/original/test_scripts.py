@@ -61,8 +61,8 @@ print(4, *model.weight.flatten().tolist())
 """
 
 
-def printed(script):
-    done = subprocess.run(
+def run_script(script):
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -70,12 +70,12 @@ def printed(script):
         timeout=100,
         check=True,
     )
-    steps, *weights = done.stdout.split()
-    return int(steps), [float(weight) for weight in weights], done.stderr
+    steps, *weights = process.stdout.split()
+    return int(steps), [float(weight) for weight in weights], process.stderr
 
 
 @pytest.fixture(scope="module")
-def by_whole_batches():
+def whole_batch_weights():
     """Return the weights of the same training with batches of 256 samples."""
     torch.manual_seed(1)
     x, y = torch.randn(512, 6, dtype=torch.float64), torch.randn(512, 1, dtype=torch.float64)
@@ -96,21 +96,21 @@ def by_whole_batches():
         pytest.param(ACCUMULATION, 4, id="accumulation"),
     ],
 )
-def test_a_documented_script_trains_as_with_the_whole_batch(script, steps, by_whole_batches):
-    told, weights, errors = printed(script)
+def test_documented_script_trains_as_with_the_whole_batch(script, steps, whole_batch_weights):
+    printed_steps, weights, errors = run_script(script)
 
-    assert steps == told
-    assert pytest.approx(by_whole_batches, abs=1e-12) == weights
+    assert steps == printed_steps
+    assert pytest.approx(whole_batch_weights, abs=1e-12) == weights
     assert errors.count("the mean of its micro-batches' gradients") == 1
 
 
-def test_several_gpus_in_one_process_are_said_to_need_larger_batches():
-    _, _, errors = printed(ELASTIC.format(global_batch=256, gpus=", gpus=4"))
+def test_several_gpus_in_a_process_log_the_required_batch_size():
+    _, _, errors = run_script(ELASTIC.format(global_batch=256, gpus=", gpus=4"))
 
     assert "let it yield 256 samples" in errors
 
 
-def test_a_job_accumulates_by_itself_whatever_its_optimizer_did():
+def test_elastic_job_unwraps_an_accumulating_optimizer():
     from runai.elastic.torch import Job
     from runai.ga.torch import optim
 

@@ -15,31 +15,31 @@ import runai.utils
 from runai.utils import Attribute, Flock, Hook
 
 
-def test_an_attribute_is_there_for_a_while_and_what_was_before_is_there_again():
-    thing = types.SimpleNamespace(old=1)
-    with Attribute(thing, ["old", "new"], [2, 3]):
-        during = vars(thing).copy()
+def test_attributes_are_set_within_the_block_and_restored_after():
+    namespace = types.SimpleNamespace(old=1)
+    with Attribute(namespace, ["old", "new"], [2, 3]):
+        during = vars(namespace).copy()
 
-    assert [during, vars(thing)] == [{"old": 2, "new": 3}, {"old": 1}]
+    assert [during, vars(namespace)] == [{"old": 2, "new": 3}, {"old": 1}]
 
 
-def test_an_attribute_may_be_a_list():
-    thing = types.SimpleNamespace()
-    with Attribute(thing, "sizes", (1, 2)):
-        assert thing.sizes == (1, 2)
+def test_single_attribute_accepts_a_tuple_but_no_list():
+    namespace = types.SimpleNamespace()
+    with Attribute(namespace, "sizes", (1, 2)):
+        assert namespace.sizes == (1, 2)
 
     with pytest.raises(ValueError, match="one value"):
-        Attribute(thing, "sizes", [1, 2])
+        Attribute(namespace, "sizes", [1, 2])
 
 
-def test_an_attribute_is_renamed():
-    thing = types.SimpleNamespace(old=1)
-    runai.utils.attribute.rename(thing, "old", "new")
+def test_rename_moves_the_value_of_an_attribute():
+    namespace = types.SimpleNamespace(old=1)
+    runai.utils.attribute.rename(namespace, "old", "new")
 
-    assert vars(thing) == {"new": 1}
+    assert vars(namespace) == {"new": 1}
 
 
-def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+def test_lock_excludes_a_second_owner(tmp_path):
     order, inside = [], threading.Event()
 
     def second():
@@ -58,7 +58,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     assert order == ["first", "second"]
 
 
-def test_a_hook_stands_in_and_calls_the_original():
+def test_hook_replaces_a_function_and_calls_the_original():
     module = types.SimpleNamespace(root=math.sqrt)
     hook = Hook(module, "root", lambda x: module.root(x) + 1)
     with hook:
@@ -68,7 +68,7 @@ def test_a_hook_stands_in_and_calls_the_original():
     assert math.sqrt is hook.__original__
 
 
-def test_a_class_may_say_what_its_hook_does():
+def test_hook_subclass_defines_the_replacement():
     class Double(Hook):
         def __hook__(self, x):
             return 2 * self.__original__(x)
@@ -89,7 +89,7 @@ def test_a_class_may_say_what_its_hook_does():
         pytest.param("GPU-1, GPU-2,-1,GPU-3", 2, id="up-to-the-first-that-is-none"),
     ],
 )
-def test_visible_gpus_are_counted(visible, count, monkeypatch):
+def test_gpu_count_follows_cuda_visible_devices(visible, count, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     assert (count, count > 0) == (runai.utils.gpus.count(), runai.utils.gpus.available())
@@ -102,7 +102,7 @@ def test_visible_gpus_are_counted(visible, count, monkeypatch):
         pytest.param("echo 'NVIDIA-SMI has failed'; exit 9", 0, id="no-driver"),
     ],
 )
-def test_without_a_choice_the_drivers_gpus_are_counted(program, count, monkeypatch, tmp_path):
+def test_gpu_count_defaults_to_the_gpus_of_the_driver(program, count, monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
     (tmp_path / "nvidia-smi").chmod(0o755)
@@ -111,7 +111,7 @@ def test_without_a_choice_the_drivers_gpus_are_counted(program, count, monkeypat
     assert count == runai.utils.gpus.count()
 
 
-def test_random_things_are_of_the_documented_kind():
+def test_random_values_are_of_the_documented_kind():
     random = runai.utils.random
 
     assert 10 <= random.number() <= 100
@@ -123,14 +123,14 @@ def test_random_things_are_of_the_documented_kind():
 
 def test_importing_the_tools_configures_no_logging():
     program = "import logging, runai.utils; print(logging.getLogger('runai').handlers)"
-    shown = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert (shown.stdout, shown.stderr) == ("[]\n", "")
+    assert (completed.stdout, completed.stderr) == ("[]\n", "")
 
 
-def test_the_log_is_the_logger_runai(caplog):
+def test_log_functions_write_to_the_runai_logger(caplog):
     with caplog.at_level(logging.DEBUG, logger="runai"):
         for level in ("debug", "info", "warning", "error", "critical"):
             getattr(runai.utils.log, level)("said %d", 1)

@@ -31,19 +31,19 @@ def hub(real_hub: Hub) -> Hub:
         ("ana", ["admin-ui"], False),
     ],
 )
-def test_a_token_is_an_admins_if_it_says_so(hub, user, scopes, admin):
+def test_token_has_admin_rights_only_with_an_admin_scope(hub, user, scopes, admin):
     """The hub issues no token with a scope that the user may not hand on."""
-    made = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
-    reply = hub.ask(made, "api/v1/whoami") if made else None
+    token = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
+    reply = hub.ask(token, "api/v1/whoami") if token else None
 
     assert (reply is not None and reply.json()["admin"]) is admin
 
 
-def test_an_admins_notebook_is_told_why_it_is_no_admins_and_the_way_out(hub):
+def test_admins_token_without_admin_scope_is_refused_with_a_login_hint(hub):
     token = hub.token("root", OPEN, SUBMIT)
     job = {"command": ["true"], "project": "vision", "name": "of-ana"}
     hub.ask(hub.token("ana", OPEN, SUBMIT), "api/v1/workloads", "POST", json=job)
-    asked = [
+    replies = [
         hub.ask(token, "api/v1/projects/vision", "PUT", json={"quota": 9}),
         hub.ask(token, "api/v1/history?since=2026-01-01T00:00:00Z"),
         hub.ask(token, "api/v1/workloads/vision/of-ana", "DELETE"),
@@ -52,24 +52,24 @@ def test_an_admins_notebook_is_told_why_it_is_no_admins_and_the_way_out(hub):
         hub.token("root", OPEN, SUBMIT, ADMIN), "api/v1/workloads/vision/of-ana", "DELETE"
     )
 
-    assert [(r.status_code, r.json()["code"]) for r in asked] == [
+    assert [(r.status_code, r.json()["code"]) for r in replies] == [
         (403, "missing_scope"),
         (403, "missing_scope"),
         (404, "not_found"),
     ]
-    assert ADMIN in asked[0].json()["detail"]
-    assert "runai login" in asked[0].json()["hint"]
+    assert ADMIN in replies[0].json()["detail"]
+    assert "runai login" in replies[0].json()["hint"]
     assert allowed.is_success
 
 
-def test_a_notebooks_token_is_no_login_of_the_pages(hub):
+def test_notebook_token_does_not_log_a_browser_in(hub):
     """A login with it would turn an admin's notebook into an admin's browser."""
-    notebooks = {"Authorization": f"token {hub.token('root', OPEN, SUBMIT)}"}
+    notebook_headers = {"Authorization": f"token {hub.token('root', OPEN, SUBMIT)}"}
     with httpx.Client(
-        base_url=hub.url, follow_redirects=True, timeout=60, headers=notebooks
+        base_url=hub.url, follow_redirects=True, timeout=60, headers=notebook_headers
     ) as browser:
-        arrived = browser.get(f"{ROOT}login")
+        landing_page = browser.get(f"{ROOT}login")
         del browser.headers["Authorization"]
-        known = browser.get(f"{ROOT}api/v1/whoami")
+        whoami = browser.get(f"{ROOT}api/v1/whoami")
 
-    assert (arrived.url.path, known.status_code) == ("/hub/login", 401)
+    assert (landing_page.url.path, whoami.status_code) == ("/hub/login", 401)

@@ -44,9 +44,9 @@ async def test_broken_device_gets_no_workload_until_it_recovers(simulated):
     await agent.report(report(simulated.platform, dict.fromkeys(uuids, FELL_OFF)))
 
     (waits,) = (await ana.submit(job("waits", "1"))).workloads
-    there = await ana.workload("vision/there")
-    assert (waits.state, there.state) == ("queued", "running")
-    assert [line.kind for line in there.history][-1] == "fault"
+    running = await ana.workload("vision/there")
+    assert (waits.state, running.state) == ("queued", "running")
+    assert [line.kind for line in running.history][-1] == "fault"
     assert {(d.healthy, d.fault) for d in (await ana.nodes())[0].devices} == {(False, FELL_OFF)}
     assert f"GPU 0 of lab is taken out: {FELL_OFF}." in (await root.overview()).notes
 
@@ -75,28 +75,30 @@ async def test_admins_see_accounts_of_unassigned_processes_and_members_see_sums(
             name="python3", utilization=0.25, memory_mib=mib,
         )  # fmt: skip
 
-    found = (
+    processes = (
         process(1, "vision/mine", "ana", 100),
         process(2, "", "ana", 200),
         process(3, "", "eve", 400),
         process(4, "", "eve", None),
         process(5, "nlp/elsewhere", "nel", 800),
     )
-    told = report(simulated.platform, {uuid: ""}).model_copy(update={"processes": found})
-    await agent.report(told)
+    agent_report = report(simulated.platform, {uuid: ""}).model_copy(
+        update={"processes": processes}
+    )
+    await agent.report(agent_report)
 
-    def others(nodes):
+    def unassigned_processes(nodes):
         return [
             (o.account, o.processes, o.utilized, o.memory_mib) for o in nodes[0].devices[0].others
         ]
 
-    assert others(await ana.nodes()) == [("", 3, 0.75, 1200), ("ana", 1, 0.25, 200)]
-    assert others(await root.nodes()) == [
+    assert unassigned_processes(await ana.nodes()) == [("", 3, 0.75, 1200), ("ana", 1, 0.25, 200)]
+    assert unassigned_processes(await root.nodes()) == [
         ("ana", 1, 0.25, 200), ("eve", 2, 0.5, 400), ("nel", 1, 0.25, 800),
     ]  # fmt: skip
 
 
-async def test_a_fault_is_one_line_of_text(simulated):
+async def test_fault_with_a_line_break_is_refused(simulated):
     body = report(simulated.platform, {"GPU": ""}).model_dump(mode="json")
     body["devices"][0]["fault"] = "two\nlines"
     async with simulated.http("agent") as http:
@@ -105,7 +107,7 @@ async def test_a_fault_is_one_line_of_text(simulated):
     assert reply.status_code == 400
 
 
-async def test_a_node_reports_of_itself_alone(simulated):
+async def test_node_may_report_only_about_itself(simulated):
     async with AsyncClient(simulated.url, "agent-token") as agent:
         report = AgentReport(node="lab", at=1.0, interval=1.0, devices=[], samples=[])
         await agent.report(report)
@@ -125,7 +127,7 @@ async def test_service_clock_dates_reports_of_node_with_wrong_clock(
     uuid = (await ana.nodes())[0].devices[0].uuid
     clock, began = simulated.platform.clock, simulated.platform.clock()
     await eventually_async(lambda: clock() > began + 0.2)  # it holds the device for the interval
-    told = report(simulated.platform, {uuid: ""}).model_copy(
+    agent_report = report(simulated.platform, {uuid: ""}).model_copy(
         update={
             "at": clock() + wrong_by,
             "age": 0.0,
@@ -135,27 +137,27 @@ async def test_service_clock_dates_reports_of_node_with_wrong_clock(
             ],
         }
     )
-    await agent.report(told)
+    await agent.report(agent_report)
 
-    shown = await ana.workload("vision/exp")
-    assert (shown.utilized, shown.utilized_average) == (0.5, 0.5)
+    workload = await ana.workload("vision/exp")
+    assert (workload.utilized, workload.utilized_average) == (0.5, 0.5)
 
 
 async def test_agent_report_does_not_list_all_workloads(simulated, monkeypatch):
     ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
     await ana.submit(job("there", "0.5"))
-    looked = []
+    listing_tasks = []
     workloads = simulated.platform.cluster.workloads
 
-    async def counted():
-        looked.append(repr(asyncio.current_task()))
+    async def list_and_record():
+        listing_tasks.append(repr(asyncio.current_task()))
         return await workloads()
 
-    monkeypatch.setattr(simulated.platform.cluster, "workloads", counted)
+    monkeypatch.setattr(simulated.platform.cluster, "workloads", list_and_record)
 
     await agent.report(report(simulated.platform, {}))
 
     # The bookkeeping may be processing the submission's changes at this moment.
-    assert not any("run_asgi" in who for who in looked)
+    assert not any("run_asgi" in task for task in listing_tasks)
     await ana.workloads()
-    assert any("run_asgi" in who for who in looked)
+    assert any("run_asgi" in task for task in listing_tasks)

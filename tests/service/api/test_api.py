@@ -20,11 +20,11 @@ from waiting import eventually_async
 
 
 def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
-    given = {"name": name, "gpus": gpus and Decimal(gpus), **more}
-    return SubmitRequest(command=["true"], **{k: v for k, v in given.items() if v is not None})
+    fields = {"name": name, "gpus": gpus and Decimal(gpus), **more}
+    return SubmitRequest(command=["true"], **{k: v for k, v in fields.items() if v is not None})
 
 
-async def test_the_only_project_and_a_free_name_are_chosen(simulated):
+async def test_submission_defaults_to_the_only_project_and_a_free_name(simulated):
     ana = await simulated.client("ana")
     first = await ana.submit(job())
     at_once = await asyncio.gather(*(ana.submit(job()) for _ in range(2)))
@@ -33,7 +33,7 @@ async def test_the_only_project_and_a_free_name_are_chosen(simulated):
     assert {reply.workloads[0].id for reply in at_once} == {"vision/job-2", "vision/job-3"}
 
 
-async def test_an_array_is_as_many_workloads_each_with_its_index(simulated):
+async def test_array_submission_creates_indexed_workloads(simulated):
     ana = await simulated.client("ana")
     reply = await ana.submit(job("exp", "0.5", array=3))
     details = [await ana.workload(w.id) for w in reply.workloads]
@@ -41,7 +41,7 @@ async def test_an_array_is_as_many_workloads_each_with_its_index(simulated):
     assert [(d.name, d.array_index) for d in details] == [("exp-0", 0), ("exp-1", 1), ("exp-2", 2)]
 
 
-async def test_a_submission_answers_with_what_came_of_it_at_once(simulated):
+async def test_submission_reply_says_whether_the_job_starts_or_why_it_waits(simulated):
     ana = await simulated.client("ana")
     first = await ana.submit(job("exp1", "4"))
     second = await ana.submit(job("exp2", "1"))
@@ -52,7 +52,7 @@ async def test_a_submission_answers_with_what_came_of_it_at_once(simulated):
     assert [note.startswith("exp2 waits: ") for note in second.notes] == [True]
 
 
-async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
+async def test_dry_run_gives_the_reply_of_a_submission_and_stores_nothing(simulated):
     ana = await simulated.client("ana")
     fits = await ana.submit(job("exp1", "1"), dry_run=True)
     root = await simulated.client("root")
@@ -100,7 +100,7 @@ async def test_dry_run_of_a_reclaim_names_the_jobs_that_it_pauses(simulated):
     assert reply.notes == [f"mine waits: {tried.reason.text}"]
 
 
-async def test_a_list_is_filtered_by_project_user_and_state(simulated):
+async def test_workload_list_is_filtered_by_project_user_and_state(simulated):
     ana, vic, nel = [await simulated.client(name) for name in ("ana", "vic", "nel")]
     for client, name in ((ana, "a"), (vic, "v"), (nel, "n")):
         await client.submit(job(name, "1"))
@@ -118,36 +118,36 @@ async def test_a_list_is_filtered_by_project_user_and_state(simulated):
     assert await names(kind="session") == []
 
 
-async def test_waiting_answers_when_the_state_changes_and_not_before(simulated):
+async def test_long_poll_returns_when_the_state_changes_and_not_before(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1"))
-    seen = await ana.workload("vision/exp1")
-    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
-    unchanged = await ana.wait("vision/exp1", seen.version, timeout_s=0.2)
+    workload = await ana.workload("vision/exp1")
+    waiting = asyncio.create_task(ana.wait("vision/exp1", workload.version, timeout_s=30))
+    unchanged = await ana.wait("vision/exp1", workload.version, timeout_s=0.2)
     simulated.platform.cluster.complete("vision/exp1")
 
-    assert unchanged.version == seen.version
+    assert unchanged.version == workload.version
     assert (await waiting).state == "succeeded"
 
 
-async def test_shutdown_answers_waiting_requests_and_ends_event_streams(simulated):
+async def test_shutdown_answers_long_polls_and_ends_event_streams(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1"))
-    seen = await ana.workload("vision/exp1")
-    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
+    workload = await ana.workload("vision/exp1")
+    waiting = asyncio.create_task(ana.wait("vision/exp1", workload.version, timeout_s=30))
     events = aiter(ana.events())
     await anext(events)
     simulated.platform.leaving.set()
 
-    assert (await waiting).version == seen.version
+    assert (await waiting).version == workload.version
     with pytest.raises(Unavailable, match="ended the stream"):
         await anext(events)
 
 
-async def test_a_session_of_the_hub_is_granted_attached_and_released(simulated):
+async def test_hub_session_gets_its_gpu_share_and_runs_once_attached(simulated):
     hub, ana = await simulated.client("hub"), await simulated.client("ana")
-    asked = SubmitRequest(name="lab-ana", kind="session", owner="ana", gpus=Decimal("0.5"))
-    granted = (await hub.submit(asked)).workloads[0]
+    request = SubmitRequest(name="lab-ana", kind="session", owner="ana", gpus=Decimal("0.5"))
+    granted = (await hub.submit(request)).workloads[0]
     environment = await hub.environment("vision/lab-ana")
     running = await hub.attach("vision/lab-ana", ProcessReport(pid=4242, created=1.0))
     mine = (await ana.workloads())[0]
@@ -159,7 +159,7 @@ async def test_a_session_of_the_hub_is_granted_attached_and_released(simulated):
     assert (mine.id, mine.user, mine.manageable) == ("vision/lab-ana", "ana", True)
 
 
-async def test_a_colleague_sees_a_workload_but_reads_nothing_of_it(simulated):
+async def test_project_member_sees_a_colleagues_workload_but_no_details(simulated):
     ana, mia = await simulated.client("ana"), await simulated.client("mia")
     await ana.submit(job("exp1", source="secret = 42"))
 
@@ -183,13 +183,13 @@ async def test_hidden_workload_returns_same_error_as_missing_workload(simulated)
 async def test_non_members_see_allocated_gpus_without_workload_or_user(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("exp1", "0.5"))
-    (own,) = await ana.nodes()
-    (others,) = await nel.nodes()
+    (member_view,) = await ana.nodes()
+    (outsider_view,) = await nel.nodes()
     overview = await nel.overview()
 
-    assert own.devices[0].allocations[0].workload == "vision/exp1"
-    held = others.devices[0].allocations[0]
-    assert (held.workload, held.user, held.gpus) == ("", "", 0.5)
+    assert member_view.devices[0].allocations[0].workload == "vision/exp1"
+    allocation = outsider_view.devices[0].allocations[0]
+    assert (allocation.workload, allocation.user, allocation.gpus) == ("", "", 0.5)
     assert overview.workloads == []
     assert [(p.name, p.allocated, p.members) for p in overview.projects] == [
         ("vision", 0.5, []),
@@ -197,7 +197,7 @@ async def test_non_members_see_allocated_gpus_without_workload_or_user(simulated
     ]
 
 
-async def test_the_overview_adds_up(simulated):
+async def test_overview_sums_quota_allocation_and_waiting_of_a_project(simulated):
     ana, hub = await simulated.client("ana"), await simulated.client("hub")
     await hub.submit(SubmitRequest(name="lab", kind="session", owner="ana", gpus=Decimal("0.5")))
     await ana.submit(job("exp1", "3"))
@@ -209,7 +209,7 @@ async def test_the_overview_adds_up(simulated):
     assert (vision.over_quota, vision.may_submit, vision.may_admin) == (1.0, True, False)
 
 
-async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated):
+async def test_overview_warns_admins_of_quotas_above_the_clusters_gpus(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     await root.put_project("third", ProjectPut(quota=Decimal(1)))
 
@@ -217,7 +217,7 @@ async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated)
     assert (await ana.overview()).notes == []
 
 
-async def test_admins_are_told_of_which_type_more_is_guaranteed_than_there_is(simulated):
+async def test_overview_warns_admins_of_quotas_above_the_gpus_of_a_type(simulated):
     root = await simulated.client("root")
     gpu_type = (await root.nodes())[0].devices[0].name
     for name in ("vision", "nlp"):
@@ -228,7 +228,7 @@ async def test_admins_are_told_of_which_type_more_is_guaranteed_than_there_is(si
     )
 
 
-async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
+async def test_project_put_changes_only_sent_fields_and_delete_removes_it(simulated):
     root = await simulated.client("root")
     await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))
     changed = await root.put_project("new", ProjectPut(limit=Decimal(2)))
@@ -242,10 +242,10 @@ async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
 
 async def test_new_members_that_the_hub_does_not_know_are_noted_once(simulated):
     root = await simulated.client("root")
-    made = await root.put_project("new", ProjectPut(members=["zoe", "ana"], admins=["dave"]))
+    created = await root.put_project("new", ProjectPut(members=["zoe", "ana"], admins=["dave"]))
     again = await root.put_project("new", ProjectPut(members=["zoe", "ana", "mia"]))
 
-    assert [note.partition(" yet")[0] for note in made.notes] == [
+    assert [note.partition(" yet")[0] for note in created.notes] == [
         "JupyterHub knows no user zoe",
         "JupyterHub knows no user dave",
     ]
@@ -257,11 +257,11 @@ async def test_project_admin_revoked_before_the_write_cannot_set_members(simulat
     cluster = simulated.platform.cluster
     change = cluster.change_project
 
-    async def late(name, asked):  # the hub's admin was quicker
+    async def change_after_revocation(name, update):  # the hub's admin was quicker
         await change(name, lambda known: replace(known, admins=(), quota=MilliGpu(0)))
-        return await change(name, asked)
+        return await change(name, update)
 
-    monkeypatch.setattr(cluster, "change_project", late)
+    monkeypatch.setattr(cluster, "change_project", change_after_revocation)
     with pytest.raises(Forbidden):
         await vic.put_project("vision", ProjectPut(members=["vic", "zoe"]))
 
@@ -297,7 +297,7 @@ async def test_events_bring_an_overview_at_once_and_after_each_change(simulated)
     ]
 
 
-async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simulated):
+async def test_views_include_measured_usage_beside_the_allocation(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", "0.5"))
     uuid = (await ana.nodes())[0].devices[0].uuid
@@ -311,18 +311,18 @@ async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simu
             UsageSample(workload="vision/exp1", device=uuid, utilization=0.4, memory_mib=1024)
         ],
     )
-    told = await agent.report(report)
-    shown = (await ana.workloads())[0]
+    reply = await agent.report(report)
+    workload = (await ana.workloads())[0]
     device = (await ana.nodes())[0].devices[0]
     usage = await ana.usage(workload="vision/exp1", step_s=1)
 
-    assert [(a.workload, a.shares[0].uuid) for a in told.allocations] == [("vision/exp1", uuid)]
-    assert (shown.allocated, shown.utilized, shown.memory_used_mib) == (0.5, 0.4, 1024)
+    assert [(a.workload, a.shares[0].uuid) for a in reply.allocations] == [("vision/exp1", uuid)]
+    assert (workload.allocated, workload.utilized, workload.memory_used_mib) == (0.5, 0.4, 1024)
     assert (device.utilized, device.memory_used_mib) == (0.4, 2048)
     assert (usage.capacity, usage.simulated) == (5, True)
 
 
-async def test_the_plan_shows_only_decisions_about_what_one_may_see(simulated):
+async def test_plan_lists_only_decisions_about_workloads_visible_to_the_reader(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("a", "4"))
     await ana.submit(job("a2", "1"))
@@ -371,16 +371,16 @@ async def test_health_is_not_ok_while_cycles_fail(simulated, monkeypatch):
         async def status() -> str:
             return str((await http.get("health")).json()["status"])
 
-        async def changes(to: str) -> None:
+        async def wait_for_status(to: str) -> None:
             simulated.platform.cluster._waking.announce()
 
-            async def is_so() -> bool:
+            async def has_status() -> bool:
                 return await status() == to
 
-            await eventually_async(is_so, what=f"status {to}")
+            await eventually_async(has_status, what=f"status {to}")
 
         assert await status() == "ok"
         with monkeypatch.context() as patch:
             patch.setattr(simulated.platform.cluster, "observe", fails)
-            await changes("cycles fail")
-        await changes("ok")
+            await wait_for_status("cycles fail")
+        await wait_for_status("ok")

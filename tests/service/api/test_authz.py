@@ -21,10 +21,10 @@ from authz import (
     FORMERS_WORKLOADS,
     ROWS,
     TABLE,
-    asked,
+    actual_answer,
     expected,
-    judged,
     name_of,
+    request_arguments,
     token_name,
 )
 from runai.hub_service.api.app import create_app
@@ -46,16 +46,18 @@ async def outcome(http: httpx.AsyncClient, row: dict[str, Any], role: str) -> st
     is_formers = role == FORMER and name in FORMERS_WORKLOADS
     places = {"name": FORMERS_WORKLOADS[name]} if is_formers else {}
     # Streams do not end: the status is enough.
-    async with http.stream(**asked(row, **places), headers=headers) as reply:
-        return judged(reply)
+    async with http.stream(**request_arguments(row, **places), headers=headers) as reply:
+        return actual_answer(reply)
 
 
 # The simulated platform has no JupyterHub for a login.
-HERE = [row for row in ROWS if row["route"] not in {"GET /login", "GET /oauth_callback"}]
+ROWS_WITHOUT_LOGIN = [
+    row for row in ROWS if row["route"] not in {"GET /login", "GET /oauth_callback"}
+]
 
 
-@pytest.mark.parametrize("row", HERE, ids=name_of)
-async def test_the_table_holds(stage, row):
+@pytest.mark.parametrize("row", ROWS_WITHOUT_LOGIN, ids=name_of)
+async def test_permission_table_row_holds_for_every_role(stage, row):
     outcomes = {}
     async with stage.served.http() as http:
         for role in (*ACTORS, FORMER, "nobody"):
@@ -88,7 +90,7 @@ class NoLogin:
         raise NotImplementedError
 
 
-def test_every_route_of_api_and_pages_has_its_row():
+def test_every_route_of_api_and_pages_is_in_the_permission_table():
     platform: Any = SimpleNamespace(prefix="/", version="test")
     served = set(served_routes(create_app(platform, login=NoLogin()).routes))
 
@@ -99,29 +101,31 @@ def test_every_route_of_api_and_pages_has_its_row():
 NAMED = {named for row in ROWS for named in row.get("by", ())}
 
 
-def test_every_command_has_its_row_or_asks_nothing():
+def test_every_command_is_in_the_permission_table():
     commands = {f"runai {name}" for section in SECTIONS.values() for name in section}
     groups = {"runai project": project_group}
     for group, commands_of in groups.items():
         commands = commands - {group} | {f"{group} {name}" for name in commands_of.commands}
-    asked_for = {c for c in commands if any(n == c or n.startswith(f"{c} ") for n in NAMED)}
+    commands_in_rows = {c for c in commands if any(n == c or n.startswith(f"{c} ") for n in NAMED)}
 
-    assert commands - asked_for - set(TABLE["asks_nothing"]) == set()
+    assert commands - commands_in_rows - set(TABLE["asks_nothing"]) == set()
     routes = {row["route"] for row in ROWS}
-    assert {each for asked in TABLE["asks_nothing"].values() for each in asked} <= routes
+    assert {
+        route for command_routes in TABLE["asks_nothing"].values() for route in command_routes
+    } <= routes
 
 
-def test_every_magic_has_its_row():
+def test_every_magic_is_in_the_permission_table():
     magics = {f"%{name}" for name in RunaiMagics.magics["line"]}
     magics |= {f"%%{name}" for name in RunaiMagics.magics["cell"] if f"%{name}" not in magics}
 
     assert magics == {named.split()[0] for named in NAMED if named.startswith("%")}
 
 
-def test_every_button_of_the_pages_has_its_row():
+def test_every_page_button_is_in_the_permission_table():
     """One macro renders the action buttons, and each form has two of its own."""
-    made = (PAGES / "parts.html").read_text()
-    labels = set(re.findall(r'action\("([^"]+)"', made)) | {"Stop", "Delete"}
+    parts_html = (PAGES / "parts.html").read_text()
+    labels = set(re.findall(r'action\("([^"]+)"', parts_html)) | {"Stop", "Delete"}
     for page in ("submit.html", "project.html"):
         labels |= set(re.findall(r"<button[^>]*>([^<]+)</button>", (PAGES / page).read_text()))
     named = {each.removeprefix("page: ").partition(" (")[0] for each in NAMED if "page: " in each}
@@ -130,7 +134,7 @@ def test_every_button_of_the_pages_has_its_row():
 
 
 @pytest.mark.parametrize(("kind", "own"), [("agent", Action.REPORT), ("worker", Action.TRAIN)])
-def test_no_action_is_open_to_a_process_of_ours_but_its_own(kind, own):
+def test_agent_and_worker_tokens_permit_only_their_own_action(kind, own):
     authorise(Actor("box", kind), own)
     for action in {*Action} - {own}:
         with pytest.raises(RunaiError) as refused:
@@ -139,7 +143,7 @@ def test_no_action_is_open_to_a_process_of_ours_but_its_own(kind, own):
 
 
 @dataclass
-class Stage:
+class SimulatedStage:
     """A platform with a running job of ana's, a granted session, and a project to spare."""
 
     served: Any
@@ -159,9 +163,9 @@ class Stage:
             await cluster.resume("vision/exp1", by="the test")
         for name, kind, command in (("exp1", "job", ["true"]), ("lab", "session", None)):
             if f"vision/{name}" not in known:
-                given = {"command": command} if command else {}
+                fields = {"command": command} if command else {}
                 await self.hub.submit(
-                    SubmitRequest(name=name, kind=kind, owner="ana", project="vision", **given)
+                    SubmitRequest(name=name, kind=kind, owner="ana", project="vision", **fields)
                 )
 
     async def _set_former(self, known: Mapping[str, WorkloadRecord]) -> None:
@@ -173,7 +177,7 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(simulated) -> Stage:
-    stage = Stage(simulated, await simulated.client("hub"))
+async def stage(simulated) -> SimulatedStage:
+    stage = SimulatedStage(simulated, await simulated.client("hub"))
     await stage.set()
     return stage

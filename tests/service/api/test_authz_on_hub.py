@@ -21,7 +21,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from authz import ACTORS, READERS, ROWS, USERS, asked, expected, judged, name_of
+from authz import ACTORS, READERS, ROWS, USERS, actual_answer, expected, name_of, request_arguments
 from runai.hub_service.cli.commands import lifecycle
 from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.cli.framework.reporting import ReportedError
@@ -69,7 +69,7 @@ WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
 
 
 @dataclass
-class Stage:
+class HubStage:
     """A platform with a running job of ana's."""
 
     hub: Hub
@@ -78,27 +78,27 @@ class Stage:
     """One for each token and one without: creating a client takes longer than a request."""
     cookies: dict[str, httpx.Client] = field(default_factory=dict)
 
-    def ask(self, role: str, **request: Any) -> httpx.Response:
+    def send(self, role: str, **request: Any) -> httpx.Response:
         return self.clients[role].request(**request)
 
     def set(self) -> None:
         """Restore what an actor has changed."""
-        self.ask("admin", method="PUT", url="api/v1/projects/vision", json={"quota": 2.5})
-        self.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/resume")
+        self.send("admin", method="PUT", url="api/v1/projects/vision", json={"quota": 2.5})
+        self.send("owner", method="POST", url=f"api/v1/workloads/{EXP1}/resume")
 
-    def asked(self, row: dict[str, Any]) -> dict[str, Any]:
-        return asked(row, node=NODE)
+    def request_of(self, row: dict[str, Any]) -> dict[str, Any]:
+        return request_arguments(row, node=NODE)
 
 
 @pytest.fixture(scope="module")
-def stage(real_hub: Hub) -> Iterator[Stage]:
+def stage(real_hub: Hub) -> Iterator[HubStage]:
     # A notebook's token opens the service and submits; a reader's only opens it.
     scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
     scopes["admin"] = [OPEN, SUBMIT, ADMIN]
     scopes["admin's reader"] = [OPEN, "admin:users"]
     tokens = {role: real_hub.token(ACTORS[role], *scopes[role]) for role in USERS}
     tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
-    stage = Stage(real_hub, tokens)
+    stage = HubStage(real_hub, tokens)
     with ExitStack() as opened:
         for role in (*tokens, "nobody"):
             headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
@@ -113,17 +113,17 @@ def stage(real_hub: Hub) -> Iterator[Stage]:
             browser.follow_redirects = False
             stage.cookies[role] = browser
         job = {"project": "vision", "name": "exp1", "command": ["sleep", "3600"]}
-        stage.ask("owner", method="POST", url="api/v1/workloads", json=job).raise_for_status()
+        stage.send("owner", method="POST", url="api/v1/workloads", json=job).raise_for_status()
         yield stage
         stage.set()
-        for view in stage.ask("owner", method="GET", url="api/v1/workloads").json()["items"]:
-            stage.ask("hub", method="DELETE", url=f"api/v1/workloads/{view['id']}")
+        for view in stage.send("owner", method="GET", url="api/v1/workloads").json()["items"]:
+            stage.send("hub", method="DELETE", url=f"api/v1/workloads/{view['id']}")
 
 
 # -- routes --------------------------------------------------------------------------------------
 
 
-def test_the_rows_that_are_played_have_each_outcome_of_each_token():
+def test_selected_rows_cover_each_outcome_of_each_token():
     """A new outcome in the table must be played here, too."""
     roles = (*USERS, "hub", "agent", "service", "nobody")
 
@@ -135,21 +135,21 @@ def test_the_rows_that_are_played_have_each_outcome_of_each_token():
 
 
 @pytest.mark.parametrize("row", PLAYED, ids=name_of)
-def test_tokens_do_what_the_table_says(stage, row):
-    request = stage.asked(row)
+def test_tokens_have_exactly_the_permissions_of_the_table(stage, row):
+    request = stage.request_of(row)
     outcomes = {}
     for role in stage.clients:
         if request["method"] != "GET":
             stage.set()
         with stage.clients[role].stream(**request) as reply:
-            outcomes[role] = judged(reply)
+            outcomes[role] = actual_answer(reply)
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
 
 
 @pytest.mark.parametrize("row", PLAYED, ids=name_of)
-def test_logins_in_a_browser_do_what_the_table_says(stage, row):
-    request = stage.asked(row)
+def test_browser_logins_have_exactly_the_permissions_of_the_table(stage, row):
+    request = stage.request_of(row)
     request["url"] = f"{ROOT}{request['url']}"
     outcomes, forged = {}, {}
     for role in WITH_COOKIES:
@@ -159,7 +159,7 @@ def test_logins_in_a_browser_do_what_the_table_says(stage, row):
                 **request, headers={"Origin": "https://evil.example"}
             )
         with stage.cookies[role].stream(**request) as reply:
-            outcomes[role] = judged(reply)
+            outcomes[role] = actual_answer(reply)
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
     # A request of another site's page with the same cookie changes nothing.
@@ -173,10 +173,12 @@ REFUSED = (Forbidden, NotFound, Unauthenticated)
 
 
 @pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
-def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_path, capsys):
-    told: list[RunaiError] = []
+def test_commands_are_refused_exactly_as_the_permission_table_says(
+    stage, row, command, monkeypatch, tmp_path, capsys
+):
+    reported: list[RunaiError] = []
     # Each of several names is reported separately.
-    monkeypatch.setattr(lifecycle, "report", lambda error, **_: told.append(error))
+    monkeypatch.setattr(lifecycle, "report", lambda error, **_: reported.append(error))
     monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{ROOT}")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -186,20 +188,22 @@ def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_p
             stage.set()
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", stage.tokens.get(role, "made-up"))
         try:
-            told.clear()
+            reported.clear()
             cli.main(shlex.split(command)[1:], prog_name="runai", standalone_mode=False)
-            outcomes[role] = _outcome(told[0]) if told else "let in"
+            outcomes[role] = _outcome(reported[0]) if reported else "let in"
         except ReportedError as refused:
             outcomes[role] = _outcome(refused.error)
         except click.exceptions.Exit:
             outcomes[role] = "let in"
         assert "Traceback" not in "".join(capsys.readouterr())
 
-    assert outcomes == {role: _spoken(row, role) for role in outcomes}
+    assert outcomes == {role: _expected_outcome(row, role) for role in outcomes}
 
 
 @pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[named for _, named in MAGICS])
-def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path):
+def test_magics_are_refused_exactly_as_the_permission_table_says(
+    stage, row, magic, monkeypatch, tmp_path
+):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     hooks = sys.displayhook, sys.excepthook
@@ -215,7 +219,7 @@ def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path)
         link.close()
     sys.displayhook, sys.excepthook = hooks
 
-    assert outcomes == {role: _spoken(row, role) for role in outcomes}
+    assert outcomes == {role: _expected_outcome(row, role) for role in outcomes}
 
 
 def _cause(error: BaseException) -> RunaiError:
@@ -230,7 +234,7 @@ def _outcome(error: RunaiError) -> str:
     return "refused" if isinstance(error, REFUSED) else "let in"
 
 
-def _spoken(row: dict[str, Any], role: str) -> str:
+def _expected_outcome(row: dict[str, Any], role: str) -> str:
     return "let in" if expected(row, role) == "let in" else "refused"
 
 
@@ -240,13 +244,13 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
 def test_pages_show_buttons_only_to_permitted_roles(stage, page):
     """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
-    shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?\?uid=')
+    button_pattern = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?\?uid=')
     routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
     rows = {row["route"]: row for row in ROWS}
     stage.set()
 
     def offered(role: str) -> set[str]:
-        return set(shown.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
+        return set(button_pattern.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
 
     eventually(lambda: offered("admin") == {*routes}, within=60, what="the job runs")
     assert {role: offered(role) for role in WITH_COOKIES} == {
@@ -256,7 +260,7 @@ def test_pages_show_buttons_only_to_permitted_roles(stage, page):
 
 
 def test_pages_show_forms_only_to_permitted_roles(stage):
-    shown = {
+    forms = {
         role: {
             "project": 'data-form="project"' in browser.get(f"{ROOT}projects/vision").text,
             "submit": 'value="vision"' in browser.get(f"{ROOT}submit").text,
@@ -264,7 +268,7 @@ def test_pages_show_forms_only_to_permitted_roles(stage):
         for role, browser in stage.cookies.items()
     }
 
-    assert shown == {
+    assert forms == {
         "owner": {"project": False, "submit": True},
         "member": {"project": False, "submit": True},
         "project admin": {"project": True, "submit": True},
@@ -275,56 +279,58 @@ def test_pages_show_forms_only_to_permitted_roles(stage):
 
 SECRET_JOB = {"project": "vision", "name": "secret-job", "gpus": "0.5"}
 REPORTS = '{"metrics": {"epoch": 1, "overall_epochs": 4, "secret-loss": 0.0123456}}'
-RUNS = f"echo '{REPORTS}' > $RUNAI_CHECKPOINT_DIR/progress.json; echo from-its-output; sleep 601"
+SHELL_SCRIPT = (
+    f"echo '{REPORTS}' > $RUNAI_CHECKPOINT_DIR/progress.json; echo from-its-output; sleep 601"
+)
 PROGRAM = {
-    "command": ["sh", "-c", RUNS, "secret-argument"],
+    "command": ["sh", "-c", SHELL_SCRIPT, "secret-argument"],
     "env": {"SECRET": "of-ana"},
     "source": "# secret source",
 }
-OF_PROGRAMS = (
+PROGRAM_SECRETS = (
     *("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output"),
     *("secret-loss 0.01235", "secret-program (77)"),  # reported by the job and by its agent
 )
-OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
+JOB_AND_USER_NAMES = ("secret-job", '"ana"', '"mia"', ">ana<")
 
 
 @pytest.fixture(scope="module")
-def secret_job(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
+def secret_job(stage: HubStage, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Run a job of ana's with its own program, directory and output."""
     workdir = tmp_path_factory.mktemp("work") / "secret-path"
     workdir.mkdir()
     body = {**SECRET_JOB, **PROGRAM, "workdir": str(workdir)}
-    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
+    stage.send("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
 
-    def wrote() -> bool:
-        told = stage.ask("owner", method="GET", url="api/v1/workloads/vision/secret-job/logs")
-        return "from-its-output" in told.text
+    def has_output() -> bool:
+        logs = stage.send("owner", method="GET", url="api/v1/workloads/vision/secret-job/logs")
+        return "from-its-output" in logs.text
 
-    eventually(wrote, within=60, what="it has written something")
+    eventually(has_output, within=60, what="it has written something")
     notice: dict[str, Any] = {"workload": "vision/secret-job", "device": "GPU-0", "rung": "kill"}
     notice |= {"at": time.time(), "text": "uses 9 GiB: secret-program (77) is killed"}
     report = {"node": NODE, "at": time.time(), "interval": 0.1, "devices": [], "samples": []}
     report["notices"] = [notice]
     url = f"api/v1/nodes/{NODE}/samples"
-    stage.ask("agent", method="POST", url=url, json=report).raise_for_status()
+    stage.send("agent", method="POST", url=url, json=report).raise_for_status()
     return "secret-path"
 
 
-def told_to(stage: Stage, role: str) -> list[tuple[str, str]]:
+def replies_to(stage: HubStage, role: str) -> list[tuple[str, str]]:
     """Send every request that changes nothing; read only the first piece of a stream."""
-    told = []
+    replies = []
     for row in ROWS:
-        request = stage.asked(row)
+        request = stage.request_of(row)
         if request["method"] != "GET" and row["route"] != "POST /api/v1/plan":
             continue
         for url in {request["url"], request["url"].replace("exp1", "secret-job")}:
             asking = {**request, "url": url, "params": request["params"] or {}}
             with stage.clients[role].stream(**asking) as reply:
-                told.append((f"{request['method']} {url}", _first_of(reply)))
-    return told
+                replies.append((f"{request['method']} {url}", _body_or_first_event(reply)))
+    return replies
 
 
-def _first_of(reply: httpx.Response) -> str:
+def _body_or_first_event(reply: httpx.Response) -> str:
     if not reply.headers.get("content-type", "").startswith("text/event-stream"):
         return reply.read().decode()
     read = []
@@ -341,36 +347,34 @@ def test_unprivileged_roles_read_no_secrets_of_other_users(stage, secret_job, ro
 
     Of the own project a user sees every workload, but no program, path or output.
     """
-    secrets = (*OF_PROGRAMS, secret_job, *(OF_OTHERS if role == "outsider" else ()))
-    told = told_to(stage, role)
-    names = [route for route, text in told if "secret-job" in text and "secret-job" not in route]
+    secrets = (*PROGRAM_SECRETS, secret_job, *(JOB_AND_USER_NAMES if role == "outsider" else ()))
+    replies = replies_to(stage, role)
+    names = [route for route, text in replies if "secret-job" in text and "secret-job" not in route]
 
     # The refusal repeats the requested name, whether the workload exists or not.
     leaked = [
         (route, word)
-        for route, text in told
+        for route, text in replies
         for word in secrets
         if word in text and word not in route
     ]
     assert leaked == []
     # The requests reach the places of the words: members see that the job exists, and its state.
     assert bool(names) == (role != "outsider")
-    for shown in ("1 of 4 epochs", "a process of it is killed"):
-        assert any(shown in text for _route, text in told) == (role != "outsider")
+    for phrase in ("1 of 4 epochs", "a process of it is killed"):
+        assert any(phrase in text for _route, text in replies) == (role != "outsider")
 
 
-def test_a_token_that_only_reads_is_told_none_of_the_secrets_of_its_users_programs(
-    stage, secret_job
-):
-    told = told_to(stage, "owner's reader")
+def test_read_only_token_gets_no_secrets_of_its_users_own_programs(stage, secret_job):
+    replies = replies_to(stage, "owner's reader")
 
-    assert [route for route, text in told if "of-ana" in text or "SECRET" in text] == []
+    assert [route for route, text in replies if "of-ana" in text or "SECRET" in text] == []
     # It reads everything else.
-    assert [word for word in ("secret source", "from-its-output") if word not in str(told)] == []
+    assert [word for word in ("secret source", "from-its-output") if word not in str(replies)] == []
 
 
-def test_owner_finds_every_secret(stage, secret_job):
+def test_owner_reads_every_secret_of_the_own_job(stage, secret_job):
     """A permitted reader finds each of the words, so the search above can fail."""
-    found = "".join(text for _route, text in told_to(stage, "owner"))
+    all_text = "".join(text for _route, text in replies_to(stage, "owner"))
 
-    assert [word for word in (*OF_PROGRAMS, secret_job) if word not in found] == []
+    assert [word for word in (*PROGRAM_SECRETS, secret_job) if word not in all_text] == []

@@ -17,7 +17,7 @@ def job(name: str, project: str, gpus: str) -> SubmitRequest:
     return SubmitRequest(name=name, project=project, command=["true"], gpus=Decimal(gpus))
 
 
-async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
+async def test_usage_averages_are_grouped_by_project_node_and_visible_user(
     simulated, eventually_async
 ):
     ana, nel, root, agent = [await simulated.client(n) for n in ("ana", "nel", "root", "agent")]
@@ -27,10 +27,10 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
     devices = {w.user: w.workers[0].devices[0].uuid for w in await root.workloads()}
     began = simulated.platform.clock()
 
-    async def some_time_later() -> bool:
+    async def second_has_passed() -> bool:
         return bool(simulated.platform.clock() > began + 1)
 
-    await eventually_async(some_time_later)
+    await eventually_async(second_has_passed)
     samples = [
         UsageSample(workload=name, device=devices[user], utilization=busy, memory_mib=1)
         for user, name, busy in (("ana", "vision/exp1", 0.4), ("nel", "nlp/b", 0.0))
@@ -40,18 +40,18 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
         AgentReport(node="lab", at=now, interval=now - began, devices=[], samples=samples)
     )
 
-    async def counted():
+    async def usage_of_projects():
         # Usage is reported in whole seconds, the last one only when it is over.
-        found = {one.name: one for one in await ana.usage_by("project")}
-        assert found["vision"].used_gpu_hours > 0
-        assert found["nlp"].idle_gpu_hours > 0
-        return found
+        usage_by_name = {usage.name: usage for usage in await ana.usage_by("project")}
+        assert usage_by_name["vision"].used_gpu_hours > 0
+        assert usage_by_name["nlp"].idle_gpu_hours > 0
+        return usage_by_name
 
-    projects = await eventually_async(counted)
+    projects = await eventually_async(usage_of_projects)
     (node,) = await nel.usage_by("node")
     users = {
-        client: [one.name for one in await asked.usage_by("user")]
-        for client, asked in (("ana", ana), ("nel", nel), ("root", root))
+        name: [usage.name for usage in await reader.usage_by("user")]
+        for name, reader in (("ana", ana), ("nel", nel), ("root", root))
     }
 
     assert projects["vision"].allocated_gpu_hours < projects["nlp"].allocated_gpu_hours
@@ -61,30 +61,32 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
     assert users == {"ana": ["ana"], "nel": ["nel"], "root": ["ana", "nel"]}
 
 
-async def test_a_range_that_ends_before_it_begins_is_refused(simulated):
+async def test_usage_range_that_ends_before_it_begins_is_refused(simulated):
     ana = await simulated.client("ana")
     began, later = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     with pytest.raises(InvalidRequest, match="ends before it begins"):
         await ana.usage_by("project", since=later, until=began)
 
 
-def series(used: float, allocated: float, **given: float | None) -> UsageSeries:
+def series(used: float, allocated: float, **fields: float | None) -> UsageSeries:
     """Return ten hours of usage of a cluster with ten GPUs."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    usual = {
+    defaults = {
         "since": began, "until": began + timedelta(hours=10), "step_s": 3600, "capacity": 10,
         "points": [], "allocated_average": allocated / 10, "utilized_average": used / 10,
         "allocated_gpu_hours": allocated, "used_gpu_hours": used, "idle_gpu_hours": 0,
         "measured": 1, "simulated": False,
     }  # fmt: skip
-    return UsageSeries.model_validate(usual | given)
+    return UsageSeries.model_validate(defaults | fields)
 
 
-PARTS = "More was used than allocated: a fraction of a GPU may compute on what its neighbours"
+FRACTION_CAVEAT = (
+    "More was used than allocated: a fraction of a GPU may compute on what its neighbours"
+)
 
 
 @pytest.mark.parametrize(
-    ("asked", "utilized", "caveats"),
+    ("usage", "utilized", "caveats"),
     [
         pytest.param(series(20, 50), 2, [], id="all measured: the average as it is"),
         pytest.param(
@@ -95,7 +97,7 @@ PARTS = "More was used than allocated: a fraction of a GPU may compute on what i
             id="what was not measured is not said to be used",
         ),
         pytest.param(
-            series(4, 3), pytest.approx(0.4), [PARTS], id="a part computes on what is left"
+            series(4, 3), pytest.approx(0.4), [FRACTION_CAVEAT], id="a part computes on the rest"
         ),
         pytest.param(
             series(0, 0, measured=None), 0, [], id="nothing was held: nothing was utilized"
@@ -110,12 +112,12 @@ PARTS = "More was used than allocated: a fraction of a GPU may compute on what i
         ),
     ],
 )  # fmt: skip
-def test_utilized_average_covers_same_time_as_allocated_average(asked, utilized, caveats):
-    assert asked.utilized_beside_allocated() == utilized
-    assert len(asked.caveats()) == len(caveats)
+def test_utilized_average_covers_same_time_as_allocated_average(usage, utilized, caveats):
+    assert usage.utilized_beside_allocated() == utilized
+    assert len(usage.caveats()) == len(caveats)
     assert all(
-        said.startswith(caveat) for said, caveat in zip(asked.caveats(), caveats, strict=True)
+        text.startswith(caveat) for text, caveat in zip(usage.caveats(), caveats, strict=True)
     )
-    if asked.utilized_average is not None and asked.allocated_gpu_hours:
-        ratio = asked.utilized_beside_allocated() / asked.allocated_average
-        assert ratio == pytest.approx(asked.used_gpu_hours / asked.allocated_gpu_hours)
+    if usage.utilized_average is not None and usage.allocated_gpu_hours:
+        ratio = usage.utilized_beside_allocated() / usage.allocated_average
+        assert ratio == pytest.approx(usage.used_gpu_hours / usage.allocated_gpu_hours)

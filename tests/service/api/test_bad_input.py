@@ -19,11 +19,11 @@ JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
 SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}
 
 
-def bodies() -> set[type[Wire]]:
+def body_models() -> set[type[Wire]]:
     """Return the models of all requests' bodies, and the models in them."""
     modules = [import_module(f"{routes.__name__}.{m.name}") for m in iter_modules(routes.__path__)]
-    found = [getattr(module, "router", None) for module in modules]
-    fields = [route.body_field for router in found if router for route in router.routes
+    routers = [getattr(module, "router", None) for module in modules]
+    fields = [route.body_field for router in routers if router for route in router.routes
               if isinstance(route, APIRoute) and route.body_field]  # fmt: skip
     return set().union(*(models_in(field.field_info.annotation) for field in fields))
 
@@ -36,20 +36,20 @@ def models_in(annotation: Any) -> set[type[Wire]]:
     return set().union(*map(models_in, get_args(annotation)))
 
 
-def numbers_of(model: type[Wire]) -> list[str]:
+def number_fields(model: type[Wire]) -> list[str]:
     """Return the fields of a body that take a number."""
     fields = model.model_json_schema().get("properties", {})
-    return [name for name, form in fields.items() if {"integer", "number"} & kinds_in(form)]
+    return [name for name, form in fields.items() if {"integer", "number"} & json_types(form)]
 
 
-def kinds_in(form: Any) -> set[Any]:
+def json_types(form: Any) -> set[Any]:
     """Return the JSON types that a field takes."""
     choices = [*form.get("anyOf", ()), *form.get("oneOf", ())]
-    return {form.get("type")}.union(*map(kinds_in, choices))
+    return {form.get("type")}.union(*map(json_types, choices))
 
 
 # client, request, status, code, words that the sentence and its hint must name
-SUBMISSIONS = [
+INVALID_SUBMISSIONS = [
     pytest.param("ana", {**JOB, "project": "visn"}, 404, "unknown_project",
                  ["There is no project visn.", "Yours: vision."], id="unknown project"),
     pytest.param("ana", {**JOB, "project": "nlp"}, 403, "not_a_member",
@@ -143,8 +143,8 @@ SUBMISSIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("who", "body", "status", "code", "named"), SUBMISSIONS)
-async def test_a_wrong_submission_gets_one_sentence_and_stores_nothing(
+@pytest.mark.parametrize(("who", "body", "status", "code", "named"), INVALID_SUBMISSIONS)
+async def test_invalid_submission_gets_one_sentence_and_stores_nothing(
     simulated, who, body, status, code, named
 ):
     async with simulated.http(who) as http:
@@ -153,17 +153,17 @@ async def test_a_wrong_submission_gets_one_sentence_and_stores_nothing(
 
     for reply in replies:
         problem = reply.json()
-        said = f"{problem['detail']} {problem['hint']}"
+        message = f"{problem['detail']} {problem['hint']}"
         assert (reply.status_code, problem["code"]) == (status, code)
         assert reply.headers["content-type"] == "application/problem+json"
-        assert [part for part in named if part not in said] == []
+        assert [part for part in named if part not in message] == []
         assert problem["detail"].endswith(".")
-        assert "\n" not in said
+        assert "\n" not in message
         assert "hunter2" not in reply.text
     assert await simulated.platform.cluster.workloads() == []
 
 
-async def test_a_name_that_is_taken_is_refused_with_the_way_to_free_it(simulated):
+async def test_used_job_name_is_refused_with_a_hint_to_delete_the_job(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest.model_validate(JOB))
     async with simulated.http("ana") as http:
@@ -176,7 +176,7 @@ async def test_a_name_that_is_taken_is_refused_with_the_way_to_free_it(simulated
     assert len(await ana.workloads()) == 1
 
 
-async def test_one_taken_name_of_an_array_stores_none_of_it(simulated):
+async def test_array_with_one_used_name_stores_no_workload(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp-2", command=["true"]))
     async with simulated.http("ana") as http:
@@ -188,7 +188,7 @@ async def test_one_taken_name_of_an_array_stores_none_of_it(simulated):
     assert [w.name for w in await ana.workloads()] == ["exp-2"]
 
 
-async def test_member_of_several_projects_is_asked_to_name_one(simulated):
+async def test_submission_by_member_of_several_projects_must_name_one(simulated):
     root = await simulated.client("root")
     await root.put_project("nlp", ProjectPut(members=["ana"]))
     async with simulated.http("ana") as http:
@@ -199,7 +199,7 @@ async def test_member_of_several_projects_is_asked_to_name_one(simulated):
     assert "runai project use" in reply.json()["hint"]
 
 
-CHANGES = [
+INVALID_REQUESTS = [
     pytest.param("vic", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins",
                  id="quota by the project's admin"),
     pytest.param("ana", "PUT", "projects/vision", {"members": ["ana", "eve"]}, 403, "admins",
@@ -231,8 +231,8 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("who", "method", "path", "body", "status", "named"), CHANGES)
-async def test_every_other_wrong_request_gets_one_sentence_too(
+@pytest.mark.parametrize(("who", "method", "path", "body", "status", "named"), INVALID_REQUESTS)
+async def test_invalid_request_gets_one_sentence_and_changes_no_project(
     simulated, who, method, path, body, status, named
 ):
     projects = await simulated.platform.cluster.projects()
@@ -244,7 +244,7 @@ async def test_every_other_wrong_request_gets_one_sentence_too(
     assert await simulated.platform.cluster.projects() == projects
 
 
-async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
+async def test_body_that_is_not_json_is_refused_as_invalid_json(simulated):
     async with simulated.http("ana") as http:
         reply = await http.post("api/v1/workloads", content=b"{name: exp1}")
 
@@ -263,7 +263,7 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
         ("ana", "POST", "workloads/vision/e/exec", '{"command": ["a"], "command": ["b"]}'),
     ],
 )
-async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, path, body):
+async def test_body_with_a_repeated_key_is_refused(simulated, who, method, path, body):
     projects = await simulated.platform.cluster.projects()
     async with simulated.http(who, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body)
@@ -284,9 +284,7 @@ async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, 
         ("root", "PUT", "projects/new"),
     ],
 )
-async def test_body_in_another_encoding_than_utf_8_is_refused(
-    simulated, who, method, path, encoding
-):
+async def test_body_that_is_not_in_utf_8_is_refused(simulated, who, method, path, encoding):
     body = '{"name": "exp1", "command": ["true"]}' if path == "workloads" else "{}"
     async with simulated.http(who, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body.encode(encoding))
@@ -300,18 +298,18 @@ async def test_body_in_another_encoding_than_utf_8_is_refused(
     ("model", "name"),
     [
         pytest.param(model, name, id=f"{model.__name__}.{name}")
-        for model in sorted(bodies(), key=str)
-        for name in numbers_of(model)
+        for model in sorted(body_models(), key=str)
+        for name in number_fields(model)
     ],
 )
-def test_true_is_no_number(model, name):
+def test_boolean_is_refused_for_number_fields(model, name):
     with pytest.raises(ValidationError) as refused:
         model.model_validate({name: True})
 
     assert name in {error["loc"][0] for error in refused.value.errors()}
 
 
-async def test_a_body_may_begin_with_a_byte_order_mark(simulated):
+async def test_body_with_a_byte_order_mark_is_accepted(simulated):
     async with simulated.http("ana", **JSON) as http:
         body = '\ufeff{"name": "exp1", "command": ["true"]}'.encode()
         reply = await http.post("api/v1/workloads", content=body)

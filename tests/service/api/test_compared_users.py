@@ -19,7 +19,7 @@ from unix_accounts import UIDS, accounts
 HUB_TOKEN, NODE_TOKEN = "of the hub", "of the node"
 
 
-class Named(Authenticator):
+class NameAuthenticator(Authenticator):
     """Users whose token is their name."""
 
     async def actor(self, request: Request) -> Actor:
@@ -29,7 +29,7 @@ class Named(Authenticator):
         return Actor(name)
 
 
-def sent_with(token: str, method: str = "GET", path: str = "/") -> Request:
+def request_with(token: str, method: str = "GET", path: str = "/") -> Request:
     headers = [(b"authorization", f"token {token}".encode()), (b"host", b"hub")]
     return Request({"type": "http", "method": method, "path": path, "headers": headers})
 
@@ -44,19 +44,19 @@ def sent_with(token: str, method: str = "GET", path: str = "/") -> Request:
     ],
     ids=["list", "environment", "change", "deletion"],
 )
-async def test_changes_and_secrets_need_a_comparison_of_now(tmp_path, method, path, is_answered):
-    with accounts() as there:
-        directory = there.directory(tmp_path / "data", clock=lambda: 1000.0)
-        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, Named(), directory)
+async def test_changes_and_secrets_require_a_fresh_uid_check(tmp_path, method, path, is_answered):
+    with accounts() as account_db:
+        directory = account_db.directory(tmp_path / "data", clock=lambda: 1000.0)
+        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, NameAuthenticator(), directory)
         await directory.account("ana")
-        await tokens.actor(sent_with("ana"))
-        there.answer("ana", there.entry("ana", uid=60_001))
+        await tokens.actor(request_with("ana"))
+        account_db.answer("ana", account_db.entry("ana", uid=60_001))
 
         if is_answered:
-            assert (await tokens.actor(sent_with("ana", method, path))).name == "ana"
+            assert (await tokens.actor(request_with("ana", method, path))).name == "ana"
         else:
             with pytest.raises(Forbidden) as refusal:
-                await tokens.actor(sent_with("ana", method, path))
+                await tokens.actor(request_with("ana", method, path))
             assert refusal.value.code == OTHER_PERSON
 
 
@@ -70,54 +70,58 @@ async def test_changes_and_secrets_need_a_comparison_of_now(tmp_path, method, pa
     ],
 )
 @pytest.mark.parametrize("is_first", [False, True], ids=["read before", "not read before"])
-async def test_a_user_with_another_uid_is_refused_within_a_minute(
+async def test_user_with_a_changed_uid_is_refused_within_a_minute(
     tmp_path: Path, is_first: bool, uid: int | str | None, refused: bool
 ):
     now = [1000.0]
-    with accounts() as there:
-        directory = there.directory(tmp_path / "data", clock=lambda: now[0], within_s=2)
-        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, Named(), directory)
+    with accounts() as account_db:
+        directory = account_db.directory(tmp_path / "data", clock=lambda: now[0], within_s=2)
+        tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, NameAuthenticator(), directory)
         await directory.account("ana")
         if not is_first:
-            await tokens.actor(sent_with("ana"))
-        told = {"local": False} if uid is None else there.entry("ana", uid=uid)
-        there.answer("ana", "silence" if uid == "silence" else told)
+            await tokens.actor(request_with("ana"))
+        entry = {"local": False} if uid is None else account_db.entry("ana", uid=uid)
+        account_db.answer("ana", "silence" if uid == "silence" else entry)
         now[0] += READ_FOR_S
 
         if refused:
-            with pytest.raises(Forbidden, match=f"uid {uid} now, it was {UIDS['ana']}") as other:
-                await tokens.actor(sent_with("ana"))
-            assert other.value.code == OTHER_PERSON
+            with pytest.raises(Forbidden, match=f"uid {uid} now, it was {UIDS['ana']}") as refusal:
+                await tokens.actor(request_with("ana"))
+            assert refusal.value.code == OTHER_PERSON
         else:
-            assert (await tokens.actor(sent_with("ana"))).name == "ana"
+            assert (await tokens.actor(request_with("ana"))).name == "ana"
 
 
 @pytest.mark.parametrize("name", ["sue", "root@example.org"])
-async def test_a_user_without_an_account_is_admitted(tmp_path: Path, name: str):
-    with accounts() as there:
+async def test_user_without_a_unix_account_is_admitted(tmp_path: Path, name: str):
+    with accounts() as account_db:
         tokens = SharedTokenAuthenticator(
-            HUB_TOKEN, {}, Named(), there.directory(tmp_path / "data")
+            HUB_TOKEN, {}, NameAuthenticator(), account_db.directory(tmp_path / "data")
         )
 
-        assert (await tokens.actor(sent_with(name))).name == name
+        assert (await tokens.actor(request_with(name))).name == name
 
 
 @pytest.mark.parametrize(
     ("token", "kind"),
     [pytest.param(HUB_TOKEN, "hub", id="hub"), pytest.param(NODE_TOKEN, "agent", id="agent")],
 )
-async def test_the_platforms_own_processes_have_no_account(tmp_path: Path, token: str, kind: str):
-    with accounts() as there:
-        directory = there.directory(tmp_path / "data")
+async def test_platform_processes_are_admitted_without_a_uid_check(
+    tmp_path: Path, token: str, kind: str
+):
+    with accounts() as account_db:
+        directory = account_db.directory(tmp_path / "data")
         await directory.account("ana")
-        there.answer("ana", there.entry("ana", uid=60_001))
-        tokens = SharedTokenAuthenticator(HUB_TOKEN, {"ana": NODE_TOKEN}, Named(), directory)
+        account_db.answer("ana", account_db.entry("ana", uid=60_001))
+        tokens = SharedTokenAuthenticator(
+            HUB_TOKEN, {"ana": NODE_TOKEN}, NameAuthenticator(), directory
+        )
 
-        assert (await tokens.actor(sent_with(token))).kind == kind
+        assert (await tokens.actor(request_with(token))).kind == kind
 
 
 @pytest.mark.parametrize(
-    ("now", "taken", "submitted", "note"),
+    ("now", "accepted_uids", "submitted", "note"),
     [
         pytest.param(60_000, (), 60_000, "", id="same uid"),
         pytest.param(60_001, (), 60_000, "ana has uid 60001 now, it was 60000", id="undecided"),
@@ -127,20 +131,26 @@ async def test_the_platforms_own_processes_have_no_account(tmp_path: Path, token
         pytest.param(60_001, (), None, "", id="not as an account"),
     ],
 )
-async def test_uid_of_a_workload_is_named_if_it_is_not_its_users_any_more(
-    tmp_path: Path, now: int | None, taken: tuple[int, ...], submitted: int | None, note: str
+async def test_account_note_names_the_old_uid_of_a_workload(
+    tmp_path: Path,
+    now: int | None,
+    accepted_uids: tuple[int, ...],
+    submitted: int | None,
+    note: str,
 ):
-    with accounts() as there:
-        directory = there.directory(tmp_path)
-        there.answer("ana", there.entry("ana", uid=60_000))
+    with accounts() as account_db:
+        directory = account_db.directory(tmp_path)
+        account_db.answer("ana", account_db.entry("ana", uid=60_000))
         await directory.account("ana")
-        for uid in taken:
+        for uid in accepted_uids:
             directory.known_accounts.take_uid("ana", uid)
-        there.answer("ana", {"local": False} if now is None else there.entry("ana", uid=now))
+        account_db.answer(
+            "ana", {"local": False} if now is None else account_db.entry("ana", uid=now)
+        )
         record: Any = SimpleNamespace(spec=SimpleNamespace(user="ana"), account_uid=submitted)
         platform: Any = SimpleNamespace(accounts=directory)
 
-        told = await Platform.account_note(platform, record)
+        account_note = await Platform.account_note(platform, record)
 
-    assert told.startswith(note)
-    assert bool(told) is bool(note)
+    assert account_note.startswith(note)
+    assert bool(account_note) is bool(note)

@@ -26,14 +26,14 @@ from runai.hub_service.wire.schemas import SubmitRequest
 VISION = ProjectSpec("vision", limit=MilliGpu(3000))
 
 
-def stored(**asked: Any) -> WorkloadSpec:
-    request = SubmitRequest(command=["train"], elastic=True, **asked)
+def elastic_spec(**fields: Any) -> WorkloadSpec:
+    request = SubmitRequest(command=["train"], elastic=True, **fields)
     site = SubmissionContext({"vision": VISION}, [], 16_000, most_devices=4)
     return workload_spec(request, user="ana", project=VISION, site=site)
 
 
 @pytest.mark.parametrize(
-    ("asked", "sizes"),
+    ("fields", "sizes"),
     [
         ({}, (1000, 4000, 1, 1)),
         ({"gpus": 2}, (2000, 4000, 1, 1)),
@@ -43,19 +43,19 @@ def stored(**asked: Any) -> WorkloadSpec:
     ],
     ids=["one", "two", "more than a node has", "workers", "at least two"],
 )
-def test_sizes_between_which_it_is_resized(asked, sizes):
-    spec = stored(**asked)
+def test_elastic_request_sets_the_range_of_sizes(fields, sizes):
+    spec = elastic_spec(**fields)
 
     assert sizes == (spec.gpus, spec.gpus_max, spec.workers, spec.min_workers)
     assert spec.elastic
 
 
 def test_guaranteed_workers_are_stored():
-    assert stored(workers=4, min_workers=2, guaranteed_workers=3).guaranteed_workers == 3
+    assert elastic_spec(workers=4, min_workers=2, guaranteed_workers=3).guaranteed_workers == 3
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"),
+    ("fields", "named"),
     [
         ({"elastic": False}, "2 guaranteed workers .* not elastic"),
         ({"workers": 8, "min_workers": 3}, r"2 guaranteed workers .* least \(3\) and all \(8\)"),
@@ -63,9 +63,9 @@ def test_guaranteed_workers_are_stored():
     ],
     ids=["not elastic", "fewer than the least", "more than there are"],
 )
-def test_impossible_guaranteed_workers_are_refused_by_name(asked, named):
+def test_impossible_guaranteed_workers_are_refused_by_name(fields, named):
     request = SubmitRequest(
-        command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **asked}
+        command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **fields}
     )
     with pytest.raises(InvalidRequest, match=named):
         workload_spec(
@@ -76,29 +76,29 @@ def test_impossible_guaranteed_workers_are_refused_by_name(asked, named):
         )
 
 
-def test_only_what_it_needs_at_least_counts_against_the_limit():
-    assert stored(gpus=6).gpus == 6000
+def test_elastic_job_is_checked_against_the_limit_by_its_minimum_size():
+    assert elastic_spec(gpus=6).gpus == 6000
     with pytest.raises(InvalidRequest, match="4 GPUs are more than project vision may ever hold"):
-        stored(workers=8, min_workers=4)
+        elastic_spec(workers=8, min_workers=4)
 
 
 def record(*states: str, ranks: int, **state: Any) -> WorkloadRecord:
-    spec = replace(stored(workers=4), name="e")
+    spec = replace(elastic_spec(workers=4), name="e")
     workers = tuple(
         WorkerRecord(
             f"vision/e-{index}",
             index,
-            what,  # type: ignore[arg-type]  # a string of the table
-            devices=(DeviceShare(index, WHOLE_GPU),) if what == "running" else (),
+            worker_state,  # type: ignore[arg-type]  # a string of the table
+            devices=(DeviceShare(index, WHOLE_GPU),) if worker_state == "running" else (),
         )
-        for index, what in enumerate(states)
+        for index, worker_state in enumerate(states)
     )
     target = Target(1, tuple(w.name for w in workers[:ranks]), "", ranks, 1, 4)
     elastic = ElasticState(target=target, **state)
     return WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, workers, elastic=elastic)
 
 
-SHOWN = {
+VIEWS = {
     "alone": (record("running", *["pending"] * 3, ranks=1), "1 of 1 to 4 GPUs", ""),
     "joined": (
         record(*["running"] * 3, "pending", ranks=2),
@@ -118,13 +118,13 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("given", "text", "speed"), SHOWN.values(), ids=SHOWN)
-def test_elastic_view_shows_size_and_speed_of_the_job(given, text, speed):
-    view = elastic_view(given)
+@pytest.mark.parametrize(("workload_record", "text", "speed"), VIEWS.values(), ids=VIEWS)
+def test_elastic_view_shows_size_and_speed_of_the_job(workload_record, text, speed):
+    view = elastic_view(workload_record)
 
     assert view is not None
     assert (view.text, view.speed) == (text, speed)
 
 
-def test_nothing_is_said_of_other_jobs():
+def test_job_that_is_not_elastic_has_no_elastic_view():
     assert elastic_view(replace(record("running", ranks=1), elastic=None)) is None

@@ -16,13 +16,13 @@ def job(name: str | None, gpus: str, project: str = "vision", **fields) -> Submi
     return SubmitRequest(name=name, project=project, command=["true"], gpus=gpus, **fields)
 
 
-async def four_hold_a_gpu_each(simulated, ana: AsyncClient) -> None:
+async def submit_four_one_gpu_jobs(simulated, ana: AsyncClient) -> None:
     for name in ("a", "b", "c", "d"):
         await ana.submit(job(name, "1"))
 
     def all_are_placed() -> bool:
-        known = simulated.platform.controller.last.snapshot.workloads
-        return sum(worker.node is not None for each in known for worker in each.workers) == 4
+        workloads = simulated.platform.controller.last.snapshot.workloads
+        return sum(worker.node is not None for each in workloads for worker in each.workers) == 4
 
     await eventually_async(all_are_placed, what="a cycle that knows of all four")
 
@@ -36,33 +36,37 @@ def outcomes(answer) -> dict[str, tuple[str | None, str]]:
 
 
 @pytest.mark.parametrize(("tried", "value"), [("20m", 1200), (" 8H", 28_800), ("90", 90), (0, 0)])
-def test_minimum_run_time_is_tried_as_a_duration(tried, value):
+def test_min_runtime_setting_accepts_durations(tried, value):
     assert setting("vision", "min_runtime", tried).value == value
 
 
 @pytest.mark.parametrize(
     ("name", "tried"), [("min_runtime", "soon"), ("min_runtime", "1.5h"), ("weight", "20m")]
 )
-def test_setting_with_text_that_is_not_its_amount_is_refused(name, tried):
+def test_setting_with_a_malformed_amount_is_refused(name, tried):
     with pytest.raises(ValidationError):
         setting("vision", name, tried)
 
 
-async def test_a_waiting_workload_is_explained(simulated):
+async def test_explanation_of_a_waiting_job_has_reason_holders_and_start(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("a", "4"))
     await ana.submit(job("a2", "1"))
 
-    told = await ana.explanation("vision/a2")
+    explanation = await ana.explanation("vision/a2")
 
-    assert (told.reason.code, told.reason.position) == ("over_limit", 1)
-    assert [c.text for c in told.counterfactuals] == [
+    assert (explanation.reason.code, explanation.reason.position) == ("over_limit", 1)
+    assert [c.text for c in explanation.counterfactuals] == [
         "would start if vision/a ended",
         "would start if vision's limit were 5 GPUs instead of 4",
     ]
-    assert [(h.workload, h.user, h.gpus) for h in told.holders] == [("vision/a", "ana", 4)]
-    assert told.expected_start.is_estimated
-    assert told.expected_start.earliest < told.expected_start.at < told.expected_start.latest
+    assert [(h.workload, h.user, h.gpus) for h in explanation.holders] == [("vision/a", "ana", 4)]
+    assert explanation.expected_start.is_estimated
+    assert (
+        explanation.expected_start.earliest
+        < explanation.expected_start.at
+        < explanation.expected_start.latest
+    )
 
 
 async def test_explanation_hides_jobs_and_users_of_other_projects(simulated):
@@ -71,12 +75,14 @@ async def test_explanation_hides_jobs_and_users_of_other_projects(simulated):
     await nel.submit(job("mine", "2", "nlp"))
     await nel.submit(job("more", "2", "nlp"))
 
-    told = await nel.explanation("nlp/more")
-    shown = told.model_dump_json(exclude={"reason"})
+    explanation = await nel.explanation("nlp/more")
+    visible_text = explanation.model_dump_json(exclude={"reason"})
 
-    assert [c.text for c in told.counterfactuals] == ["would start if a job of vision had gone"]
-    assert "secret" not in shown
-    assert "ana" not in shown
+    assert [c.text for c in explanation.counterfactuals] == [
+        "would start if a job of vision had gone"
+    ]
+    assert "secret" not in visible_text
+    assert "ana" not in visible_text
 
 
 async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simulated):
@@ -91,7 +97,7 @@ async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simul
     answer = await root.what_if(question)
 
     assert outcomes(answer) == {
-        "vision/a": (_present(answer, "vision/a"), "gone"),
+        "vision/a": (_state_before(answer, "vision/a"), "gone"),
         "vision/a2": ("waits", "starts"),
         "nlp/job-1": (None, "starts"),
     }
@@ -99,9 +105,9 @@ async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simul
     assert (await root.project("vision")).limit == 4
 
 
-async def test_a_quota_by_type_is_tried_before_it_is_set(simulated):
+async def test_quota_by_gpu_type_is_tried_by_what_if_without_being_set(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    await four_hold_a_gpu_each(simulated, ana)
+    await submit_four_one_gpu_jobs(simulated, ana)
     node = (await root.nodes())[0]
     new = [job("new", "2", "nlp")]
     table = setting("nlp", "quota", {node.devices[0].name: "0", "*": "4"})
@@ -118,18 +124,18 @@ async def test_a_quota_by_type_is_tried_before_it_is_set(simulated):
         await root.what_if(PlanQuestion(set=[setting("none", "quota", {"*": "1"})]))
 
 
-def test_only_a_quota_is_a_table():
+def test_table_by_gpu_type_is_refused_for_settings_other_than_quota():
     with pytest.raises(ValueError, match="limit is one number"):
         setting("vision", "limit", {"*": "1"})
 
 
-def _present(answer, workload):
+def _state_before(answer, workload):
     return next(e.before for e in answer.effects if e.workload == workload)
 
 
 async def test_admin_sees_job_that_would_be_reclaimed_for_a_new_job(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    await four_hold_a_gpu_each(simulated, ana)
+    await submit_four_one_gpu_jobs(simulated, ana)
 
     answer = await root.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
 
@@ -145,7 +151,7 @@ async def test_admin_sees_job_that_would_be_reclaimed_for_a_new_job(simulated):
 
 async def test_member_sees_only_the_number_of_affected_jobs_of_other_projects(simulated):
     nel, ana = await simulated.client("nel"), await simulated.client("ana")
-    await four_hold_a_gpu_each(simulated, ana)
+    await submit_four_one_gpu_jobs(simulated, ana)
 
     answer = await nel.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
 
@@ -176,7 +182,7 @@ async def test_member_sees_only_the_number_of_affected_jobs_of_other_projects(si
         pytest.param({"end": ["vision/none"]}, NotFound, "no workload vision/none", id="end"),
     ],
 )
-async def test_a_question_that_cannot_be_meant_is_refused(simulated, question, error, named):
+async def test_invalid_plan_question_is_refused(simulated, question, error, named):
     root = await simulated.client("root")
 
     with pytest.raises(error, match=named):

@@ -20,14 +20,14 @@ from waiting import eventually_async
 JOB = {"project": "vision", "command": ["train"]}
 
 
-async def test_work_of_a_removed_member_runs_on_and_the_rest_waits(simulated):
+async def test_removed_members_running_jobs_go_on_and_waiting_jobs_do_not_start(simulated):
     ana, vic = await simulated.client("ana"), await simulated.client("vic")
-    for name, asked in (
+    for name, fields in (
         ("el", {"elastic": True, "workers": 2, "gpus": 1}),
         ("kept", {"gpus": 1}),
         ("big", {"gpus": 4}),
     ):
-        await ana.submit(SubmitRequest(name=name, **JOB, **asked))
+        await ana.submit(SubmitRequest(name=name, **JOB, **fields))
     await ana.suspend("vision/kept")
     simulated.platform.cluster.complete("vision/kept", -15)
 
@@ -61,15 +61,15 @@ async def test_work_of_a_removed_member_runs_on_and_the_rest_waits(simulated):
 
 
 async def _reason(client: AsyncClient, workload: str, code: str) -> str:
-    why = (await client.workload(workload)).reason
-    return why.text if why is not None and why.code == code else ""
+    reason = (await client.workload(workload)).reason
+    return reason.text if reason is not None and reason.code == code else ""
 
 
 async def _state(client: AsyncClient, workload: str, state: str) -> bool:
     return (await client.workload(workload)).state == state
 
 
-async def test_project_above_a_lowered_limit_says_so(simulated):
+async def test_project_above_a_lowered_limit_gets_a_note_and_starts_no_job(simulated):
     ana, root = await simulated.client("ana"), await simulated.client("root")
     for name in ("one", "two"):
         await ana.submit(SubmitRequest(name=name, **JOB, gpus=0.5))
@@ -92,7 +92,7 @@ async def test_project_above_a_lowered_limit_says_so(simulated):
 # ---- who has left
 
 
-class Hub:
+class StubHub:
     """A hub's users and their groups; None: it does not answer."""
 
     def __init__(self, **groups: set[str]) -> None:
@@ -115,55 +115,55 @@ async def cluster() -> SimulatedCluster:
     return cluster
 
 
-async def left(members: FormerMembers) -> tuple[str, ...]:
+async def former_member_names(members: FormerMembers) -> tuple[str, ...]:
     marked = await members.marked(Snapshot(projects=(Project(name="lab"),)))
     return marked.projects[0].former_members
 
 
-async def test_members_by_name_and_by_group_have_not_left(cluster):
-    hub = Hub(ana=set(), bob={"lab-people"}, gus={"others"})
+async def test_members_by_name_and_by_group_are_not_former_members(cluster):
+    hub = StubHub(ana=set(), bob={"lab-people"}, gus={"others"})
 
-    assert await left(FormerMembers(cluster, hub.person)) == ("gus",)
+    assert await former_member_names(FormerMembers(cluster, hub.person)) == ("gus",)
 
 
-async def test_group_change_in_the_hub_counts_at_the_next_reading(cluster):
-    hub = Hub(ana=set(), bob={"lab-people"}, gus={"lab-people"})
+async def test_hub_group_change_takes_effect_at_the_next_refresh(cluster):
+    hub = StubHub(ana=set(), bob={"lab-people"}, gus={"lab-people"})
     members = FormerMembers(cluster, hub.person)
-    assert await left(members) == ()
+    assert await former_member_names(members) == ()
 
     hub.groups = {"bob": set()}  # and gus is deleted there
     await members.refresh()
 
-    assert await left(members) == ("bob", "gus")
+    assert await former_member_names(members) == ("bob", "gus")
 
 
-async def test_hub_that_does_not_answer_makes_nobody_a_former_member(cluster):
-    hub = Hub(ana=set(), bob={"lab-people"}, gus=set())
+async def test_unreachable_hub_makes_no_user_a_former_member(cluster):
+    hub = StubHub(ana=set(), bob={"lab-people"}, gus=set())
     members, known = FormerMembers(cluster, hub.person), hub.groups
     hub.groups = None
-    assert await left(members) == ()
+    assert await former_member_names(members) == ()
 
     hub.groups = known
     await members.refresh()
     hub.groups = None
     await members.refresh()
 
-    assert await left(members) == ("gus",)
+    assert await former_member_names(members) == ("gus",)
 
 
-async def test_removal_of_a_name_needs_no_hub(cluster):
-    hub = Hub()
+async def test_user_removed_by_name_is_a_former_member_without_the_hub(cluster):
+    hub = StubHub()
     hub.groups = None
     members = FormerMembers(cluster, hub.person)
 
     await cluster.put_project(ProjectSpec("lab", quota=MilliGpu(1000), members=("bob",)))
 
-    assert await left(members) == ("ana", "gus")
+    assert await former_member_names(members) == ("ana", "gus")
 
 
-async def test_workloads_whose_submission_was_not_checked_make_nobody_a_former_member(cluster):
-    hub = Hub(ana=set(), bob=set(), gus=set())
+async def test_unchecked_submissions_make_no_user_a_former_member(cluster):
+    hub = StubHub(ana=set(), bob=set(), gus=set())
 
     members = FormerMembers(cluster, hub.person, was_checked=lambda spec: spec.user == "gus")
 
-    assert await left(members) == ("gus",)
+    assert await former_member_names(members) == ("gus",)

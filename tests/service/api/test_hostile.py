@@ -30,7 +30,7 @@ ODD_LETTERS = {
 }
 
 
-async def ask(served, who: str, method: str, path: str, **request: Any):
+async def send_request(served, who: str, method: str, path: str, **request: Any):
     async with served.http(who) as http:
         return await http.request(method, path, **request)
 
@@ -72,9 +72,9 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), BODIES)
-async def test_a_hostile_submission_is_refused_whole(simulated, body, status, code):
+async def test_hostile_submission_is_refused_and_stores_nothing(simulated, body, status, code):
     for path in ("api/v1/workloads", "api/v1/workloads?dry_run=true"):
-        reply = await ask(simulated, "ana", "POST", path, content=body, headers=JSON)
+        reply = await send_request(simulated, "ana", "POST", path, content=body, headers=JSON)
 
         problem = reply.json()
         assert (reply.status_code, problem["code"]) == (status, code), path
@@ -83,17 +83,19 @@ async def test_a_hostile_submission_is_refused_whole(simulated, body, status, co
     assert await simulated.platform.cluster.workloads() == []
 
 
-async def test_a_body_without_a_length_is_bounded_too(simulated):
+async def test_body_without_content_length_is_refused_above_the_size_limit(simulated):
     async def endless():
         for _ in range(200):
             yield b" " * 100_000
 
-    reply = await ask(simulated, "ana", "POST", "api/v1/workloads", content=endless(), headers=JSON)
+    reply = await send_request(
+        simulated, "ana", "POST", "api/v1/workloads", content=endless(), headers=JSON
+    )
 
     assert reply.status_code == 413
 
 
-QUESTIONS = [
+HOSTILE_QUERIES = [
     pytest.param("usage?since=0001-01-01T00:00:00%2B14:00", 200, id="before the calendar"),
     pytest.param("usage?until=9999-12-31T23:59:59-14:00", 200, id="after the calendar"),
     pytest.param("usage?since=0001-01-01T00:00:00Z&step_s=1", 200, id="two thousand years"),
@@ -107,9 +109,9 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "status"), QUESTIONS)
-async def test_a_hostile_question_is_answered_or_refused_on_one_line(simulated, path, status):
-    reply = await ask(simulated, "ana", "GET", f"api/v1/{path}")
+@pytest.mark.parametrize(("path", "status"), HOSTILE_QUERIES)
+async def test_hostile_query_is_answered_or_refused_on_one_line(simulated, path, status):
+    reply = await send_request(simulated, "ana", "GET", f"api/v1/{path}")
 
     assert reply.status_code == status
     assert "set-cookie" not in reply.headers
@@ -119,7 +121,7 @@ async def test_a_hostile_question_is_answered_or_refused_on_one_line(simulated, 
 
 
 @pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)
-async def test_no_name_that_is_stored_has_an_odd_letter(simulated, letter):
+async def test_name_with_an_unprintable_letter_is_refused(simulated, letter):
     for who, method, path, body in (
         ("root", "PUT", "projects/new", {"members": [f"a{letter}b"]}),
         ("root", "PUT", "projects/new", {"node_types_build": [f"a{letter}b"]}),
@@ -128,16 +130,16 @@ async def test_no_name_that_is_stored_has_an_odd_letter(simulated, letter):
         ("ana", "POST", "workloads", {"image": f"a{letter}b", "command": ["true"]}),
         ("hub", "POST", "workloads", {"kind": "session", "owner": "ana", "server": f"a{letter}b"}),
     ):
-        reply = await ask(simulated, who, method, f"api/v1/{path}", json=body)
+        reply = await send_request(simulated, who, method, f"api/v1/{path}", json=body)
         assert reply.status_code in {400, 404}, path
         assert reply.json()["detail"].isprintable()
     assert {p.spec.name for p in await simulated.platform.cluster.projects()} == {"vision", "nlp"}
     assert await simulated.platform.cluster.workloads() == []
 
 
-async def test_a_question_about_very_many_workers_does_not_keep_the_scheduler(simulated):
+async def test_plan_question_about_too_many_workers_is_refused(simulated):
     add = [{"project": "vision", "gpus": "1", "array": 600}] * 2
-    reply = await ask(simulated, "ana", "POST", "api/v1/plan", json={"add": add})
+    reply = await send_request(simulated, "ana", "POST", "api/v1/plan", json={"add": add})
 
     assert reply.status_code == 400
     assert "at most 1000 workers" in reply.json()["detail"]
@@ -146,10 +148,10 @@ async def test_a_question_about_very_many_workers_does_not_keep_the_scheduler(si
 # -- markup, headers, spreadsheets ---------------------------------------------------------------
 
 
-async def test_every_reply_tells_browsers_to_run_nothing_of_it(simulated):
+async def test_every_reply_has_headers_that_forbid_scripts_and_caching(simulated):
     for path in ("health", "metrics", "api/v1/openapi.json", "api/v1/overview", "nothing",
                  "usage/project.csv", "static/live.js", ""):  # fmt: skip
-        reply = await ask(simulated, "ana", "GET", path)
+        reply = await send_request(simulated, "ana", "GET", path)
 
         assert reply.headers["x-content-type-options"] == "nosniff", path
         assert "default-src 'none'" in reply.headers["content-security-policy"], path
@@ -164,8 +166,8 @@ async def test_every_reply_tells_browsers_to_run_nothing_of_it(simulated):
     ["?range=%3Cscript%3Ealert(1)%3C/script%3E", "workloads/vision/%3Cscript%3E",
      "usage?range=%22%3E%3Cimg%20src=x%3E"],
 )  # fmt: skip
-async def test_nothing_that_is_asked_for_becomes_markup(simulated, path):
-    reply = await ask(simulated, "ana", "GET", path)
+async def test_markup_in_a_url_is_escaped_in_the_reply(simulated, path):
+    reply = await send_request(simulated, "ana", "GET", path)
 
     assert reply.status_code in {400, 404}
     assert "<script>alert" not in reply.text
@@ -177,7 +179,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "|calc"]
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-async def test_no_name_is_a_formula_in_a_spreadsheet(name):
+async def test_csv_cell_never_starts_a_formula(name):
     from runai.hub_service.api.pages.page import _cell
 
     assert _cell(name).startswith(("'", "\\"))
@@ -187,24 +189,24 @@ async def test_no_name_is_a_formula_in_a_spreadsheet(name):
 # -- facts that other users see ------------------------------------------------------------------
 
 
-async def test_members_are_not_told_the_programs_and_paths_in_a_failure(simulated):
+async def test_members_see_no_program_or_path_in_a_failure_reason(simulated):
     ana, mia, vic = [await simulated.client(name) for name in ("ana", "mia", "vic")]
-    (made,) = (await ana.submit(SubmitRequest(name="exp1", command=["true"]))).workloads
+    (workload,) = (await ana.submit(SubmitRequest(name="exp1", command=["true"]))).workloads
     secret = "cannot start /home/ana/secret-project/train.py: no such file"
     cluster = simulated.platform.cluster
-    row = cluster._rows[made.id]
+    row = cluster._rows[workload.id]
     from dataclasses import replace
 
     record = replace(row.record, reason=StateReason("not_started", secret))
-    cluster._rows[made.id] = replace(row, record=record)
+    cluster._rows[workload.id] = replace(row, record=record)
 
-    told = {
-        who: (await one.workloads())[0].reason.text
-        for who, one in {"ana": ana, "mia": mia, "vic": vic}.items()
+    reasons = {
+        who: (await client.workloads())[0].reason.text
+        for who, client in {"ana": ana, "mia": mia, "vic": vic}.items()
     }
-    page = await ask(simulated, "mia", "GET", "workloads/vision/exp1")
+    page = await send_request(simulated, "mia", "GET", "workloads/vision/exp1")
 
-    assert told == {"ana": secret, "vic": secret, "mia": "could not be started"}
+    assert reasons == {"ana": secret, "vic": secret, "mia": "could not be started"}
     assert "secret-project" not in page.text
 
 
@@ -215,8 +217,8 @@ def report(**fields: Any) -> dict[str, Any]:
     return {"node": "lab", "at": time.time(), "interval": 1, "devices": [], "samples": [], **fields}
 
 
-async def device(served) -> str:
-    overview = await ask(served, "ana", "GET", "api/v1/overview")
+async def device_uuid(served) -> str:
+    overview = await send_request(served, "ana", "GET", "api/v1/overview")
     return str(overview.json()["nodes"][0]["devices"][0]["uuid"])
 
 
@@ -233,50 +235,50 @@ async def device(served) -> str:
                      id="negative memory"),
     ],
 )  # fmt: skip
-async def test_a_report_that_cannot_be_true_is_refused(simulated, wrong):
+async def test_agent_report_with_impossible_values_is_refused(simulated, wrong):
     body = json.dumps({**report(), **json.loads(wrong)}).encode()
     path = "api/v1/nodes/lab/samples"
-    reply = await ask(simulated, "agent", "POST", path, content=body, headers=JSON)
+    reply = await send_request(simulated, "agent", "POST", path, content=body, headers=JSON)
 
     assert reply.status_code == 400
 
 
-async def test_a_node_has_no_say_in_the_devices_of_another(simulated):
-    here, elsewhere = await device(simulated), "GPU-of-another-node"
+async def test_nodes_report_does_not_change_devices_of_foreign_nodes(simulated):
+    local_uuid, foreign_uuid = await device_uuid(simulated), "GPU-of-another-node"
     figures = {"utilization": 1.0, "memory_mib": 7}
     body = report(
-        devices=[{"device": uuid, **figures} for uuid in (here, elsewhere)],
+        devices=[{"device": uuid, **figures} for uuid in (local_uuid, foreign_uuid)],
         samples=[
             {"workload": workload, "device": uuid, **figures}
-            for uuid in (here, elsewhere)
+            for uuid in (local_uuid, foreign_uuid)
             for workload in ("", "nlp/nobodys")
         ],
     )
-    reply = await ask(simulated, "agent", "POST", "api/v1/nodes/lab/samples", json=body)
+    reply = await send_request(simulated, "agent", "POST", "api/v1/nodes/lab/samples", json=body)
 
     assert reply.status_code == 200
     ledger = simulated.platform.ledger
-    assert ledger.device(here) == (1.0, 7)
-    assert ledger.device(elsewhere) is None
+    assert ledger.device(local_uuid) == (1.0, 7)
+    assert ledger.device(foreign_uuid) is None
     assert ledger.current("nlp/nobodys") is None
 
 
-async def test_a_program_may_call_itself_what_it_likes(simulated):
-    uuid = await device(simulated)
+async def test_report_with_a_hostile_process_name_is_accepted(simulated):
+    uuid = await device_uuid(simulated)
     process = {
         "device": uuid, "pid": 7, "workload": "", "worker": "", "account": "eve",
         "name": "a\x1b[2J\n\udcff", "notebook": "<script>", "utilization": 0.5, "memory_mib": 1,
     }  # fmt: skip
     body = json.dumps(report(processes=[process])).encode()
     path = "api/v1/nodes/lab/samples"
-    taken = await ask(simulated, "agent", "POST", path, content=body, headers=JSON)
-    nodes = await ask(simulated, "root", "GET", "api/v1/nodes")
+    reply = await send_request(simulated, "agent", "POST", path, content=body, headers=JSON)
+    nodes = await send_request(simulated, "root", "GET", "api/v1/nodes")
 
-    assert (taken.status_code, nodes.status_code) == (200, 200)
+    assert (reply.status_code, nodes.status_code) == (200, 200)
     assert nodes.json()[0]["devices"][0]["others"][0]["processes"] == 1
 
 
-def test_the_agent_can_send_what_a_program_calls_itself():
+def test_agent_report_escapes_an_unencodable_process_name():
     from runai.hub_service.wire.agent_reports import AgentReport
 
     process = {"device": "d", "pid": 7, "workload": "", "worker": "", "account": "eve",
@@ -302,9 +304,9 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
 
     now = 0.0
 
-    async def wait(_futures, **given):
+    async def wait(_futures, **options):
         nonlocal now
-        now += given["timeout"]
+        now += options["timeout"]
         await asyncio.sleep(0)
 
     async def silent():
@@ -316,7 +318,7 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
 
     monkeypatch.setattr(
         "runai.hub_service.api.services.event_stream.SystemRandom.uniform",
-        lambda _self, _least, _most: sooner,
+        lambda _self, _low, _high: sooner,
     )
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.time.monotonic", lambda: now)
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.asyncio.wait", wait)
@@ -327,7 +329,7 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
     assert now + CACHE_TTL_S <= 60
 
 
-def test_a_log_record_begins_one_line_whatever_is_in_it():
+def test_log_record_with_line_breaks_forges_no_record():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogLines("%(levelname)s %(name)s: %(message)s"))
@@ -347,7 +349,7 @@ def test_a_log_record_begins_one_line_whatever_is_in_it():
 
 
 @pytest.mark.parametrize("lines", [LogLines("%(message)s"), JsonLines()], ids=["text", "json"])
-def test_words_and_addresses_are_logged_short(lines):
+def test_long_log_arguments_are_truncated(lines):
     record = logging.LogRecord("uvicorn", logging.WARNING, "", 0, "GET %s", ("/x" * 9999,), None)
     logged = lines.format(record)
 
@@ -367,9 +369,9 @@ TERMINAL = {
 }
 
 
-@pytest.mark.parametrize(("line", "shown"), TERMINAL.values(), ids=TERMINAL)
-def test_terminal_output_escapes_dangerous_control_sequences(line, shown):
-    assert for_terminal(line) == shown
+@pytest.mark.parametrize(("line", "expected"), TERMINAL.values(), ids=TERMINAL)
+def test_terminal_output_escapes_dangerous_control_sequences(line, expected):
+    assert for_terminal(line) == expected
 
 
 @pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)

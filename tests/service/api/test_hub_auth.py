@@ -46,7 +46,7 @@ def hub(real_hub: Hub) -> Hub:
 
 
 @pytest.mark.parametrize(
-    ("token", "verdict", "told"),
+    ("token", "verdict", "message"),
     [
         (READER, "ok", "JupyterHub knows the service as runai"),
         (IMPOSTOR, "failure", "the service may not list:users, read:groups"),
@@ -54,7 +54,7 @@ def hub(real_hub: Hub) -> Hub:
     ],
     ids=["with its role", "without a role", "another token"],
 )
-def test_doctor_tells_whether_the_hub_knows_the_service(hub, token, verdict, told):
+def test_doctor_reports_whether_the_hub_knows_the_service(hub, token, verdict, message):
     settings = Config.from_environment(
         {
             "RUNAI_DATA_DIR": "/data",
@@ -64,10 +64,10 @@ def test_doctor_tells_whether_the_hub_knows_the_service(hub, token, verdict, tol
         }
     )
 
-    (found,) = check_hub(settings.hub)
+    (finding,) = check_hub(settings.hub)
 
-    assert (found.verdict, found.text[: len(told)]) == (verdict, told)
-    assert bool(found.mend) == (verdict == "failure")
+    assert (finding.verdict, finding.text[: len(message)]) == (verdict, message)
+    assert bool(finding.mend) == (verdict == "failure")
 
 
 # -- tokens --------------------------------------------------------------------------------------
@@ -83,14 +83,14 @@ def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
 @pytest.mark.parametrize(
     ("has", "lacks"), [(SUBMIT, OPEN), (OPEN, SUBMIT)], ids=["the service", "to submit"]
 )
-def test_a_token_without_a_scope_is_told_which(hub, has, lacks):
+def test_refusal_names_the_missing_scope_of_a_token(hub, has, lacks):
     reply = hub.ask(hub.token("ana", has), "api/v1/workloads", "POST", json={"command": ["true"]})
 
     assert (reply.status_code, reply.json()["code"]) == (403, "missing_scope")
     assert lacks in reply.json()["detail"]
 
 
-def test_a_service_that_bears_a_users_name_is_not_that_user(hub):
+def test_service_named_like_a_user_is_not_that_user(hub):
     reply = hub.ask(IMPOSTOR, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (403, "not_a_user")
@@ -133,7 +133,7 @@ def users(hub: Hub, asking_hub: Callable[..., HubAuthenticator]) -> HubAuthentic
     return asking_hub(f"{hub.url}/hub/api", READER)
 
 
-async def who_asks(users: HubAuthenticator, token: str) -> Actor | str:
+async def actor_or_error(users: HubAuthenticator, token: str) -> Actor | str:
     headers = [(b"authorization", f"Bearer {token}".encode())]
     request = Request({"type": "http", "method": "GET", "path": ROOT, "headers": headers})
     try:
@@ -142,31 +142,31 @@ async def who_asks(users: HubAuthenticator, token: str) -> Actor | str:
         return refused.code
 
 
-async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(hub, clock, users):
+async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clock, users):
     token = hub.token("ana", OPEN, SUBMIT)
-    assert isinstance(await who_asks(users, token), Actor)
+    assert isinstance(await actor_or_error(users, token), Actor)
     with hub.admin as http:
         tokens = http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
-        newest = max(tokens, key=lambda one: one["created"])
+        newest = max(tokens, key=lambda entry: entry["created"])
         http.delete(f"/hub/api/users/ana/tokens/{newest['id']}")
 
     clock.ahead = CACHE_TTL_S + 1
 
-    assert await who_asks(users, token) == "unauthenticated"
+    assert await actor_or_error(users, token) == "unauthenticated"
     assert hub.ask(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
     assert CACHE_TTL_S + CHECK_EVERY_S < 60  # a stream checks its reader in between
 
 
-async def test_a_changed_group_takes_effect_within_a_minute(hub, clock, users):
+async def test_hub_group_change_takes_effect_within_a_minute(hub, clock, users):
     token = hub.token("gus", OPEN, SUBMIT)
     with hub.admin as http:
         http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
-    before = await who_asks(users, token)
+    before = await actor_or_error(users, token)
     with hub.admin as http:
         http.request("DELETE", "/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
 
     clock.ahead = CACHE_TTL_S + 1
-    after = await who_asks(users, token)
+    after = await actor_or_error(users, token)
 
     assert isinstance(before, Actor)
     assert isinstance(after, Actor)
@@ -174,7 +174,7 @@ async def test_a_changed_group_takes_effect_within_a_minute(hub, clock, users):
     assert after.groups == frozenset()
 
 
-def test_the_hub_process_submits_for_a_user_in_that_users_groups(hub):
+def test_hub_process_submits_a_session_with_the_users_groups(hub):
     hub.token("nel")
     session = {"kind": "session", "owner": "nel", "name": "lab-nel", "gpus": 0.5}
     reply = hub.ask(HUB_TOKEN, "api/v1/workloads", "POST", json=session)
@@ -193,8 +193,8 @@ async def test_hub_lists_servers_including_pending_ones(hub, users):
             http.post(f"/hub/api/users/{name}")
             http.post(f"/hub/api/users/{name}/servers/{server}")
 
-    found = {name: set(servers) for name, servers in (await users.servers()).items()}
-    assert found == {"ana": {""}, "zoe": {"big"}}
+    listed = {name: set(servers) for name, servers in (await users.servers()).items()}
+    assert listed == {"ana": {""}, "zoe": {"big"}}
     with hub.admin as http:
         http.delete("/hub/api/users/ana/server")
         http.delete("/hub/api/users/zoe/servers/big")
@@ -209,7 +209,7 @@ def browser(hub) -> Iterator[httpx.Client]:
         yield http
 
 
-def test_the_page_opens_after_the_hubs_login(browser):
+def test_page_opens_after_hub_login_with_a_protected_cookie(browser):
     page = log_in(browser)
 
     assert (page.status_code, page.url.path) == (200, ROOT)
@@ -220,7 +220,7 @@ def test_the_page_opens_after_the_hubs_login(browser):
     assert cookie.get_nonstandard_attr("SameSite") == "lax"
 
 
-def test_the_login_uses_a_state_and_a_challenge(hub):
+def test_login_redirect_has_oauth_state_and_pkce_challenge(hub):
     with httpx.Client(base_url=hub.url, timeout=60) as http:
         redirect = http.get(f"{ROOT}login")
     query = parse_qs(urlsplit(redirect.headers["location"]).query)
@@ -229,7 +229,7 @@ def test_the_login_uses_a_state_and_a_challenge(hub):
     assert query["code_challenge_method"] == ["S256"]
 
 
-ELSEWHERE = (
+FOREIGN_ADDRESSES = (
     "https://evil.example/",
     "//evil.example/",
     "/services/runai/..//evil",
@@ -242,15 +242,15 @@ ELSEWHERE = (
 )
 
 
-def test_the_login_leads_to_no_other_place(browser):
+def test_login_ignores_next_addresses_outside_the_service(browser):
     log_in(browser)
-    pages = {each: browser.get(f"{ROOT}login", params={"next": each}) for each in ELSEWHERE}
+    pages = {each: browser.get(f"{ROOT}login", params={"next": each}) for each in FOREIGN_ADDRESSES}
 
-    arrived = {each: (page.status_code, page.url.path) for each, page in pages.items()}
-    assert arrived == dict.fromkeys(ELSEWHERE, (200, ROOT))
+    landings = {each: (page.status_code, page.url.path) for each, page in pages.items()}
+    assert landings == dict.fromkeys(FOREIGN_ADDRESSES, (200, ROOT))
 
 
-def test_the_login_leads_back_to_the_range_that_was_asked_for(hub, browser):
+def test_login_returns_to_the_requested_page_and_range(hub, browser):
     log_in(browser)
     browser.cookies.delete("service-runai", path=ROOT)
     page = browser.get(f"{ROOT}usage", params={"range": "7d"})
@@ -259,12 +259,12 @@ def test_the_login_leads_back_to_the_range_that_was_asked_for(hub, browser):
     assert "the last 7 days" in page.text
 
 
-def test_a_login_that_another_browser_began_is_refused(hub, browser):
+def test_login_begun_in_a_different_browser_is_refused(hub, browser):
     log_in(browser)
     with httpx.Client(base_url=hub.url, timeout=60) as other:
-        begun = other.get(f"{ROOT}login").headers["location"]
+        authorize_url = other.get(f"{ROOT}login").headers["location"]
     # The victim's browser is sent to an address with the attacker's state.
-    page = browser.get(begun)
+    page = browser.get(authorize_url)
 
     assert (page.status_code, page.json()["code"]) == (400, "login_failed")
 
@@ -272,19 +272,19 @@ def test_a_login_that_another_browser_began_is_refused(hub, browser):
 JOB = {"command": ["true"], "project": "vision"}
 
 
-def test_a_page_changes_something_only_with_its_origin_and_its_xsrf_token(hub, browser):
+def test_page_request_needs_origin_and_xsrf_token_to_change_anything(hub, browser):
     log_in(browser)
     xsrf = login_cookies(browser)["_xsrf"].value
     workloads = f"{ROOT}api/v1/workloads"
-    ours = {"Origin": hub.url}
+    own_origin = {"Origin": hub.url}
     attempts = {
         "nothing": {},
-        "origin alone": ours,
+        "origin alone": own_origin,
         "token alone": {"X-XSRFToken": xsrf},
         "another origin": {"Origin": "https://evil.example", "X-XSRFToken": xsrf},
-        "another site": {"Sec-Fetch-Site": "cross-site", **ours, "X-XSRFToken": xsrf},
-        "a wrong token": {**ours, "X-XSRFToken": "0" * 64},
-        "both": {**ours, "X-XSRFToken": xsrf},
+        "another site": {"Sec-Fetch-Site": "cross-site", **own_origin, "X-XSRFToken": xsrf},
+        "a wrong token": {**own_origin, "X-XSRFToken": "0" * 64},
+        "both": {**own_origin, "X-XSRFToken": xsrf},
         "both, by the browser's word": {"Sec-Fetch-Site": "same-origin", "X-XSRFToken": xsrf},
     }
     outcomes = {
@@ -304,7 +304,7 @@ def test_a_page_changes_something_only_with_its_origin_and_its_xsrf_token(hub, b
     }
 
 
-def test_a_page_of_the_platform_learns_its_xsrf_token_from_whoami(browser):
+def test_whoami_gives_pages_their_xsrf_token(browser):
     log_in(browser)
     reply = browser.get(f"{ROOT}api/v1/whoami")
 

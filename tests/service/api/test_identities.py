@@ -12,10 +12,12 @@ from runai.hub_service.wire.errors import Conflict, Forbidden, NotFound
 from runai.hub_service.wire.program_schemas import ExecRequest, ProcessReport
 from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 
-JOB = SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1)
+JOB_REQUEST = SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1)
 
 
-SENTENCE = r"^vision/exp1 of \d\d:\d\d on \d+ \w+ is gone: this is another one, submitted by ana at"
+CONFLICT_MESSAGE = (
+    r"^vision/exp1 of \d\d:\d\d on \d+ \w+ is gone: this is another one, submitted by ana at"
+)
 
 
 async def items(stream) -> list[object]:
@@ -46,9 +48,9 @@ async def namesakes(simulated):
     """Submit a job, delete it, submit another of its name; return the service and both."""
     owner = await simulated.client("ana")
     await owner.submit(SubmitRequest(name="first", project="vision", command=["train"], gpus=4))
-    earlier = (await owner.submit(JOB)).workloads[0]
+    earlier = (await owner.submit(JOB_REQUEST)).workloads[0]
     await owner.delete(earlier)
-    later = (await owner.submit(JOB)).workloads[0]
+    later = (await owner.submit(JOB_REQUEST)).workloads[0]
     return simulated, earlier, later
 
 
@@ -67,16 +69,16 @@ async def test_every_route_of_a_workload_takes_its_uid(simulated):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_call_about_the_earlier_workload_is_refused(namesakes, call):
+async def test_call_with_the_uid_of_a_deleted_workload_is_refused(namesakes, call):
     simulated, earlier, later = namesakes
     client = await simulated.client("hub" if call is CALLS["attach"] else "ana")
 
-    with pytest.raises(Conflict, match=SENTENCE) as refused:
+    with pytest.raises(Conflict, match=CONFLICT_MESSAGE) as refused:
         await call(client, earlier)
 
     assert refused.value.code == "another_workload"
-    there = await (await simulated.client("ana")).workload("vision/exp1")
-    assert (there.uid, there.state) == (later.uid, "queued")
+    current = await (await simulated.client("ana")).workload("vision/exp1")
+    assert (current.uid, current.state) == (later.uid, "queued")
 
 
 @pytest.mark.parametrize(("user", "error"), [("nel", NotFound), ("mia", Forbidden)])
@@ -88,7 +90,7 @@ async def test_permission_is_checked_before_the_identity(namesakes, user, error)
         await client.delete(earlier)
 
 
-async def test_call_by_name_alone_means_whatever_has_the_name(namesakes):
+async def test_call_by_name_reaches_the_current_workload_of_that_name(namesakes):
     simulated, _, later = namesakes
     client = await simulated.client("ana")
 
@@ -105,24 +107,26 @@ async def test_call_by_name_alone_means_whatever_has_the_name(namesakes):
         pytest.param(False, "mia", Forbidden, id="by uid, of another user"),
     ],
 )
-async def test_long_poll_checks_the_workload_that_it_answers_with(
+async def test_long_poll_checks_permission_and_uid_of_the_returned_workload(
     simulated, monkeypatch, by_name, user, answer
 ):
     ana, cluster = await simulated.client("ana"), simulated.platform.cluster
     await ana.submit(SubmitRequest(name="first", project="vision", command=["train"], gpus=4))
-    await ana.submit(JOB)
-    seen, wait, waits = await ana.suspend("vision/exp1"), cluster.wait, asyncio.Event()
-    spec = (await cluster.workload(seen.id)).spec
+    await ana.submit(JOB_REQUEST)
+    suspended, wait, waits = await ana.suspend("vision/exp1"), cluster.wait, asyncio.Event()
+    spec = (await cluster.workload(suspended.id)).spec
 
-    async def begun(*asked):
+    async def signalled_wait(*arguments):
         waits.set()
-        return await wait(*asked)
+        return await wait(*arguments)
 
-    monkeypatch.setattr(cluster, "wait", begun)
-    polled = asyncio.create_task(ana.wait(seen.id if by_name else seen, seen.version))
+    monkeypatch.setattr(cluster, "wait", signalled_wait)
+    polled = asyncio.create_task(
+        ana.wait(suspended.id if by_name else suspended, suspended.version)
+    )
     await waits.wait()
-    await cluster.delete(seen.id, by="ana")
+    await cluster.delete(suspended.id, by="ana")
     await cluster.submit([replace(spec, user=user, command=("secret",), key="")])
 
-    answered = await asyncio.gather(polled, return_exceptions=True)
-    assert [type(each) for each in answered] == [answer]
+    results = await asyncio.gather(polled, return_exceptions=True)
+    assert [type(each) for each in results] == [answer]

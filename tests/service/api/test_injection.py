@@ -31,26 +31,26 @@ from service_process import TOKEN
 from waiting import eventually, eventually_async
 
 
-def script(of: str) -> str:
-    return f"<script>alert('{of}')</script>"
+def script(label: str) -> str:
+    return f"<script>alert('{label}')</script>"
 
 
-def image(of: str) -> str:
+def image(label: str) -> str:
     """Return an image tag that closes an attribute and a quoted text.
 
     Its script runs when the browser cannot load the image.
     """
-    return f"""'"><img src=x onerror=alert('{of}')>"""
+    return f"""'"><img src=x onerror=alert('{label}')>"""
 
 
 EVE = image("user")
 UUID = "GPU-0"
 DEVICE = Device(0, UUID, script("device"), 16_000, simulated=True)
-BROKEN = Device(0, "GPU-1", "A", 16_000, simulated=True, fault=script("fault"))
+BROKEN_DEVICE = Device(0, "GPU-1", "A", 16_000, simulated=True, fault=script("fault"))
 NODE = image("node")
 
 
-class Reporting(SimulatedCluster):
+class HostileCluster(SimulatedCluster):
     """A simulated cluster with one job, which reports hostile text about itself."""
 
     async def progress(self, only: Collection[str] | None = None) -> Mapping[str, Progress]:
@@ -65,26 +65,26 @@ def process(workload: str, account: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def reported(served, notice: str) -> None:
+async def send_report(served, notice: str) -> None:
     """Have the node's agent report everything that it can."""
     figures = {"device": UUID, "utilization": 0.5, "memory_mib": 1}
-    told = {"workload": "vision/exp1", "device": UUID, "at": time.time(),
+    memory_notice = {"workload": "vision/exp1", "device": UUID, "at": time.time(),
             "rung": "notice", "text": notice}  # fmt: skip
     report = {
         "node": "lab", "at": time.time(), "interval": 1, "devices": [figures],
-        "samples": [{"workload": "vision/exp1", **figures}], "notices": [told],
+        "samples": [{"workload": "vision/exp1", **figures}], "notices": [memory_notice],
         "processes": [process("vision/exp1", "eve"), process("", image("account"))],
         "tiers": {}, "no_hard_limit": script("hard limit"),
     }  # fmt: skip
     async with served.http("agent") as http:
-        taken = await http.post("api/v1/nodes/lab/samples", json=report)
-        assert taken.status_code == 200, taken.text
+        reply = await http.post("api/v1/nodes/lab/samples", json=report)
+        assert reply.status_code == 200, reply.text
 
 
 @pytest.fixture
-async def told(platform_on) -> AsyncIterator[Any]:
+async def hostile_platform(platform_on) -> AsyncIterator[Any]:
     """Serve a platform where all names of users and objects would run in a browser."""
-    cluster = Reporting({"lab": [DEVICE], NODE: [BROKEN]}, clock=time.time)
+    cluster = HostileCluster({"lab": [DEVICE], NODE: [BROKEN_DEVICE]}, clock=time.time)
     async with platform_on(cluster) as served:
         served.platform.authenticator._users.actors[EVE] = Actor(EVE)
         root, eve = await served.client("root"), await served.client(EVE)
@@ -97,29 +97,33 @@ async def told(platform_on) -> AsyncIterator[Any]:
         )  # fmt: skip
         await eve.submit(request)
         await cluster.note("vision/exp1", f"cannot start {script('history')} {image('history')}")
-        await reported(served, script("notice"))
+        await send_report(served, script("notice"))
         served.platform.recent.add(
             Notification(time.time(), "failed", "vision/exp1", "vision", EVE, script("news"))
         )
         yield served
 
 
-class Seen(HTMLParser):
+class ParsedPage(HTMLParser):
     """A page as a browser parses it: its active elements and its visible text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.text = ""
-        self.acting: list[tuple[str, dict[str, str | None]]] = []
+        self.active_elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.text += "".join(value or "" for value in given.values())
-        ours = tag == "script" and (given.get("src") or "").startswith("/services/runai/static/")
-        if (tag in {"script", "img"} and not ours) or any(n.startswith("on") for n in given):
-            self.acting.append((tag, given))
+        attributes = dict(attrs)
+        self.text += "".join(value or "" for value in attributes.values())
+        is_own_script = tag == "script" and (attributes.get("src") or "").startswith(
+            "/services/runai/static/"
+        )
+        if (tag in {"script", "img"} and not is_own_script) or any(
+            n.startswith("on") for n in attributes
+        ):
+            self.active_elements.append((tag, attributes))
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -141,49 +145,51 @@ PAGES = {
 }
 
 
-async def test_pages_escape_stored_text(told):
-    acting = {}
-    for (who, path), shown in PAGES.items():
-        async with told.http(who) as http:
+async def test_pages_escape_stored_text(hostile_platform):
+    active = {}
+    for (who, path), names in PAGES.items():
+        async with hostile_platform.http(who) as http:
             # The ledger counts only GPUs that were allocated for a moment at least.
-            seen = await eventually_async(partial(shows, http, path, shown))
-            if seen.acting:
-                acting[who, path] = seen.acting
+            parsed = await eventually_async(partial(parsed_page_with, http, path, names))
+            if parsed.acting:
+                active[who, path] = parsed.acting
 
-    assert acting == {}
+    assert active == {}
 
 
-async def shows(http: httpx.AsyncClient, path: str, names: tuple[str, ...]) -> Seen:
+async def parsed_page_with(
+    http: httpx.AsyncClient, path: str, names: tuple[str, ...]
+) -> ParsedPage:
     """Return the page when it shows all the given texts."""
     reply = await http.get(path)
     assert reply.status_code == 200
-    seen = Seen(reply.text)
-    assert [name for name in names if f"alert('{name}')" not in seen.text] == []
-    return seen
+    parsed = ParsedPage(reply.text)
+    assert [name for name in names if f"alert('{name}')" not in parsed.text] == []
+    return parsed
 
 
-async def test_live_updates_escape_stored_text(told):
+async def test_live_updates_escape_stored_text(hostile_platform):
     for path in ("live/gpus", "live/workloads/vision/exp1"):
-        news: dict[str, Any] = {}
-        async with told.http(EVE) as http, http.stream("GET", path) as reply:
+        update: dict[str, Any] = {}
+        async with hostile_platform.http(EVE) as http, http.stream("GET", path) as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
-                    news = json.loads(line.removeprefix("data: "))
+                    update = json.loads(line.removeprefix("data: "))
                     break
-        seen = [Seen(part) for part in news["parts"].values()]
+        parsed_parts = [ParsedPage(part) for part in update["parts"].values()]
 
-        assert [part.acting for part in seen if part.acting] == [], path
-        assert "alert('notice')" in "".join(part.text for part in seen), path
+        assert [part.active_elements for part in parsed_parts if part.active_elements] == [], path
+        assert "alert('notice')" in "".join(part.text for part in parsed_parts), path
 
 
 # -- to a browser --------------------------------------------------------------------------------
 
-ACTING = """() => [...document.querySelectorAll("*")].filter(
+FIND_ACTIVE_ELEMENTS = """() => [...document.querySelectorAll("*")].filter(
     each => [...each.attributes].some(one => one.name.startsWith("on"))
         || (each.tagName == "IMG" && each.getAttribute("src") == "x")
         || (each.tagName == "SCRIPT" && !each.src)
 ).map(each => each.outerHTML)"""
-SECONDS_MS = 60_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture
@@ -198,54 +204,54 @@ async def browser(chromium: Path) -> AsyncIterator[Browser]:
 
 def dialogs_of(page: Page) -> list[str]:
     """Return the messages of the page's dialogs so far; each dialog is closed."""
-    said: list[str] = []
+    messages: list[str] = []
 
     async def note(dialog: Dialog) -> None:
-        said.append(dialog.message)
+        messages.append(dialog.message)
         await dialog.dismiss()
 
     page.on("dialog", note)
-    return said
+    return messages
 
 
 @pytest.mark.browser
 @pytest.mark.timeout(600)
-async def test_nothing_that_is_stored_runs_in_a_browser(told, browser, monkeypatch):
+async def test_stored_text_runs_no_script_in_a_browser(hostile_platform, browser, monkeypatch):
     """The pages' content security policy is off, so escaping alone prevents a script."""
 
     async def logs(*_of: object, **_how: object) -> AsyncIterator[LogChunk]:
         yield LogChunk(0, 1, f"{script('line')} {image('line')}\n".encode())
 
-    monkeypatch.setattr(told.platform.cluster, "logs", logs)
-    found: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    monkeypatch.setattr(hostile_platform.platform.cluster, "logs", logs)
+    results: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
     for who, path in PAGES:
         headers = {"Authorization": f"Bearer {who}-token"}
         context = await browser.new_context(bypass_csp=True, extra_http_headers=headers)
         page = await context.new_page()
         dialogs = dialogs_of(page)
-        await page.goto(f"{told.url}{path}")
+        await page.goto(f"{hostile_platform.url}{path}")
         if not path or path.startswith("workloads/"):
-            later = f"of page {len(found)}"
+            later = f"of page {len(results)}"
             # An update that is sent to an open page becomes part of it, as text.
-            await reported(told, image(later))
-            await page.get_by_text(f"alert('{later}')").first.wait_for(timeout=SECONDS_MS)
+            await send_report(hostile_platform, image(later))
+            await page.get_by_text(f"alert('{later}')").first.wait_for(timeout=TIMEOUT_MS)
         if path.startswith("workloads/"):
             line = page.locator("#logs", has_text="alert('line')")
-            await line.wait_for(timeout=SECONDS_MS)
+            await line.wait_for(timeout=TIMEOUT_MS)
         # Requested later than any picture: a picture of a hostile text would have failed by now.
         await page.evaluate("fetch('/services/runai/static/live.js').then(reply => reply.text())")
-        found[who, path] = dialogs, await page.evaluate(ACTING)
+        results[who, path] = dialogs, await page.evaluate(FIND_ACTIVE_ELEMENTS)
         await context.close()
 
-    assert found == dict.fromkeys(found, ([], []))
+    assert results == dict.fromkeys(results, ([], []))
     # The same text as markup does run, and the test detects it.
     page = await browser.new_page()
     dialogs = dialogs_of(page)
-    async with page.expect_event("dialog", timeout=SECONDS_MS):
+    async with page.expect_event("dialog", timeout=TIMEOUT_MS):
         await page.set_content(f"<p>{image('user')}</p>")
 
     assert dialogs == ["user"]
-    assert len(await page.evaluate(ACTING)) == 1
+    assert len(await page.evaluate(FIND_ACTIVE_ELEMENTS)) == 1
 
 
 MOUNTED = """async ([script, state]) => {
@@ -281,33 +287,35 @@ def panel_of(url: str, token: str) -> Iterator[Panel]:
 
 @pytest.mark.browser
 @pytest.mark.timeout(300)
-async def test_nothing_that_is_stored_runs_in_the_panel_of_a_notebook(told, browser):
+async def test_stored_text_runs_no_script_in_the_notebook_panel(hostile_platform, browser):
     """The panel's state is built as in a kernel; its script runs with a front end's objects."""
-    opened = panel_of(told.url, f"{EVE}-token")
+    opened = panel_of(hostile_platform.url, f"{EVE}-token")
     view = await asyncio.to_thread(opened.__enter__)
     page = await browser.new_page()
-    said = dialogs_of(page)
+    dialogs = dialogs_of(page)
     await page.set_content("<body></body>")
     await page.evaluate(MOUNTED, [view._esm, view.state])
     view._handle_custom_msg(await page.evaluate("window.sent"), [])
-    for shown in ("loss", "notice", "news"):
-        await page.get_by_text(f"alert('{shown}')").first.wait_for(timeout=SECONDS_MS)
+    for label in ("loss", "notice", "news"):
+        await page.get_by_text(f"alert('{label}')").first.wait_for(timeout=TIMEOUT_MS)
 
     # An event that arrives while the panel is open becomes part of it, as text.
-    await reported(told, image("later"))
+    await send_report(hostile_platform, image("later"))
     await eventually_async(lambda: "alert('later')" in json.dumps(view.state))
     await page.evaluate("later => window.becomes(later)", view.state)
-    await page.get_by_text("alert('later')").first.wait_for(timeout=SECONDS_MS)
+    await page.get_by_text("alert('later')").first.wait_for(timeout=TIMEOUT_MS)
     await page.evaluate(LAST_PICTURE)
-    acting = await page.evaluate(ACTING)
+    active = await page.evaluate(FIND_ACTIVE_ELEMENTS)
     await asyncio.to_thread(opened.__exit__, None, None, None)
 
-    assert (said, acting) == ([], [])
+    assert (dialogs, active) == ([], [])
 
 
 # -- to a program --------------------------------------------------------------------------------
 
-TELLS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TOLD']]), flush=True)"
+PRINT_ARGUMENTS = (
+    "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TOLD']]), flush=True)"
+)
 ARGUMENTS = [
     "; touch x $(touch y) `touch z`",
     "' && touch x && '",
@@ -330,23 +338,23 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
 async def test_program_receives_shell_metacharacters_unchanged(served, tmp_path, fields):
-    place = tmp_path / "; touch x $(touch y)"
-    place.mkdir()
+    workdir = tmp_path / "; touch x $(touch y)"
+    workdir.mkdir()
     ana = await served.client("ana")
     request = SubmitRequest(
-        name="shell", project="vision", gpus=1, workdir=str(place),
-        command=[sys.executable, "-I", "-S", "-c", TELLS, *ARGUMENTS],
+        name="shell", project="vision", gpus=1, workdir=str(workdir),
+        command=[sys.executable, "-I", "-S", "-c", PRINT_ARGUMENTS, *ARGUMENTS],
         env={"TOLD": ARGUMENTS[0]}, **fields,
     )  # fmt: skip
-    for made in (await ana.submit(request)).workloads:
-        seen = made
-        while seen.state not in {"succeeded", "failed"}:
-            seen = await ana.wait(made.id, seen.version, timeout_s=30)
-        told = [json.loads(line.text) async for line in ana.logs(made.id)]
+    for workload in (await ana.submit(request)).workloads:
+        latest = workload
+        while latest.state not in {"succeeded", "failed"}:
+            latest = await ana.wait(workload.id, latest.version, timeout_s=30)
+        printed = [json.loads(line.text) async for line in ana.logs(workload.id)]
 
-        assert seen.state == "succeeded"
-        assert told == [[ARGUMENTS, ARGUMENTS[0]]] * len(seen.workers)
-    assert [*place.iterdir()] == []
+        assert latest.state == "succeeded"
+        assert printed == [[ARGUMENTS, ARGUMENTS[0]]] * len(latest.workers)
+    assert [*workdir.iterdir()] == []
     assert not {"x", "y", "z"} & {path.name for path in tmp_path.rglob("*")}
 
 
@@ -360,7 +368,7 @@ def lines(log: Path) -> list[str]:
     return log.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def test_a_request_writes_one_line_into_the_services_log_whatever_its_path(service):
+def test_request_with_line_breaks_in_its_path_writes_one_log_line(service):
     service.start()
     headers = {"Authorization": f"Bearer {TOKEN}", "X-Request-ID": "of-the-test"}
     path = f"{service.client.url}api/v1/workloads/vision/{FORGED}/suspend"

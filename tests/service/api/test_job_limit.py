@@ -15,105 +15,105 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.wire.errors import Conflict
 from runai.hub_service.wire.schemas import SubmitRequest
 
-MOST = 10
+MAX_JOBS = 10
 
 
-def wish(many: int = 1, **fields: object) -> SubmitRequest:
-    told: dict[str, object] = {"gpus": 1, "command": ["train"]}
-    return SubmitRequest(**told | ({"array": many} if many > 1 else {}) | fields)
+def job_request(many: int = 1, **fields: object) -> SubmitRequest:
+    defaults: dict[str, object] = {"gpus": 1, "command": ["train"]}
+    return SubmitRequest(**defaults | ({"array": many} if many > 1 else {}) | fields)
 
 
 @pytest.fixture
 def limited(simulated, monkeypatch):
     """Serve the API with a limit of ten unfinished jobs for each user."""
-    monkeypatch.setattr(simulated.platform, "jobs", JobLimit(MOST))
+    monkeypatch.setattr(simulated.platform, "jobs", JobLimit(MAX_JOBS))
     return simulated
 
 
-async def stored(served) -> int:
+async def stored_jobs(served) -> int:
     return sum(record.size for record in await served.platform.cluster.workloads())
 
 
 async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited):
     ana = await limited.client("ana")
-    await ana.submit(wish(MOST - 1))
+    await ana.submit(job_request(MAX_JOBS - 1))
 
     for dry_run in (True, False):
         with pytest.raises(Conflict) as refused:
-            await ana.submit(wish(2), dry_run=dry_run)
+            await ana.submit(job_request(2), dry_run=dry_run)
         assert refused.value.code == "too_many_jobs"
         assert refused.value.message == (
             "ana has 9 unfinished jobs and submits 2 more: the limit is 10."
         )
         assert "delete some that wait" in refused.value.hint
-    assert await stored(limited) == MOST - 1
-    await ana.submit(wish())
-    assert await stored(limited) == MOST
+    assert await stored_jobs(limited) == MAX_JOBS - 1
+    await ana.submit(job_request())
+    assert await stored_jobs(limited) == MAX_JOBS
 
 
 async def test_job_limit_spares_other_users_and_sessions(limited):
     ana, mia = await limited.client("ana"), await limited.client("mia")
-    await ana.submit(wish(MOST))
+    await ana.submit(job_request(MAX_JOBS))
 
-    await mia.submit(wish(MOST))
-    await ana.submit(wish(kind="session", gpus=0.5, name="lab"))
+    await mia.submit(job_request(MAX_JOBS))
+    await ana.submit(job_request(kind="session", gpus=0.5, name="lab"))
 
-    assert await stored(limited) == 2 * MOST + 1
+    assert await stored_jobs(limited) == 2 * MAX_JOBS + 1
 
 
 async def test_session_is_accepted_after_job_limit_drops_below_usage(limited, monkeypatch):
     ana = await limited.client("ana")
-    await ana.submit(wish(MOST))
-    monkeypatch.setattr(limited.platform, "jobs", JobLimit(MOST - 1))
+    await ana.submit(job_request(MAX_JOBS))
+    monkeypatch.setattr(limited.platform, "jobs", JobLimit(MAX_JOBS - 1))
 
-    await ana.submit(wish(kind="session", gpus=0.5, name="lab"))
+    await ana.submit(job_request(kind="session", gpus=0.5, name="lab"))
 
-    assert await stored(limited) == MOST + 1
+    assert await stored_jobs(limited) == MAX_JOBS + 1
 
 
 async def test_repeated_submission_with_same_key_is_accepted_at_the_limit(limited):
-    told = {"gpus": 1, "command": ["train"], "array": MOST}
+    body = {"gpus": 1, "command": ["train"], "array": MAX_JOBS}
     async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
-        first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
+        first, again = [await http.post("api/v1/workloads", json=body) for _ in range(2)]
 
     assert (first.status_code, again.status_code) == (201, 201)
     # The answer shows the present state: some jobs run by now, and some start times may be known.
     assert len({tuple(w["id"] for w in reply.json()["workloads"]) for reply in (first, again)}) == 1
-    assert await stored(limited) == MOST
+    assert await stored_jobs(limited) == MAX_JOBS
 
 
 async def test_deleted_job_does_not_count_towards_the_limit(limited):
     ana = await limited.client("ana")
-    reply = await ana.submit(wish(MOST))
+    reply = await ana.submit(job_request(MAX_JOBS))
     await ana.delete(reply.workloads[-1].id)
 
-    await ana.submit(wish())
+    await ana.submit(job_request())
 
 
 async def test_jobs_being_stored_count_towards_the_limit(limited, monkeypatch):
     """Only one of two arrays has room: the second is submitted while the first is being stored."""
     ana = await limited.client("ana")
-    under_way, go_on = asyncio.Event(), asyncio.Event()
+    storing, go_on = asyncio.Event(), asyncio.Event()
     submit = SimulatedCluster.submit
 
-    async def slow(self, specs, **how):
-        under_way.set()
+    async def slow_submit(self, specs, **how):
+        storing.set()
         await go_on.wait()
         return await submit(self, specs, **how)
 
-    monkeypatch.setattr(SimulatedCluster, "submit", slow)
-    first = asyncio.create_task(ana.submit(wish(MOST - 1)))
-    await under_way.wait()
+    monkeypatch.setattr(SimulatedCluster, "submit", slow_submit)
+    first = asyncio.create_task(ana.submit(job_request(MAX_JOBS - 1)))
+    await storing.wait()
 
     with pytest.raises(Conflict, match=re.escape("ana has 9 unfinished jobs")):
-        await ana.submit(wish(2))
+        await ana.submit(job_request(2))
     go_on.set()
     await first
-    assert await stored(limited) == MOST - 1
+    assert await stored_jobs(limited) == MAX_JOBS - 1
 
 
 @pytest.mark.parametrize(
-    ("most", "unfinished", "more", "refused"),
+    ("max_jobs", "unfinished", "more", "refused"),
     [
         pytest.param(10, 0, 10, False, id="all at once"),
         pytest.param(10, 0, 11, True, id="an array larger than everything"),
@@ -123,8 +123,8 @@ async def test_jobs_being_stored_count_towards_the_limit(limited, monkeypatch):
         pytest.param(0, 10**6, 10**4, False, id="no limit"),
     ],
 )
-def test_how_many_fit(most, unfinished, more, refused):
-    limit = JobLimit(most)
+def test_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, more, refused):
+    limit = JobLimit(max_jobs)
 
     if refused:
         with pytest.raises(Conflict):

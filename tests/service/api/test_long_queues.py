@@ -21,7 +21,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 MORE = 30
 
 
-async def queued(simulated: Any, many: int) -> None:
+async def queue_jobs(simulated: Any, many: int) -> None:
     """Queue jobs of ana's, of which some start."""
     await simulated.platform.cluster.submit(
         [
@@ -31,47 +31,47 @@ async def queued(simulated: Any, many: int) -> None:
     )
 
 
-async def test_an_overview_lists_the_first_of_a_long_queue_and_counts_the_rest(simulated):
+async def test_overview_lists_the_start_of_a_long_queue_and_counts_the_remainder(simulated):
     mia = await simulated.client("mia")
     many = MAX_WAITING + MORE
-    await queued(simulated, many)
+    await queue_jobs(simulated, many)
     await mia.submit(SubmitRequest(name="last", gpus=1, command=["train"]))
 
-    seen = await mia.overview()
+    overview = await mia.overview()
 
-    waits = [w for w in seen.workloads if w.state == "queued"]
+    waits = [w for w in overview.workloads if w.state == "queued"]
     assert len(waits) == MAX_WAITING
     assert waits[-1].name == "last"
-    (project,) = [p for p in seen.projects if p.name == "vision"]
-    assert seen.waiting_left_out == project.waiting - MAX_WAITING > 0
-    assert any(note.startswith(f"{seen.waiting_left_out} more wait") for note in seen.notes)
+    (project,) = [p for p in overview.projects if p.name == "vision"]
+    assert overview.waiting_left_out == project.waiting - MAX_WAITING > 0
+    assert any(note.startswith(f"{overview.waiting_left_out} more wait") for note in overview.notes)
     assert len(await mia.workloads()) == many + 1
 
 
-async def test_ones_own_are_listed_beyond_that(simulated):
+async def test_overview_lists_all_own_jobs_of_a_long_queue(simulated):
     ana = await simulated.client("ana")
-    await queued(simulated, MAX_WAITING + MORE)
+    await queue_jobs(simulated, MAX_WAITING + MORE)
     await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
-    seen = await ana.overview()
+    overview = await ana.overview()
 
     assert MAX_OWN_WAITING > MAX_WAITING + MORE
-    assert (len(seen.workloads), seen.waiting_left_out) == (MAX_WAITING + MORE + 1, 0)
+    assert (len(overview.workloads), overview.waiting_left_out) == (MAX_WAITING + MORE + 1, 0)
 
 
 async def test_outsider_overview_omits_the_project_queue(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
-    await queued(simulated, MAX_WAITING + MORE)
+    await queue_jobs(simulated, MAX_WAITING + MORE)
     await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
-    seen = await out.overview()
+    overview = await out.overview()
 
-    assert (seen.workloads, seen.waiting_left_out, seen.notes) == ([], 0, [])
+    assert (overview.workloads, overview.waiting_left_out, overview.notes) == ([], 0, [])
 
 
-async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_number(simulated):
+async def test_list_pages_are_ordered_by_submission_then_number(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
-    await queued(simulated, 12)
+    await queue_jobs(simulated, 12)
     await ana.submit(SubmitRequest(name="b", gpus=1, command=["train"]))
 
     first = await ana.workload_page(WorkloadFilter(), limit=11)
@@ -86,7 +86,7 @@ async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_numbe
 
 async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     ana = await simulated.client("ana")
-    await queued(simulated, 4)
+    await queue_jobs(simulated, 4)
     first = await ana.workload_page(WorkloadFilter(), limit=2)
     await ana.delete("vision/exp-1")
 
@@ -95,16 +95,16 @@ async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     assert [w.name for w in second.items] == ["exp-2", "exp-3"]
 
 
-async def test_all_of_a_long_list_is_read(simulated, monkeypatch):
+async def test_client_reads_all_pages_of_a_long_list(simulated, monkeypatch):
     monkeypatch.setattr(client, "NEXT_PAGES", 4)
     ana = await simulated.client("ana")
-    await queued(simulated, 10)
+    await queue_jobs(simulated, 10)
 
     assert [w.id for w in await ana.workloads()] == [f"vision/exp-{n}" for n in range(10)]
 
 
 @pytest.mark.parametrize("token", ["exp", "one:vision/exp-1"])
-async def test_a_token_that_no_page_has_given_is_refused_by_name(simulated, token):
+async def test_unknown_page_token_is_refused_by_name(simulated, token):
     ana = await simulated.client("ana")
 
     with pytest.raises(InvalidRequest, match=f"continue is {token}, which is no place in a list"):
@@ -112,17 +112,17 @@ async def test_a_token_that_no_page_has_given_is_refused_by_name(simulated, toke
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
-async def test_the_answer_to_an_array_names_all_and_shows_the_first(simulated, dry_run):
+async def test_array_reply_names_all_workloads_and_details_the_first(simulated, dry_run):
     ana = await simulated.client("ana")
     many = MAX_LISTED_ELEMENTS + 1
-    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
+    request = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
 
-    told = await ana.submit(wish, dry_run=dry_run)
+    reply = await ana.submit(request, dry_run=dry_run)
 
-    assert [w.name for w in told.workloads] == [
+    assert [w.name for w in reply.workloads] == [
         f"exp-{index}" for index in range(MAX_LISTED_ELEMENTS)
     ]
-    assert (told.array, told.count, told.dry_run) == ("vision/exp", many, dry_run)
-    assert told.ids() == [f"vision/exp-{index}" for index in range(many)]
-    assert all(" waits: " in note for note in told.notes)
-    assert len(told.notes) > 0
+    assert (reply.array, reply.count, reply.dry_run) == ("vision/exp", many, dry_run)
+    assert reply.ids() == [f"vision/exp-{index}" for index in range(many)]
+    assert all(" waits: " in note for note in reply.notes)
+    assert len(reply.notes) > 0

@@ -15,8 +15,8 @@ DEVICE = SimulatedDevices(1, node="lab").devices()[0].uuid
 """A device of the fixture's node."""
 
 
-def job(name: str, **asked) -> SubmitRequest:
-    return SubmitRequest(name=name, project="vision", command=["true"], **asked)
+def job(name: str, **fields) -> SubmitRequest:
+    return SubmitRequest(name=name, project="vision", command=["true"], **fields)
 
 
 def notice(workload: str, text: str = "uses too much") -> Notice:
@@ -24,18 +24,18 @@ def notice(workload: str, text: str = "uses too much") -> Notice:
 
 
 def process(pid: int, mib: int | None, **more) -> ProcessSample:
-    told = {"workload": "vision/exp1", "worker": "vision/exp1-0", "name": "python3", **more}
+    fields = {"workload": "vision/exp1", "worker": "vision/exp1-0", "name": "python3", **more}
     return ProcessSample(
-        device=DEVICE, pid=pid, account="ana", utilization=0.1, memory_mib=mib, **told
+        device=DEVICE, pid=pid, account="ana", utilization=0.1, memory_mib=mib, **fields
     )
 
 
-def report(at: float = 1.0, **told) -> AgentReport:
-    return AgentReport(node="lab", at=at, interval=1.0, devices=[], samples=[], **told)
+def report(at: float = 1.0, **fields) -> AgentReport:
+    return AgentReport(node="lab", at=at, interval=1.0, devices=[], samples=[], **fields)
 
 
 @pytest.mark.parametrize(
-    ("asked", "limit_mib"),
+    ("fields", "limit_mib"),
     [
         pytest.param({"gpus": "0.5"}, 8192, id="a fraction"),
         pytest.param({"gpu_memory_mib": 4000}, 4000, id="an amount of memory"),
@@ -43,23 +43,27 @@ def report(at: float = 1.0, **told) -> AgentReport:
         pytest.param({}, None, id="no device has none"),
     ],
 )
-async def test_a_workload_shows_its_limit_and_the_agent_is_told_it(simulated, asked, limit_mib):
+async def test_memory_limit_is_in_the_workload_view_and_the_agents_reply(
+    simulated, fields, limit_mib
+):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
-    await ana.submit(job("exp1", **asked))
-    shown = (await ana.workloads())[0]
-    told = (await agent.report(report())).allocations
+    await ana.submit(job("exp1", **fields))
+    workload = (await ana.workloads())[0]
+    allocations = (await agent.report(report())).allocations
 
     if limit_mib is None:
-        assert shown.limit is None
+        assert workload.limit is None
     else:
-        assert shown.limit is not None
-        assert (shown.limit.memory_mib, shown.limit.badge) == (limit_mib, "soft limit")
-        assert "interrupted, and ended 10 s later" in shown.limit.why
-    assert [list(a.limits_mib.values()) for a in told] == ([[limit_mib]] if limit_mib else [[]])
-    assert [a.is_server for a in told] == [False]
+        assert workload.limit is not None
+        assert (workload.limit.memory_mib, workload.limit.badge) == (limit_mib, "soft limit")
+        assert "interrupted, and ended 10 s later" in workload.limit.why
+    assert [list(a.limits_mib.values()) for a in allocations] == (
+        [[limit_mib]] if limit_mib else [[]]
+    )
+    assert [a.is_server for a in allocations] == [False]
 
 
-async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simulated):
+async def test_workload_view_has_strictest_tier_or_why_no_hard_limit_exists(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(no_hard_limit="the driver lets only root set limits"))
@@ -75,67 +79,69 @@ async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simul
     assert (hard.limit.tier, hard.limit.badge) == ("driver", "hard limit")
 
 
-class Broken(TimeSliced):
+class BrokenMps(TimeSliced):
     """A machine where MPS was requested but cannot run."""
 
     def unavailable_reason(self, device: str) -> str:
         return "its limit is not kept on this machine"
 
 
-async def test_it_is_said_why_mps_cannot_be_had(simulated):
+async def test_unavailable_mps_is_explained_in_overview_and_workload(simulated):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
-    chosen_by_nobody = {device.mps for node in await ana.nodes() for device in node.devices}
-    assert chosen_by_nobody == {None}
-    simulated.platform.present.sharing = Broken()
+    mps_settings = {device.mps for node in await ana.nodes() for device in node.devices}
+    assert mps_settings == {None}
+    simulated.platform.present.sharing = BrokenMps()
     assert "MPS is not available on lab: its limit is not kept on this machine." in (
         (await root.overview()).notes
     )
     await ana.submit(job("exp1", gpus="0.5"))
     (soft,) = await ana.workloads()
     await agent.report(report(tiers={"vision/exp1": "mps"}))
-    (client,) = await ana.workloads()
+    (mps_limited,) = await ana.workloads()
 
     assert soft.limit is not None
     assert soft.limit.why.endswith(
         " MPS is not available here: its limit is not kept on this machine."
     )
-    assert client.limit is not None
-    assert (client.limit.tier, client.limit.badge) == ("mps", "soft limit")
-    assert client.limit.why.startswith("CUDA refuses every process more than the share")
+    assert mps_limited.limit is not None
+    assert (mps_limited.limit.tier, mps_limited.limit.badge) == ("mps", "soft limit")
+    assert mps_limited.limit.why.startswith("CUDA refuses every process more than the share")
 
 
-async def test_memory_notice_is_shown_and_recorded_in_history(simulated):
+async def test_memory_notice_is_in_the_workload_list_and_the_history(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(notices=(notice("vision/exp1"), notice("vision/gone"))))
-    (shown,) = await ana.workloads()
+    (workload,) = await ana.workloads()
     detail = await ana.workload("vision/exp1")
 
-    assert shown.notice == "uses too much"
+    assert workload.notice == "uses too much"
     assert [e.text for e in detail.history if e.kind == "warning"] == ["uses too much"]
 
 
 @pytest.mark.parametrize(
-    ("rung", "to_others"),
+    ("rung", "masked_text"),
     [
         ("notice", "uses more than its share of device memory"),
         ("kill", "uses more than its share of device memory: a process of it is killed"),
     ],
 )
-async def test_memory_notice_hides_program_name_from_unprivileged_roles(simulated, rung, to_others):
+async def test_memory_notice_hides_program_name_from_unprivileged_roles(
+    simulated, rung, masked_text
+):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
-    said = notice("vision/exp1", "uses 9 GiB: secret-exp (77) is killed")
-    await agent.report(report(notices=(said.model_copy(update={"rung": rung}),)))
+    full_notice = notice("vision/exp1", "uses 9 GiB: secret-exp (77) is killed")
+    await agent.report(report(notices=(full_notice.model_copy(update={"rung": rung}),)))
 
-    told = {
+    notices = {
         name: (await (await simulated.client(name)).workloads())[0].notice
         for name in ("ana", "vic", "root", "mia", "ro")
     }
 
-    assert told == {
-        **dict.fromkeys(("ana", "vic", "root"), said.text),
-        **dict.fromkeys(("mia", "ro"), to_others),
+    assert notices == {
+        **dict.fromkeys(("ana", "vic", "root"), full_notice.text),
+        **dict.fromkeys(("mia", "ro"), masked_text),
     }
 
 
@@ -146,10 +152,10 @@ async def test_memory_notice_ends_when_the_workload_is_within_its_share_again(si
     back = notice("vision/exp1", "is within its share again").model_copy(update={"rung": "back"})
     await agent.report(report(notices=(back,)))
 
-    shown = await ana.workload("vision/exp1")
+    workload = await ana.workload("vision/exp1")
 
-    assert shown.notice == ""
-    assert shown.history[-1].text == "is within its share again"
+    assert workload.notice == ""
+    assert workload.history[-1].text == "is within its share again"
 
 
 async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
@@ -174,33 +180,35 @@ async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
     ]
 
 
-def test_the_present_ends():
-    present = AgentReports()
-    told = report(processes=(process(7, 100),), notices=(notice("vision/exp1"),))
-    present.store(100.0, told, {"vision/exp1"})
+def test_old_notices_and_processes_expire():
+    agent_reports = AgentReports()
+    agent_report = report(processes=(process(7, 100),), notices=(notice("vision/exp1"),))
+    agent_reports.store(100.0, agent_report, {"vision/exp1"})
 
-    assert present.notice(100.0 + NOTICE_FOR_S, "vision/exp1") == ""
-    assert present.processes(100.0 + RECENT_S, "vision/exp1") == []
-    assert len(present.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
+    assert agent_reports.notice(100.0 + NOTICE_FOR_S, "vision/exp1") == ""
+    assert agent_reports.processes(100.0 + RECENT_S, "vision/exp1") == []
+    assert len(agent_reports.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
 
 
 def test_notice_of_killed_workload_is_reported_after_its_end():
-    present = AgentReports()
-    present.store(100.0, report(1.0), {"vision/exp1"})
+    agent_reports = AgentReports()
+    agent_reports.store(100.0, report(1.0), {"vision/exp1"})
 
-    told = present.store(
+    new_notices = agent_reports.store(
         101.0, report(2.0, notices=(notice("vision/exp1"), notice("vision/other"))), set()
     )
 
-    assert [one.workload for one in told] == ["vision/exp1"]
+    assert [item.workload for item in new_notices] == ["vision/exp1"]
 
 
-def test_a_report_that_waited_is_not_the_present():
-    present = AgentReports()
+def test_delayed_older_report_does_not_replace_a_newer_report():
+    agent_reports = AgentReports()
     tiers = {"vision/exp1": "driver", "vision/elsewhere": "driver"}
-    present.store(100.0, report(5.0, tiers=tiers), {"vision/exp1"})
-    present.store(100.0, report(4.0), {"vision/exp1"})
+    agent_reports.store(100.0, report(5.0, tiers=tiers), {"vision/exp1"})
+    agent_reports.store(100.0, report(4.0), {"vision/exp1"})
 
-    assert present.tier("vision/exp1") is Tier.DRIVER
-    assert present.tier("vision/elsewhere") is Tier.FRAMEWORKS  # it has no device of that node
-    assert present.tier("vision/other") is Tier.FRAMEWORKS
+    assert agent_reports.tier("vision/exp1") is Tier.DRIVER
+    assert (
+        agent_reports.tier("vision/elsewhere") is Tier.FRAMEWORKS
+    )  # it has no device of that node
+    assert agent_reports.tier("vision/other") is Tier.FRAMEWORKS

@@ -107,7 +107,7 @@ async def busy(simulated):
 async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
     served, report = busy
 
-    async def counted() -> bool:
+    async def gpu_seconds_agree() -> bool:
         await report()
         text = await metrics_of(served, "ana")
         allocated = samples(text, "runai_gpu_seconds_allocated_total")["vision",]
@@ -120,35 +120,38 @@ async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
         assert used <= 0.4 / 0.5 * allocated + 1e-6
         return used > 0.1
 
-    await eventually_async(counted)
+    await eventually_async(gpu_seconds_agree)
 
 
 async def test_metrics_equal_api_values(busy):
     served, _ = busy
     ana = await served.client("ana")
-    shown = next(w for w in await ana.workloads() if w.id == "vision/exp1")
+    workload = next(w for w in await ana.workloads() if w.id == "vision/exp1")
     text = await metrics_of(served, "ana")
     key = "vision", "exp1", "job"
 
-    assert samples(text, "runai_workload_gpus_allocated")[key] == shown.allocated == 0.5
-    assert samples(text, "runai_workload_gpus_utilized")[key] == shown.utilized == 0.4
+    assert samples(text, "runai_workload_gpus_allocated")[key] == workload.allocated == 0.5
+    assert samples(text, "runai_workload_gpus_utilized")[key] == workload.utilized == 0.4
     assert samples(text, "runai_workload_memory_used_bytes")[key] == 1024 * 2**20
-    assert shown.memory_used_mib == 1024
+    assert workload.memory_used_mib == 1024
     assert samples(text, "runai_gpus_utilized")["vision",] == 0.4
     assert sorted(samples(text, "runai_device_utilization_ratio").values()) == [0.4]
 
 
-async def test_workloads_that_one_may_not_see_have_no_series(busy):
+async def test_hidden_workloads_have_no_metric_series(busy):
     served, _ = busy
-    seen = {
+    has_series = {
         name: bool(samples(await metrics_of(served, name), "runai_workload_gpus_allocated"))
         for name in ("ana", "mia", "root", "hub", "nel", "out")
     }
 
-    assert seen == dict.fromkeys(("ana", "mia", "root", "hub"), True) | {"nel": False, "out": False}
+    assert has_series == dict.fromkeys(("ana", "mia", "root", "hub"), True) | {
+        "nel": False,
+        "out": False,
+    }
 
 
-async def test_workloads_that_hold_nothing_have_no_series(busy):
+async def test_workloads_without_allocation_have_no_metric_series(busy):
     served, _ = busy
     text = await metrics_of(served, "root")
 
@@ -158,7 +161,7 @@ async def test_workloads_that_hold_nothing_have_no_series(busy):
 ODD = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
 
 
-async def test_a_name_is_one_label_whatever_is_in_it(platform_on):
+async def test_hostile_node_name_stays_one_metric_label(platform_on):
     """A node has its machine's name; a scrape reads the same name, and the name adds no line."""
     device = Device(0, ODD, ODD, 16_000, simulated=True)
     async with platform_on(SimulatedCluster({ODD: [device]}, clock=time.time)) as served:
@@ -169,7 +172,7 @@ async def test_a_name_is_one_label_whatever_is_in_it(platform_on):
     assert "runai_forged" not in families
 
 
-async def test_the_originals_names_are_there_with_its_units(busy):
+async def test_original_metric_names_have_their_labels_and_units(busy):
     served, _ = busy
     ana, agent = await served.client("ana"), await served.client("agent")
     await ana.submit(SubmitRequest(name="some", command=["true"], gpu_memory_mib=4000))
@@ -204,7 +207,7 @@ async def test_the_originals_names_are_there_with_its_units(busy):
     assert samples(text, "runai_mig_mode_gpu_count")["lab",] == 0
 
 
-def test_stops_and_moves_are_counted_by_their_rule():
+def test_stop_metric_is_labelled_by_kind_and_rule():
     def why(code: StopCode, rule: str) -> Reason:
         return Reason(code=code, rule=rule, text="because")
 
@@ -222,27 +225,27 @@ def test_stops_and_moves_are_counted_by_their_rule():
     assert counts == {("stop", "Q6"): 2, ("move", "R10"): 1, ("stop", "R10"): None}
 
 
-async def test_a_wait_is_counted_when_it_ends(busy):
+async def test_queue_wait_metric_grows_when_the_wait_ends(busy):
     served, _ = busy
     text = await metrics_of(served, "ana")
 
     assert samples(text, "runai_queue_wait_seconds_count")["vision", "job"] == 1
 
 
-async def test_the_dashboard_asks_for_nothing_that_is_not_there(busy):
+async def test_dashboard_queries_only_exported_metrics(busy):
     served, _ = busy
     text = await metrics_of(served, "root")
-    there = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
-    asked = {name for e in EXPRESSIONS.values() for name in re.findall(r"\brunai_\w+", e)}
+    exported = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
+    queried = {name for e in EXPRESSIONS.values() for name in re.findall(r"\brunai_\w+", e)}
 
-    assert asked - there == set()
+    assert queried - exported == set()
 
 
 @pytest.mark.prometheus
-async def test_names_follow_the_conventions(busy):
+async def test_metric_names_follow_prometheus_conventions(busy):
     served, _ = busy
     text = await metrics_of(served, "root")
-    ours = "".join(
+    own_metrics = "".join(
         line
         for line in text.splitlines(keepends=True)
         if not any(f" {name} " in line or line.startswith(name) for name in ORIGINAL)
@@ -250,7 +253,7 @@ async def test_names_follow_the_conventions(busy):
     checked = await asyncio.create_subprocess_exec(
         "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=STDOUT
     )
-    complaints, _ = await checked.communicate(ours.encode())
+    complaints, _ = await checked.communicate(own_metrics.encode())
 
     assert complaints.decode() == ""
 
@@ -277,9 +280,9 @@ async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_p
 
         async def averaged() -> bool:
             await report()
-            found = await query(busy_share)  # empty if no agent reported for ten seconds
+            result = await query(busy_share)  # empty if no agent reported for ten seconds
             # 0.4 of the 0.5 that is allocated to the job: an average is a plain rate.
-            return bool(found) and float(found[0]["value"][1]) == pytest.approx(0.8, abs=0.1)
+            return bool(result) and float(result[0]["value"][1]) == pytest.approx(0.8, abs=0.1)
 
         await eventually_async(averaged, within=120)
 

@@ -16,30 +16,30 @@ def quiet(simulated):
     return simulated
 
 
-async def test_replies_hide_gaining_job_and_user_of_another_project(quiet):
+async def test_replies_hide_gaining_job_and_user_of_a_foreign_project(quiet):
     """Covers lists, explanations, plans, histories, notifications and pages."""
     ana, nel = await quiet.client("ana"), await quiet.client("nel")
     await ana.submit(SubmitRequest(name="mine", command=["true"], gpus=1, array=4))
     await eventually_async(lambda: _holds(quiet, "vision", 4000))
     await nel.submit(SubmitRequest(name="unmentionable", command=["true"], gpus=1, array=2))
 
-    async def has_lost_something() -> bool:
+    async def is_stopped_for_nlp() -> bool:
         return any("nlp" in (w.reason.text if w.reason else "") for w in await ana.workloads())
 
-    await eventually_async(has_lost_something, what="one of hers is stopped for nlp")
-    lost = next(w for w in await ana.workloads() if w.reason and "nlp" in w.reason.text)
-    told = [
+    await eventually_async(is_stopped_for_nlp, what="one of hers is stopped for nlp")
+    stopped = next(w for w in await ana.workloads() if w.reason and "nlp" in w.reason.text)
+    replies = [
         (await ana.overview()).model_dump_json(),
-        (await ana.workload(lost.id)).model_dump_json(),
-        (await ana.explanation(lost.id)).model_dump_json(),
+        (await ana.workload(stopped.id)).model_dump_json(),
+        (await ana.explanation(stopped.id)).model_dump_json(),
     ]
     async with quiet.http("ana") as http:
-        told += [
-            (await http.get(path)).text for path in ("api/v1/plan", "", f"workloads/{lost.id}")
+        replies += [
+            (await http.get(path)).text for path in ("api/v1/plan", "", f"workloads/{stopped.id}")
         ]
 
-    assert "a job of nlp" in told[1]
-    assert [each for each in told if "unmentionable" in each or '"nel"' in each] == []
+    assert "a job of nlp" in replies[1]
+    assert [each for each in replies if "unmentionable" in each or '"nel"' in each] == []
 
 
 async def _holds(quiet, project, milli):

@@ -38,7 +38,7 @@ def hub(real_hub: Hub) -> Hub:
 
 
 @dataclass
-class Asked:
+class LoggedInApp:
     """The application and the headers that a logged-in browser sends."""
 
     http: httpx.AsyncClient
@@ -47,7 +47,7 @@ class Asked:
 
 
 @pytest.fixture
-async def asked(hub: Hub, simulated, asking_hub) -> AsyncIterator[Asked]:
+async def logged_in_app(hub: Hub, simulated, asking_hub) -> AsyncIterator[LoggedInApp]:
     users = asking_hub(f"{hub.url}/hub/api", READER)
     simulated.platform.authenticator = users
     token = hub.token("ana", OPEN, SUBMIT)
@@ -55,23 +55,23 @@ async def asked(hub: Hub, simulated, asking_hub) -> AsyncIterator[Asked]:
     # An exception of the application is raised here, with its traceback.
     app = httpx.ASGITransport(create_app(simulated.platform, login=users))
     async with httpx.AsyncClient(transport=app, base_url=f"http://hub.example{ROOT}") as http:
-        yield Asked(http, f"{LOGIN}={signed}", xsrf_token(users._secret, token))
+        yield LoggedInApp(http, f"{LOGIN}={signed}", xsrf_token(users._secret, token))
 
 
 @pytest.mark.parametrize("what", ["state", "code"])
-async def test_an_odd_answer_of_the_hub_is_no_login(asked, what):
-    begun = await asked.http.get("login")
-    asked.http.cookies.clear()
+async def test_login_with_a_malformed_oauth_callback_fails(logged_in_app, what):
+    begun = await logged_in_app.http.get("login")
+    logged_in_app.http.cookies.clear()
     cookie = begun.headers["Set-Cookie"].partition(";")[0]
     state = httpx.URL(begun.headers["Location"]).params["state"]
-    told = {}
+    outcomes = {}
     for name, value in ODD.items():
-        given = {"code": b"x", "state": state.encode(), what: value}
-        query = "&".join(f"{key}={_escaped(each)}" for key, each in given.items())
-        reply = await asked.http.get(f"oauth_callback?{query}", headers={"Cookie": cookie})
-        told[name] = (reply.status_code, reply.json()["code"])
+        parameters = {"code": b"x", "state": state.encode(), what: value}
+        query = "&".join(f"{key}={_escaped(each)}" for key, each in parameters.items())
+        reply = await logged_in_app.http.get(f"oauth_callback?{query}", headers={"Cookie": cookie})
+        outcomes[name] = (reply.status_code, reply.json()["code"])
 
-    assert told == dict.fromkeys(ODD, (400, "login_failed"))
+    assert outcomes == dict.fromkeys(ODD, (400, "login_failed"))
 
 
 def _escaped(value: bytes) -> str:
@@ -82,25 +82,27 @@ def _escaped(value: bytes) -> str:
     ("name", "refused"),
     [("Origin", "cross_site"), ("X-Forwarded-Host", "cross_site"), ("X-XSRFToken", "xsrf")],
 )
-async def test_a_change_from_an_odd_page_is_refused(asked, name, refused):
-    told = {}
+async def test_change_with_malformed_origin_or_xsrf_token_is_refused(logged_in_app, name, refused):
+    outcomes = {}
     for which, value in ODD.items():
         headers: dict[str, str | bytes] = {
-            "Cookie": asked.login,
+            "Cookie": logged_in_app.login,
             "Origin": "http://hub.example",
-            "X-XSRFToken": asked.xsrf,
+            "X-XSRFToken": logged_in_app.xsrf,
             name: value,
         }
-        reply = await asked.http.post("api/v1/workloads", json=JOB, headers=[*headers.items()])
-        told[which] = (reply.status_code, reply.json().get("code"))
+        reply = await logged_in_app.http.post(
+            "api/v1/workloads", json=JOB, headers=[*headers.items()]
+        )
+        outcomes[which] = (reply.status_code, reply.json().get("code"))
 
     expected: dict[str, Any] = dict.fromkeys(ODD, (403, refused))
     if name == "X-Forwarded-Host":  # an empty one is ignored: the Host is used
         expected["nothing"] = (201, None)
-    assert told == expected
+    assert outcomes == expected
 
 
-QUESTIONS = {"api/v1/whoami": 401, "": 302, "login": 302, "oauth_callback?code=x": 400}
+ANONYMOUS_REQUESTS = {"api/v1/whoami": 401, "": 302, "login": 302, "oauth_callback?code=x": 400}
 """Requests without credentials, and their status."""
 
 
@@ -115,24 +117,28 @@ QUESTIONS = {"api/v1/whoami": 401, "": 302, "login": 302, "oauth_callback?code=x
         ("Authorization", "token "),
     ],
 )
-async def test_an_odd_cookie_or_token_is_nobodys(asked, header, before):
-    told = {
-        (path, name): (await asked.http.get(path, headers=[(header, before.encode() + value)]))
-        for path in QUESTIONS
+async def test_malformed_cookie_or_token_identifies_no_user(logged_in_app, header, before):
+    replies = {
+        (path, name): (
+            await logged_in_app.http.get(path, headers=[(header, before.encode() + value)])
+        )
+        for path in ANONYMOUS_REQUESTS
         for name, value in ODD.items()
     }
 
-    expected = {(path, name): QUESTIONS[path] for path in QUESTIONS for name in ODD}
-    assert {key: reply.status_code for key, reply in told.items()} == expected
+    expected = {
+        (path, name): ANONYMOUS_REQUESTS[path] for path in ANONYMOUS_REQUESTS for name in ODD
+    }
+    assert {key: reply.status_code for key, reply in replies.items()} == expected
 
 
 @pytest.mark.parametrize("name", ["Referer", "X-Forwarded-Proto", "User-Agent", "Host"])
-async def test_odd_headers_without_credentials_change_no_status(asked, name):
-    told = {}
+async def test_malformed_non_credential_headers_change_no_status(logged_in_app, name):
+    statuses = {}
     for which, value in ODD.items():
-        headers = [("Cookie", asked.login), (name, value)]
+        headers = [("Cookie", logged_in_app.login), (name, value)]
         paths = ("api/v1/whoami", "login", f"login?next={_escaped(value)}")
-        replies = [await asked.http.get(path, headers=headers) for path in paths]
-        told[which] = [reply.status_code for reply in replies]
+        replies = [await logged_in_app.http.get(path, headers=headers) for path in paths]
+        statuses[which] = [reply.status_code for reply in replies]
 
-    assert told == {which: [200, 302, 302] for which in ODD}
+    assert statuses == {which: [200, 302, 302] for which in ODD}

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from runai.hub_service.wire.errors import Unavailable
 
-ODD = {
+MALFORMED_REPLIES = {
     "a page": ("<html>Log in</html>", "text/html"),
     "an object": ('{"message": "moved"}', "application/json"),
     "names alone": ('["ana", "bo"]', "application/json"),
@@ -20,8 +20,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("text", "kind"), ODD.values(), ids=ODD)
-async def test_an_answer_that_is_no_list_of_users_is_a_hub_that_is_away(asking_hub, text, kind):
+@pytest.mark.parametrize(("text", "kind"), MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES)
+async def test_malformed_user_list_counts_as_unavailable_hub(asking_hub, text, kind):
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type=kind)
 

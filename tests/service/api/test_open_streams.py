@@ -32,7 +32,7 @@ STREAMS = {
 EXEC = f"api/v1/workloads/{EXP}/exec"
 
 
-class Talking:
+class EndlessPrograms:
     """A stand-in for programs that run beside a workload in its pod: each writes without end."""
 
     ended = 0
@@ -68,7 +68,7 @@ class Reader:
 
 
 @pytest.fixture
-async def opened(simulated, monkeypatch) -> AsyncIterator:
+async def open_stream(simulated, monkeypatch) -> AsyncIterator:
     """Open streams of a platform that checks its readers every 0.1 s."""
     monkeypatch.setattr(event_stream, "CHECK_EVERY_S", 0.1)
     ana = await simulated.client("ana")
@@ -78,8 +78,8 @@ async def opened(simulated, monkeypatch) -> AsyncIterator:
 
         async def open_as(who: str, path: str, body: object = None) -> Reader:
             http = await stack.enter_async_context(simulated.http(who))
-            asked = http.stream("POST" if body else "GET", path, json=body)
-            reply = await stack.enter_async_context(asked)
+            request = http.stream("POST" if body else "GET", path, json=body)
+            reply = await stack.enter_async_context(request)
             reader = Reader(reply.status_code)
             reading.append(tasks.create_task(reader.read(reply.aiter_text())))
             return reader
@@ -92,8 +92,8 @@ async def opened(simulated, monkeypatch) -> AsyncIterator:
 
 
 @pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
-async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened, path):
-    reader = await opened("vic", path)
+async def test_stream_ends_when_its_readers_token_is_revoked(simulated, open_stream, path):
+    reader = await open_stream("vic", path)
     assert (reader.status, reader.ended) == (200, False)
 
     del simulated.platform.authenticator._users.actors["vic"]
@@ -101,15 +101,15 @@ async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened
     await eventually_async(lambda: reader.ended, what="the stream ends")
 
 
-class Running:
+class PodPrograms:
     """A stand-in for programs in a pod, whose environment is that of a gang's worker."""
 
     async def execute(
         self, _workload: str, _worker: int, command: Sequence[str], _stdin: bytes, *, uid: str
     ) -> AsyncIterator[OutputChunk | ProgramEnd]:
-        return self._of(command, {"PATH": os.environ["PATH"], "WORKER": uid})
+        return self._output_of(command, {"PATH": os.environ["PATH"], "WORKER": uid})
 
-    async def _of(
+    async def _output_of(
         self, command: Sequence[str], environment: dict[str, str]
     ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         environment |= dict.fromkeys(RENDEZVOUS, "0")
@@ -120,14 +120,14 @@ class Running:
 
 
 @pytest.mark.parametrize(
-    ("asked", "joins"),
+    ("fields", "joins"),
     [({}, True), ({"workers": 2}, False), ({"elastic": True}, False)],
     ids=["one worker", "gang", "elastic job"],
 )
-async def test_program_in_a_pod_joins_no_training(simulated, asked, joins):
-    simulated.platform.programs = Running()
+async def test_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulated, fields, joins):
+    simulated.platform.programs = PodPrograms()
     ana = await simulated.client("ana")
-    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], **asked))
+    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], **fields))
     job, command = await ana.workload("vision/exp"), ["sh", "-c", "env; exit 3"]
 
     pieces = [piece async for piece in ana.execute(job, ExecRequest(command=command), 0)]
@@ -139,9 +139,9 @@ async def test_program_in_a_pod_joins_no_training(simulated, asked, joins):
 
 
 @pytest.mark.parametrize("what", ["page of one", "output"])
-async def test_streams_of_one_workload_end_when_reader_leaves_project(simulated, opened, what):
-    root, reader = await simulated.client("root"), await opened("vic", STREAMS[what])
-    stranger = await opened("out", STREAMS[what])
+async def test_streams_of_one_workload_end_when_reader_leaves_project(simulated, open_stream, what):
+    root, reader = await simulated.client("root"), await open_stream("vic", STREAMS[what])
+    stranger = await open_stream("out", STREAMS[what])
     assert (reader.status, reader.ended, stranger.status) == (200, False, 404)
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
@@ -149,20 +149,18 @@ async def test_streams_of_one_workload_end_when_reader_leaves_project(simulated,
     await eventually_async(lambda: reader.ended, what="the stream ends")
 
 
-NO_MORE = {
+LOST_PERMISSIONS = {
     "the token is revoked": None,
     "the token submits no more": Actor("ana", may_write=False),
     "it is another's now": Actor("mia"),
 }
 
 
-@pytest.mark.parametrize("now", NO_MORE.values(), ids=NO_MORE)
-async def test_a_program_beside_ones_own_is_read_no_more_when_one_may_not_run_it(
-    simulated, opened, now
-):
-    talking = simulated.platform.programs = Talking()
+@pytest.mark.parametrize("now", LOST_PERMISSIONS.values(), ids=LOST_PERMISSIONS)
+async def test_exec_stream_ends_when_its_reader_may_not_run_programs(simulated, open_stream, now):
+    programs = simulated.platform.programs = EndlessPrograms()
     actors = simulated.platform.authenticator._users.actors
-    reader = await opened("ana", EXEC, {"command": ["sh"]})
+    reader = await open_stream("ana", EXEC, {"command": ["sh"]})
     assert (reader.status, reader.ended) == (200, False)
 
     if now is None:
@@ -170,15 +168,15 @@ async def test_a_program_beside_ones_own_is_read_no_more_when_one_may_not_run_it
     else:
         actors["ana"] = now
 
-    await eventually_async(lambda: reader.ended and talking.ended == 1, what="the stream ends")
+    await eventually_async(lambda: reader.ended and programs.ended == 1, what="the stream ends")
 
 
-async def test_output_stream_ends_when_reader_loses_group(simulated, opened):
+async def test_output_stream_ends_when_reader_loses_group(simulated, open_stream):
     """Only the hub's answer about the user changes; the project does not."""
     users = simulated.platform.authenticator._users
     root = await simulated.client("root")
     await root.put_project("vision", ProjectPut(members=["ana"], admin_groups=["nlp-people"]))
-    reader = await opened("nel", STREAMS["output"])
+    reader = await open_stream("nel", STREAMS["output"])
     assert (reader.status, reader.ended) == (200, False)
 
     users.actors["nel"] = replace(users.actors["nel"], groups=frozenset())
@@ -188,10 +186,13 @@ async def test_output_stream_ends_when_reader_loses_group(simulated, opened):
 
 @pytest.mark.parametrize("what", ["events", "page of all"])
 async def test_streams_of_all_hide_new_workloads_after_reader_leaves_project(
-    simulated, opened, what
+    simulated, open_stream, what
 ):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    stranger, reader = await opened("out", STREAMS[what]), await opened("vic", STREAMS[what])
+    stranger, reader = (
+        await open_stream("out", STREAMS[what]),
+        await open_stream("vic", STREAMS[what]),
+    )
     await eventually_async(reader.names, what="it is shown at first")
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))

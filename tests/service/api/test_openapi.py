@@ -18,7 +18,7 @@ WHO = ("root", "vic", "ana", "mia", "ro", "nel", "out", "hub", "agent", "worker"
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 
-async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
+async def run_schemathesis(url: str, who: str, *options: str) -> tuple[int, str]:
     """Run schemathesis with an actor's token; return its verdict and its output."""
     document = f"{url}api/v1/openapi.json"
     async with httpx.AsyncClient(timeout=300) as http:
@@ -40,7 +40,7 @@ async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
         "120",  # for the same reason
         "--generation-deterministic",
         "--no-color",
-        *how,
+        *options,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -49,8 +49,8 @@ async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(600)  # half a minute, but for a busy machine
-async def test_a_few_requests_of_each_route_get_only_documented_answers(simulated):
-    verdict, output = await asked(
+async def test_few_requests_of_each_route_get_only_documented_answers(simulated):
+    verdict, output = await run_schemathesis(
         simulated.url, "ana", "--phases", "fuzzing", "--max-examples", "2"
     )
 
@@ -61,7 +61,7 @@ async def test_a_few_requests_of_each_route_get_only_documented_answers(simulate
 @pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
 async def test_generated_requests_get_only_documented_answers(simulated, who):
-    verdict, output = await asked(
+    verdict, output = await run_schemathesis(
         simulated.url, who, "--max-examples", "5", "--continue-on-failure"
     )
 

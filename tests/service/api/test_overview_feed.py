@@ -16,7 +16,7 @@ def overview(event: bytes):
     return json.loads(event.removeprefix(b"event: overview\ndata: "))
 
 
-async def test_streams_of_one_person_share_a_drawing(simulated):
+async def test_streams_of_one_user_share_a_rendering(simulated):
     feeds = simulated.platform.feeds
     many = [feeds.follow(lambda: ANA) for _ in range(50)]
 
@@ -38,7 +38,7 @@ async def test_feed_is_removed_when_its_last_reader_leaves(simulated):
     assert feeds._feeds == {}
 
 
-async def test_each_person_sees_their_own(simulated):
+async def test_overview_stream_has_the_rights_of_its_reader(simulated):
     feeds = simulated.platform.feeds
     out, ana = feeds.follow(lambda: Actor("out")), feeds.follow(lambda: ANA)
 
@@ -51,20 +51,20 @@ async def test_each_person_sees_their_own(simulated):
         await stream.aclose()
 
 
-async def test_news_reach_every_stream(simulated):
+async def test_project_change_reaches_every_open_stream(simulated):
     feeds = simulated.platform.feeds
     streams = [feeds.follow(lambda who=who: who) for who in (ANA, ANA, MIA)]
     await asyncio.gather(*(anext(stream) for stream in streams))
 
     await simulated.platform.cluster.put_project(ProjectSpec("chemistry"))
 
-    async def shows_it(stream) -> None:
+    async def wait_for_project(stream) -> None:
         async for event in stream:
             if "chemistry" in {p["name"] for p in overview(event)["projects"]}:
                 return
 
     async with asyncio.timeout(60):
-        await asyncio.gather(*map(shows_it, streams))
+        await asyncio.gather(*map(wait_for_project, streams))
     for stream in streams:
         await stream.aclose()
 

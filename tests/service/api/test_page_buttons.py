@@ -40,16 +40,16 @@ BUTTON = re.compile(r"<button[^>]*>([^<]+)<")
 def labels() -> dict[str, dict[str, Any]]:
     """Return the permission table's row for each button that acts on a workload."""
     return {
-        asked.removeprefix("page: "): row
+        entry.removeprefix("page: "): row
         for row in ROWS
         if "/workloads/{project}/{name}" in row["route"]
-        for asked in row.get("by", ())
-        if asked.startswith("page: ")
+        for entry in row.get("by", ())
+        if entry.startswith("page: ")
     }
 
 
-def test_every_button_of_the_table_is_there_in_some_state():
-    assert {button for _, shown in STATES.values() for button in shown} == labels().keys()
+def test_every_button_of_the_permission_table_appears_in_some_state():
+    assert {button for _, buttons in STATES.values() for button in buttons} == labels().keys()
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -61,7 +61,7 @@ async def test_page_shows_buttons_only_to_permitted_roles(simulated, state):
         client = await simulated.client(token_name(role))
         listed = [view.model_copy(update=change) for view in await client.workloads()]
         parts: Any = templates("/").get_template("parts.html").module
-        shown = "".join(parts.actions(view) for view in listed)
+        html = "".join(parts.actions(view) for view in listed)
 
-        may = {each for each in buttons if expected(labels()[each], role) == "let in"}
-        assert set(BUTTON.findall(shown)) == may, role
+        may = {button for button in buttons if expected(labels()[button], role) == "let in"}
+        assert set(BUTTON.findall(html)) == may, role

@@ -53,7 +53,7 @@ async def page(served, name: str, path: str = ""):
         return await http.get(path)
 
 
-async def submitted(served, name: str = "exp1", **fields) -> None:
+async def submit_job(served, name: str = "exp1", **fields) -> None:
     client = await served.client("ana")
     await client.submit(
         SubmitRequest(name=name, project="vision", command=["train"], gpus=1, **fields)
@@ -69,15 +69,15 @@ def test_every_filter_of_a_template_exists(template):
     assert named - set(environment.filters) == set()
 
 
-async def test_the_page_of_a_workload_says_its_time_limit_and_its_end(simulated):
-    await submitted(simulated, max_runtime=5400)
+async def test_workload_page_has_its_time_limit_and_end(simulated):
+    await submit_job(simulated, max_runtime=5400)
     text = (await page(simulated, "ana", "workloads/vision/exp1")).text
 
     assert re.search(r"<dt>time limit</dt><dd>90m, ends at <time", text)
 
 
-async def test_the_first_paint_has_everything_in_it(simulated):
-    await submitted(simulated)
+async def test_front_page_is_complete_without_scripts(simulated):
+    await submit_job(simulated)
     text = (await page(simulated, "ana")).text
 
     assert 'id="w:vision/exp1"' in text
@@ -89,7 +89,7 @@ async def test_the_first_paint_has_everything_in_it(simulated):
 
 async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     for name in ("exp1", "exp2", "other"):
-        await submitted(simulated, name)
+        await submit_job(simulated, name)
     text = (await page(simulated, "ana", "?text=exp&state=running&user=&project=")).text
     none = (await page(simulated, "nel", "?text=exp")).text
     odd = (await page(simulated, "ana", "?text=%22%3E%3Cscript%3E")).text
@@ -102,11 +102,11 @@ async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     assert "<script>" not in odd
 
 
-async def test_list_shows_readers_the_move_of_a_job_that_runs_again(platform_on):
+async def test_list_names_the_move_of_a_job_only_to_its_readers(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
-        await submitted(served)
+        await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         reason = Reason(code="consolidated", rule="R10", text="moved to lab for nlp/owner")
         stop = Stop(workload="vision/exp1", worker="vision/exp1-0", reason=reason)
@@ -114,10 +114,10 @@ async def test_list_shows_readers_the_move_of_a_job_that_runs_again(platform_on)
         cluster.complete("vision/exp1", 143)
         await eventually_async(partial(_runs_again, cluster))
 
-        shown = {name: (await client.workloads())[:1] for name, client in clients.items()}
+        listed = {name: (await client.workloads())[:1] for name, client in clients.items()}
         text = (await page(served, "ana")).text
 
-    assert {name: [w.moved for w in found] for name, found in shown.items()} == {
+    assert {name: [w.moved for w in found] for name, found in listed.items()} == {
         "ana": ["moved to lab for nlp/owner"],
         "nel": [],
     }
@@ -128,25 +128,25 @@ async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metric
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
-        await submitted(served)
+        await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         await clients["ana"].suspend("vision/exp1")
         cluster.complete("vision/exp1", 143)
         cluster.report_checkpoint("vision/exp1", ((0, 1),), is_new=False)
 
         detail = await clients["ana"].workload("vision/exp1")
-        seen = [w.unsaved for w in await clients["nel"].workloads()]
+        unsaved = [w.unsaved for w in await clients["nel"].workloads()]
         text = (await page(served, "ana", "workloads/vision/exp1")).text
         metrics = (await page(served, "ana", "metrics")).text
 
-    said = (
+    warning = (
         "suspended; nothing new in its checkpoint directory: "
         "unless it saves elsewhere, it starts where it began"
     )
-    assert ("Warning", said) in workload_lines(detail, datetime.now(UTC))
-    assert ("warning", said) in [(event.kind, event.text) for event in detail.history]
-    assert not any(seen)
-    assert f'<p class="notice">{said.capitalize()}.</p>' in text
+    assert ("Warning", warning) in workload_lines(detail, datetime.now(UTC))
+    assert ("warning", warning) in [(event.kind, event.text) for event in detail.history]
+    assert not any(unsaved)
+    assert f'<p class="notice">{warning.capitalize()}.</p>' in text
     assert 'runai_unsaved_pauses_total{project="vision"} 1.0' in metrics
 
 
@@ -154,30 +154,30 @@ async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_o
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
-        await submitted(served)
+        await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         await clients["ana"].suspend("vision/exp1")
         cluster.complete("vision/exp1", -9, killed=True)
 
         detail = await clients["ana"].workload("vision/exp1")
-        seen = [w.killed for w in await clients["nel"].workloads()]
+        killed = [w.killed for w in await clients["nel"].workloads()]
         text = (await page(served, "ana", "workloads/vision/exp1")).text
 
-    said = "killed after its grace of 30 s: its save may be cut; `--grace` gives more"
-    assert ("Warning", said) in workload_lines(detail, datetime.now(UTC))
-    assert ("exited", f"was {said}") in [(event.kind, event.text) for event in detail.history]
-    assert not any(seen)
-    assert f'<p class="notice">{said.capitalize()}.</p>' in text
+    warning = "killed after its grace of 30 s: its save may be cut; `--grace` gives more"
+    assert ("Warning", warning) in workload_lines(detail, datetime.now(UTC))
+    assert ("exited", f"was {warning}") in [(event.kind, event.text) for event in detail.history]
+    assert not any(killed)
+    assert f'<p class="notice">{warning.capitalize()}.</p>' in text
 
 
 @pytest.mark.parametrize(
-    ("now", "shown"), [("0", "as submitted"), ("1", "submitted as train.py 000000000000")]
+    ("now", "description"), [("0", "as submitted"), ("1", "submitted as train.py 000000000000")]
 )
-async def test_code_stands_on_page_and_describe_of_its_readers_alone(platform_on, now, shown):
+async def test_page_and_describe_show_the_code_only_to_its_readers(platform_on, now, description):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
-        await submitted(served, code={"files": {"train.py": "0" * 64, "out.json": "gone"}})
+        await submit_job(served, code={"files": {"train.py": "0" * 64, "out.json": "gone"}})
         cluster.report_code("vision/exp1", 1, Code({"train.py": now * 64}))
 
         detail = await (await served.client("ana")).workload("vision/exp1")
@@ -187,13 +187,13 @@ async def test_code_stands_on_page_and_describe_of_its_readers_alone(platform_on
         texts = [(await page(served, n, "workloads/vision/exp1")).text for n in ("ana", "mia")]
 
     lines = dict(workload_lines(detail, datetime.now(UTC)))
-    assert lines["Code"] == f"train.py {now * 12}, {shown}"
+    assert lines["Code"] == f"train.py {now * 12}, {description}"
     assert [lines["Code"] in text for text in texts] == [True, False]
     assert ["train.py" in text for text in texts] == [True, False]
     assert "train.py" not in listed[0].model_dump_json()
 
 
-def test_code_of_a_job_that_another_client_made_is_left_out_if_it_is_none():
+def test_stored_code_with_an_invalid_digest_is_left_out():
     assert _code(Code({"train.py": "password"})) is None
 
 
@@ -202,19 +202,19 @@ async def _runs_again(cluster: SimulatedCluster) -> bool:
     return record.attempts == 2 and record.state == "running"
 
 
-async def test_members_see_a_workload_of_their_project_but_not_its_life(simulated):
-    await submitted(simulated)
-    mine = (await page(simulated, "ana", "workloads/vision/exp1")).text
-    seen = (await page(simulated, "mia", "workloads/vision/exp1")).text
+async def test_members_see_a_project_workload_but_not_its_history_and_logs(simulated):
+    await submit_job(simulated)
+    owner_page = (await page(simulated, "ana", "workloads/vision/exp1")).text
+    member_page = (await page(simulated, "mia", "workloads/vision/exp1")).text
     unknown = await page(simulated, "nel", "workloads/vision/exp1")
 
     assert "<code>runai list</code>" in unknown.text
-    assert "submitted by ana" in mine
-    assert 'id="logs"' in mine
-    assert "vision/exp1" in seen
-    assert "submitted by ana" not in seen
-    assert 'id="logs"' not in seen
-    assert "<button" not in seen.split("<section")[1]
+    assert "submitted by ana" in owner_page
+    assert 'id="logs"' in owner_page
+    assert "vision/exp1" in member_page
+    assert "submitted by ana" not in member_page
+    assert 'id="logs"' not in member_page
+    assert "<button" not in member_page.split("<section")[1]
     assert unknown.status_code == httpx.codes.NOT_FOUND
 
 
@@ -234,7 +234,7 @@ async def test_project_page_offers_fields_by_role(simulated, who, fields):
 
 
 @pytest.mark.parametrize(
-    ("typed", "stored", "shown"),
+    ("typed", "stored", "displayed"),
     [
         ("0", 0, "0s"),
         ("30s", 30, "30s"),
@@ -246,7 +246,7 @@ async def test_project_page_offers_fields_by_role(simulated, who, fields):
     ],
 )
 async def test_project_form_takes_and_shows_the_minimum_run_time_as_a_duration(
-    simulated, typed, stored, shown
+    simulated, typed, stored, displayed
 ):
     root = await simulated.client("root")
 
@@ -255,11 +255,11 @@ async def test_project_form_takes_and_shows_the_minimum_run_time_as_a_duration(
     assert (await root.project("vision")).min_runtime == stored
     text = (await page(simulated, "root", "projects/vision")).text
     field = text.split('name="min_runtime"')[1].split(">")[0]
-    assert f'value="{shown}"' in field
+    assert f'value="{displayed}"' in field
     assert 'data-kind="duration"' in field  # sent as it was typed
 
 
-async def test_usage_is_a_table_for_spreadsheets_and_names_are_no_formulas(simulated):
+async def test_usage_csv_has_a_header_and_one_row_for_each_user(simulated):
     ledger = simulated.platform.ledger
     reply = await page(simulated, "root", "usage/user.csv?range=30d")
     rows = list(csv.reader(reply.text.splitlines()))
@@ -312,7 +312,7 @@ async def test_static_route_serves_assets_but_no_source_code(simulated):
     assert missing.status_code == httpx.codes.NOT_FOUND
 
 
-async def news(lines) -> dict:
+async def next_update(lines) -> dict:
     async for line in lines:
         if line.startswith("data: "):
             return dict(json.loads(line.removeprefix("data: ")))
@@ -320,14 +320,14 @@ async def news(lines) -> dict:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_a_stream_sends_everything_once_then_what_changed(simulated, encoding):
+async def test_live_stream_sends_all_parts_once_then_only_changes(simulated, encoding):
     async with simulated.http("ana") as http:
         headers = {"Accept-Encoding": encoding}
         async with http.stream("GET", "live/gpus", headers=headers) as reply:
             lines = reply.aiter_lines()
-            first = await news(lines)
-            await submitted(simulated)
-            second = await news(lines)
+            first = await next_update(lines)
+            await submit_job(simulated)
+            second = await next_update(lines)
 
     assert reply.headers.get("content-encoding", "identity") == encoding
     assert {"summary", "projects", "d:lab:0"} <= first["parts"].keys()
@@ -336,16 +336,16 @@ async def test_a_stream_sends_everything_once_then_what_changed(simulated, encod
     assert "d:lab:4" not in second["parts"]
 
 
-def test_page_names_the_gpus_that_a_node_does_not_offer_until_it_does():
+def test_page_names_missing_gpus_of_a_node_until_they_return():
     loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
     macros: Any = templates("/").get_template("parts.html").module
 
-    shown, gone = (
-        macros.loss(vars(NodeView(name="gpu-1", devices=[], loss=of))) for of in (loss, "")
+    with_loss, without_loss = (
+        macros.loss(vars(NodeView(name="gpu-1", devices=[], loss=text))) for text in (loss, "")
     )
 
-    assert shown == f'<p id="loss:gpu-1" class="fault">{loss}</p>'
-    assert gone == '<p id="loss:gpu-1" class="fault" hidden></p>'
+    assert with_loss == f'<p id="loss:gpu-1" class="fault">{loss}</p>'
+    assert without_loss == '<p id="loss:gpu-1" class="fault" hidden></p>'
 
 
 async def test_page_is_compressed_with_gzip(simulated):
@@ -355,7 +355,7 @@ async def test_page_is_compressed_with_gzip(simulated):
     assert b"<!doctype html>" in zlib.decompress(raw, 31)
 
 
-async def test_a_page_begins_to_leave_before_its_last_row_is_rendered():
+async def test_page_is_streamed_before_its_last_row_is_rendered():
     rendered: list[str] = []
 
     def rows():
@@ -373,7 +373,7 @@ async def test_a_page_begins_to_leave_before_its_last_row_is_rendered():
     assert (first + b"".join(rest)).decode() == "".join(rendered)
 
 
-async def test_a_page_asks_no_other_host_and_its_style_comes_by_leave_of_its_policy(simulated):
+async def test_page_loads_no_external_resource_and_its_styles_match_the_policy(simulated):
     reply = await page(simulated, "ana")
     styles = re.findall(r"<style>(.*?)</style>", reply.text, flags=re.DOTALL)
     hashes = {
@@ -401,11 +401,11 @@ async def test_page_shows_child_project_below_its_parent(simulated):
 # -- arranged ------------------------------------------------------------------------------------
 
 
-def project(name: str, **given) -> ProjectView:
-    return ProjectView(name=name, **({"quota": 2, "build_quota": None} | given))
+def project(name: str, **fields) -> ProjectView:
+    return ProjectView(name=name, **({"quota": 2, "build_quota": None} | fields))
 
 
-def test_no_list_has_another_role():
+def test_lists_of_the_pages_have_no_role_attribute():
     """With another role its items would be in no list."""
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.html"))
 
@@ -413,20 +413,20 @@ def test_no_list_has_another_role():
     assert re.findall(r"<[ou]l\b[^>]*\brole=", pages) == []
 
 
-def test_the_parts_of_a_bar_are_sessions_jobs_and_what_is_over_quota():
+def test_project_bar_divides_into_sessions_jobs_and_over_quota():
     [row] = project_rows([project("a", allocated=3, build_allocated=0.5)], 4)
 
     assert [row["build"], row["train"], row["over"]] == [0.125, 0.375, 0.25]
     assert row["figures"] == ["3 of 2", "1 over quota"]
 
 
-def test_the_figures_of_a_project_name_its_quotas_by_type():
+def test_project_figures_name_quotas_by_gpu_type():
     [row] = project_rows([project("a", quota=6, quota_by_type={"h100": 2, "*": 4})], 8)
 
     assert row["figures"] == ["0 of 6", "by type h100 2, * 4"]
 
 
-def test_a_project_without_a_bound_is_never_over_it():
+def test_project_without_a_quota_is_never_over_quota():
     [row] = project_rows([project("a", quota=None, allocated=3)], 4)
 
     assert (row["over"], row["quota"], row["figures"]) == (0, None, ["3 of ∞"])
@@ -443,11 +443,11 @@ def test_a_project_without_a_bound_is_never_over_it():
         pytest.param([], None, id="no projects"),
     ],
 )
-def test_the_quota_of_all_is_that_of_the_roots(projects, expected):
+def test_total_quota_is_the_sum_of_the_root_projects(projects, expected):
     assert quota_of_all(projects) == expected
 
 
-def test_a_child_stands_below_its_parent():
+def test_project_rows_list_children_below_their_parents():
     rows = project_rows([project("c", parent="b"), project("a"), project("b", parent="a")], 4)
 
     assert [(row["project"].name, row["depth"]) for row in rows] == [("a", 0), ("b", 1), ("c", 2)]
@@ -457,8 +457,8 @@ def event(seconds: float, kind: str, text: str = "") -> HistoryView:
     return HistoryView(at=START + timedelta(seconds=seconds), kind=kind, text=text or kind)
 
 
-def test_a_life_is_the_time_spent_in_each_state():
-    told = life(
+def test_timeline_has_the_time_spent_in_each_state():
+    timeline = life(
         [
             event(0, "queued"), event(30, "running"), event(60, "resized", "trains with 2"),
             event(90, "stopping", "nlp takes it back"), event(90, "paused"),
@@ -467,18 +467,18 @@ def test_a_life_is_the_time_spent_in_each_state():
         START + timedelta(hours=1),
     )  # fmt: skip
 
-    assert [(band["kind"], band["at"], band["width"]) for band in told["bands"]] == [
+    assert [(band["kind"], band["at"], band["width"]) for band in timeline["bands"]] == [
         ("queued", 0, 0.25), ("running", 0.25, 0.5), ("stopping", 0.75, 0), ("paused", 0.75, 0.25)
     ]  # fmt: skip
-    assert told["marks"] == [{"at": 0.5, "title": "trains with 2"}]
-    assert told["stopped"] == "nlp takes it back"
-    assert told["words"].startswith("queued for 30 s, running for 1 min")
+    assert timeline["marks"] == [{"at": 0.5, "title": "trains with 2"}]
+    assert timeline["stopped"] == "nlp takes it back"
+    assert timeline["words"].startswith("queued for 30 s, running for 1 min")
 
 
-def test_a_life_that_goes_on_lasts_until_now():
-    told = life([event(0, "queued"), event(60, "running")], START + timedelta(seconds=120))
+def test_timeline_of_an_unfinished_job_ends_at_the_present():
+    timeline = life([event(0, "queued"), event(60, "running")], START + timedelta(seconds=120))
 
-    assert [band["width"] for band in told["bands"]] == [0.5, 0.5]
+    assert [band["width"] for band in timeline["bands"]] == [0.5, 0.5]
     assert life([], START)["bands"] == []
 
 

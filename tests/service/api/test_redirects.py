@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from authz import ROWS, asked
+from authz import ROWS, request_arguments
 from runai.hub_service.api.app import create_app
 
-PATHS = sorted({asked(row)["url"] for row in ROWS if row["route"].startswith("GET ")})
+PATHS = sorted({request_arguments(row)["url"] for row in ROWS if row["route"].startswith("GET ")})
 HOSTS = {
     "another": {"Host": "evil.example"},
     "another of a proxy": {"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https"},
@@ -27,28 +27,30 @@ async def http(simulated, asking_hub) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
-async def test_no_redirect_leads_to_a_host_of_the_callers(http, simulated, host):
-    found = {}
+async def test_redirects_ignore_host_headers_of_the_caller(http, simulated, host):
+    locations = {}
     for path in [path + slashes for path in PATHS for slashes in ("", "/", "//")]:
         reply = await http.get(f"{simulated.platform.prefix}{path}", headers=host)
-        found[path] = reply.headers.get("Location")
+        locations[path] = reply.headers.get("Location")
 
-    assert found[""] is not None, "the page sends to the login"
-    assert {path for path, to in found.items() if to and not is_a_path(to)} == set()
+    assert locations[""] is not None, "the page sends to the login"
+    assert {
+        path for path, location in locations.items() if location and not is_path(location)
+    } == set()
 
 
-def is_a_path(location: str) -> bool:
+def is_path(location: str) -> bool:
     return location.startswith("/") and location[1:2] not in {"/", "\\"}
 
 
 @pytest.mark.parametrize("path", ["api/v1/whoami/", "health/", "submit/", "static/live.js/"])
-async def test_a_slash_too_many_is_another_path(http, simulated, path):
+async def test_path_with_a_surplus_slash_is_unknown(http, simulated, path):
     reply = await http.get(f"{simulated.platform.prefix}{path}")
 
     assert (reply.status_code, reply.json()["code"]) == (404, "no_route")
 
 
-async def test_the_address_without_its_last_slash_leads_to_the_page(http, simulated):
+async def test_prefix_without_its_last_slash_redirects_to_the_page(http, simulated):
     prefix = simulated.platform.prefix
     reply = await http.get(f"{prefix.rstrip('/')}?range=1h", headers={"Host": "evil.example"})
 

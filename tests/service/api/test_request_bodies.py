@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from authz import ROWS, asked
+from authz import ROWS, request_arguments
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Actor
@@ -61,7 +61,7 @@ class Reply:
     body: bytes = b""
 
 
-class Asked:
+class AsgiClient:
     """The application, called in a server's place, with an authenticator that can be slow."""
 
     def __init__(self, platform: Platform) -> None:
@@ -123,17 +123,17 @@ class Asked:
 
 
 @pytest.fixture
-def ask(simulated) -> Asked:
-    return Asked(simulated.platform)
+def asgi_client(simulated) -> AsgiClient:
+    return AsgiClient(simulated.platform)
 
 
 # -- an unknown caller -----------------------------------------------------------------------------
 
 
-def call(row: dict[str, Any]) -> tuple[str, str]:
-    given = asked(row)
-    query = "&".join(f"{name}={value}" for name, value in (given["params"] or {}).items())
-    return given["method"], f"{given['url']}?{query}"
+def method_and_path(row: dict[str, Any]) -> tuple[str, str]:
+    request = request_arguments(row)
+    query = "&".join(f"{name}={value}" for name, value in (request["params"] or {}).items())
+    return request["method"], f"{request['url']}?{query}"
 
 
 def refusals(row: dict[str, Any]) -> set[int]:
@@ -142,7 +142,7 @@ def refusals(row: dict[str, Any]) -> set[int]:
     return {302} if row.get("page") else {401}
 
 
-CALLS = {call(row): refusals(row) for row in ROWS} | {
+CALLS = {method_and_path(row): refusals(row) for row in ROWS} | {
     ("POST", "api/v1/nothing"): {404},
     ("PUT", "nothing"): {404},
     ("POST", "api/v1/workloads/"): {404},
@@ -160,19 +160,19 @@ CALLS = {call(row): refusals(row) for row in ROWS} | {
         *(pytest.param(MADE_UP, body, id=f"a body {name}") for name, body in BODIES.items()),
     ],
 )
-async def test_no_route_reads_the_body_of_an_unknown_caller(ask, caller, body):
-    replies = {each: await ask(*each, {**caller, **body}) for each in CALLS}
+async def test_no_route_reads_the_body_of_an_unknown_caller(asgi_client, caller, body):
+    replies = {each: await asgi_client(*each, {**caller, **body}) for each in CALLS}
 
     read = [each for each, reply in replies.items() if "received" in reply.events]
-    odd = {e: reply.status for e, reply in replies.items() if reply.status not in CALLS[e]}
-    assert (read, odd) == ([], {})
+    unexpected = {e: reply.status for e, reply in replies.items() if reply.status not in CALLS[e]}
+    assert (read, unexpected) == ([], {})
     assert {reply.headers.get("connection") for reply in replies.values()} == {"close"}
     assert all(reply.headers["x-request-id"] for reply in replies.values())
 
 
 @pytest.mark.parametrize("length", [{}, {"content-length": "0"}], ids=["none said", "0"])
-async def test_a_refusal_without_a_body_keeps_the_connection(ask, length):
-    reply = await ask(*SUBMIT, {**MADE_UP, **length}, body=b"")
+async def test_refusal_without_a_body_leaves_the_connection_open(asgi_client, length):
+    reply = await asgi_client(*SUBMIT, {**MADE_UP, **length}, body=b"")
 
     assert (reply.status, reply.headers.get("connection")) == (401, None)
     assert b'"code":"unauthenticated"' in reply.body
@@ -181,24 +181,29 @@ async def test_a_refusal_without_a_body_keeps_the_connection(ask, length):
 # -- identification --------------------------------------------------------------------------------
 
 
-async def test_a_request_identifies_its_caller_once_and_before_its_body(ask):
-    replies = {call(row): await ask(*call(row), {**ANA, "content-length": "2"}) for row in ROWS}
+async def test_caller_is_identified_once_and_before_the_body_is_read(asgi_client):
+    replies = {
+        method_and_path(row): await asgi_client(
+            *method_and_path(row), {**ANA, "content-length": "2"}
+        )
+        for row in ROWS
+    }
 
     times = {each: reply.events.count("identified") for each, reply in replies.items()}
-    assert times == {call(row): int(row["who"] != "anybody") for row in ROWS}
+    assert times == {method_and_path(row): int(row["who"] != "anybody") for row in ROWS}
     read_first = [each for each, reply in replies.items() if reply.events[:1] == ["received"]]
     assert read_first == []
 
 
-async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulated):
+async def test_identifications_beyond_the_bound_are_refused_unread(asgi_client, simulated):
     simulated.platform.identifications = asyncio.Semaphore(2)
-    ask.answers.clear()
+    asgi_client.answers.clear()
     async with asyncio.TaskGroup() as tasks:
-        slow = [tasks.create_task(ask(*REPORT, {**MADE_UP, **LONG})) for _ in range(2)]
+        slow = [tasks.create_task(asgi_client(*REPORT, {**MADE_UP, **LONG})) for _ in range(2)]
         await asyncio.sleep(0)
-        refused = await ask(*REPORT, {**ANA, **LONG})
-        ask.answers.set()
-    later = await ask(*REPORT, {**MADE_UP, **LONG})
+        refused = await asgi_client(*REPORT, {**ANA, **LONG})
+        asgi_client.answers.set()
+    later = await asgi_client(*REPORT, {**MADE_UP, **LONG})
 
     assert (refused.status, refused.events, refused.headers["retry-after"]) == (503, [], "2")
     assert b'"code":"busy"' in refused.body
@@ -209,19 +214,19 @@ async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulate
 # -- a body that never arrives ---------------------------------------------------------------------
 
 
-async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypatch):
+async def test_body_that_arrives_too_slowly_is_refused(asgi_client, monkeypatch):
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.01)
 
-    reply = await ask(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
+    reply = await asgi_client(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
 
     assert (reply.status, reply.headers["connection"]) == (408, "close")
     assert b'"code":"too_slow"' in reply.body
 
 
-async def test_a_stream_outlives_the_time_of_a_body(ask, monkeypatch):
+async def test_stream_lasts_longer_than_the_time_limit_of_a_body(asgi_client, monkeypatch):
     """A stream waits for the end of its connection on the channel that receives bodies."""
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.0)
 
-    reply = await ask("GET", "api/v1/events", ANA, body=b"")
+    reply = await asgi_client("GET", "api/v1/events", ANA, body=b"")
 
     assert (reply.status, reply.events) == (200, ["identified", "received", "received"])

@@ -47,95 +47,97 @@ def clock(monkeypatch):
 
 def callers(**allowed: int) -> CallerLimits:
     """Return the limits, with every user's credential already identified."""
-    here = CallerLimits(Allowance(**allowed))
+    limiter = CallerLimits(Allowance(**allowed))
     for who in (ANA, MIA, BO):
-        here.store(who, f"user {who.decode()}", exempt=False)
-    return here
+        limiter.store(who, f"user {who.decode()}", exempt=False)
+    return limiter
 
 
-def calls(of: CallerLimits, who: bytes, many: int) -> int:
+def calls(limiter: CallerLimits, who: bytes, many: int) -> int:
     """Make the given number of calls one after the other; return how many were accepted."""
-    let_in = 0
+    accepted = 0
     for _ in range(many):
         try:
-            name = of.enter(who, submits=False)
+            name = limiter.enter(who, submits=False)
         except TooMany:
             continue
-        of.leave(name, submits=False)
-        let_in += 1
-    return let_in
+        limiter.leave(name, submits=False)
+        accepted += 1
+    return accepted
 
 
-def test_a_burst_is_let_in_and_then_no_more_until_the_window_has_passed(clock):
-    here = callers(calls_per_s=RATE)
+def test_burst_is_accepted_then_refused_until_the_window_has_passed(clock):
+    limiter = callers(calls_per_s=RATE)
 
-    assert calls(here, ANA, 3 * BURST) == BURST
+    assert calls(limiter, ANA, 3 * BURST) == BURST
     clock.at += WINDOW_S - 1
     with pytest.raises(TooMany, match="more than 4 times a second") as refused:
-        here.enter(ANA, submits=False)
+        limiter.enter(ANA, submits=False)
     assert 1.0 <= refused.value.retry_after <= JITTER
     clock.at += 1.5
-    assert calls(here, ANA, 3 * BURST) == BURST
+    assert calls(limiter, ANA, 3 * BURST) == BURST
 
 
 def test_tokens_of_one_user_share_one_rate_and_leave_other_users_theirs(clock):
-    here = callers(calls_per_s=RATE)
+    limiter = callers(calls_per_s=RATE)
     for token in (b"laptop", b"notebook"):
-        here.store(token, "user ana", exempt=False)
+        limiter.store(token, "user ana", exempt=False)
 
-    assert calls(here, b"laptop", BURST) + calls(here, b"notebook", BURST) == BURST
-    assert calls(here, MIA, BURST) == BURST
+    assert calls(limiter, b"laptop", BURST) + calls(limiter, b"notebook", BURST) == BURST
+    assert calls(limiter, MIA, BURST) == BURST
 
 
-def test_the_platforms_own_processes_are_not_counted():
-    here = callers(calls_per_s=RATE, open_at_once=1)
-    here.store(b"token", "agent box", exempt=True)
+def test_platform_processes_are_exempt_from_the_rate_limit():
+    limiter = callers(calls_per_s=RATE, open_at_once=1)
+    limiter.store(b"token", "agent box", exempt=True)
 
-    assert calls(here, b"token", 10 * BURST) == 10 * BURST
+    assert calls(limiter, b"token", 10 * BURST) == 10 * BURST
     assert calls(callers(), ANA, 1000) == 1000, "nobody is where nothing is set"
 
 
 def test_open_calls_count_until_they_are_closed():
-    here = callers(open_at_once=2)
-    first = here.enter(ANA, submits=False)
-    here.enter(ANA, submits=False)
+    limiter = callers(open_at_once=2)
+    first = limiter.enter(ANA, submits=False)
+    limiter.enter(ANA, submits=False)
 
     with pytest.raises(TooMany, match="2 of your calls and streams are open"):
-        here.enter(ANA, submits=False)
-    here.enter(MIA, submits=False)
-    here.leave(first, submits=False)
-    here.enter(ANA, submits=False)
+        limiter.enter(ANA, submits=False)
+    limiter.enter(MIA, submits=False)
+    limiter.leave(first, submits=False)
+    limiter.enter(ANA, submits=False)
 
 
 def test_submissions_of_all_users_share_one_limit():
-    here = callers(submissions_at_once=2)
-    one = here.enter(ANA, submits=True)
-    here.enter(MIA, submits=True)
+    limiter = callers(submissions_at_once=2)
+    first = limiter.enter(ANA, submits=True)
+    limiter.enter(MIA, submits=True)
 
     with pytest.raises(Unavailable, match="2 submissions wait") as refused:
-        here.enter(BO, submits=True)
+        limiter.enter(BO, submits=True)
     assert refused.value.code == "busy"
     assert BUSY_S <= refused.value.retry_after <= BUSY_S * JITTER
-    here.enter(BO, submits=False)
-    here.leave(one, submits=True)
-    here.enter(BO, submits=True)
+    limiter.enter(BO, submits=False)
+    limiter.leave(first, submits=True)
+    limiter.enter(BO, submits=True)
 
 
 def test_unknown_credentials_share_one_rate(clock):
-    here = CallerLimits(Allowance(calls_per_s=RATE))
+    limiter = CallerLimits(Allowance(calls_per_s=RATE))
     made_up = [str(n).encode() for n in range(2 * UNKNOWN_RATE_FACTOR * BURST)]
 
-    assert sum(calls(here, one, 1) for one in made_up) == UNKNOWN_RATE_FACTOR * BURST
-    here.store(ANA, "user ana", exempt=False)
-    assert calls(here, ANA, 2 * BURST) == BURST
+    assert (
+        sum(calls(limiter, credential, 1) for credential in made_up) == UNKNOWN_RATE_FACTOR * BURST
+    )
+    limiter.store(ANA, "user ana", exempt=False)
+    assert calls(limiter, ANA, 2 * BURST) == BURST
 
 
-def test_the_credentials_that_are_remembered_are_bounded():
-    here = callers(open_at_once=1)
+def test_number_of_remembered_credentials_is_bounded():
+    limiter = callers(open_at_once=1)
     for number in range(2 * MOST_KNOWN):
-        here.store(str(number).encode(), f"user {number}", exempt=False)
+        limiter.store(str(number).encode(), f"user {number}", exempt=False)
 
-    assert len(here._known) <= MOST_KNOWN
+    assert len(limiter._known) <= MOST_KNOWN
 
 
 @pytest.mark.parametrize(
@@ -147,14 +149,14 @@ def test_the_credentials_that_are_remembered_are_bounded():
         pytest.param("hub", b"", False, 2 * AT_ONCE, id="the platform's own"),
     ],
 )
-async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams, begun):
-    here, seen, go = CallerLimits(), Counter[str](), asyncio.Event()
+async def test_concurrent_calls_of_one_user_are_limited(who, query, streams, begun):
+    limiter, started, release = CallerLimits(), Counter[str](), asyncio.Event()
 
     async def app(scope, receive, send):
-        seen[scope["path"]] += 1
+        started[scope["path"]] += 1
         if streams:
             await send({"type": "http.response.start", "status": 200})
-        await go.wait()
+        await release.wait()
 
     async def receive():
         return {}
@@ -165,49 +167,51 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
     limits = RequestLimits(app, prefix="/", free=(), refuse=lambda _error: app)
 
     async def call(name: str) -> None:
-        shown = {"authorization": f"Bearer {name}"}
-        here.store(credential_of(Headers(shown)), name, exempt=name == "hub")
-        state = SimpleNamespace(platform=SimpleNamespace(callers=here))
+        headers = {"authorization": f"Bearer {name}"}
+        limiter.store(credential_of(Headers(headers)), name, exempt=name == "hub")
+        state = SimpleNamespace(platform=SimpleNamespace(callers=limiter))
         scope = {
             "type": "http",
             "method": "GET",
             "path": name,
             "query_string": query,
-            "headers": Headers(shown).raw,
+            "headers": Headers(headers).raw,
             "app": SimpleNamespace(state=state),
         }
         await limits(scope, receive, send)
 
     calls = [asyncio.create_task(call(name)) for name in [*[who] * 2 * AT_ONCE, "mia"]]
     await asyncio.sleep(0)  # every admitted call has started
-    assert seen == {who: begun, "mia": 1}
-    go.set()
+    assert started == {who: begun, "mia": 1}
+    release.set()
     await asyncio.gather(*calls)
 
-    assert seen[who] == 2 * AT_ONCE
+    assert started[who] == 2 * AT_ONCE
 
 
 @pytest.fixture
-def allowed(simulated, monkeypatch, clock):
+def limited_clock(simulated, monkeypatch, clock):
     """Allow each identified user the given number of calls a second."""
-    found = simulated.platform.callers
-    monkeypatch.setattr(found, "allowance", Allowance(calls_per_s=RATE))
+    limiter = simulated.platform.callers
+    monkeypatch.setattr(limiter, "allowance", Allowance(calls_per_s=RATE))
     monkeypatch.setattr(request_limits, "REFUSAL_DELAY_S", 0.01)
     for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
-        shown = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
-        found.store(shown, f"{kind} {who}", exempt=kind != "user")
+        credential = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
+        limiter.store(credential, f"{kind} {who}", exempt=kind != "user")
     return clock
 
 
-async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulated, allowed):
+async def test_flood_is_refused_with_a_retry_time_and_other_users_are_served(
+    simulated, limited_clock
+):
     async with simulated.http() as http:
 
-        async def ask(who: str):
+        async def list_projects(who: str):
             token = {"Authorization": f"Bearer {who}-token"}
             return await http.get("api/v1/projects", headers=token)
 
-        flood = await asyncio.gather(*(ask("ana") for _ in range(3 * BURST)))
-        other = await ask("mia")
+        flood = await asyncio.gather(*(list_projects("ana") for _ in range(3 * BURST)))
+        other = await list_projects("mia")
 
     refused = [reply for reply in flood if reply.status_code != 200]
     assert {reply.status_code for reply in refused} == {429}
@@ -227,8 +231,8 @@ async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulate
         ("hub", "metrics", True),
     ],
 )
-async def test_only_what_costs_nothing_or_is_the_platforms_own_is_free(
-    simulated, allowed, who, path, is_free
+async def test_health_assets_and_platform_calls_are_not_rate_limited(
+    simulated, limited_clock, who, path, is_free
 ):
     async with simulated.http(who) as http:
         replies = [await http.get(path) for _ in range(BURST + 5)]
@@ -236,14 +240,14 @@ async def test_only_what_costs_nothing_or_is_the_platforms_own_is_free(
     assert (429 in {reply.status_code for reply in replies}) != is_free
 
 
-async def test_a_client_waits_as_it_is_told_and_stores_each_job_once(
-    simulated, allowed, monkeypatch
+async def test_client_retries_after_the_given_wait_and_stores_each_job_once(
+    simulated, limited_clock, monkeypatch
 ):
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
-        allowed.at += seconds
+        limited_clock.at += seconds
         await asyncio.sleep(0)
 
     # Only the client's waits are replaced: the service beside it runs in real time.
@@ -260,28 +264,28 @@ async def test_a_client_waits_as_it_is_told_and_stores_each_job_once(
 
 
 @pytest.mark.parametrize(
-    ("error", "least"),
+    ("error", "min_delay_s"),
     [
         pytest.param(TooMany("no", retry_after=3), 3.0, id="too many"),
         pytest.param(Unavailable("no", retry_after=0), 0.0, id="away without a word"),
     ],
 )
-def test_a_client_waits_at_least_as_long_as_it_is_told(error, least):
-    assert least <= Retries(5.0).delay(error) <= max(1.5 * least, 0.2)
+def test_client_delay_is_not_below_the_retry_after_time(error, min_delay_s):
+    assert min_delay_s <= Retries(5.0).delay(error) <= max(1.5 * min_delay_s, 0.2)
 
 
-def test_a_client_without_patience_is_told_at_once():
+def test_client_without_patience_raises_the_refusal_at_once():
     with pytest.raises(TooMany):
         Retries(0.0).delay(TooMany("no", retry_after=1))
 
 
-def test_patience_with_being_told_to_wait_ends_too():
+def test_client_gives_up_after_a_minute_of_requested_waits():
     retries, waits = Retries(5.0), []
 
-    def wait_and_wait() -> None:
+    def wait_until_refused() -> None:
         while True:
             waits.append(retries.delay(TooMany("no", retry_after=1)))
 
     with pytest.raises(TooMany):
-        wait_and_wait()
+        wait_until_refused()
     assert 30 < sum(waits) <= 60.0

@@ -25,7 +25,7 @@ async def start_in_list(client: AsyncClient, name: str) -> WorkloadView | None:
     return found if found.expected_start else None
 
 
-async def test_a_list_tells_when_each_that_waits_starts(simulated):
+async def test_list_has_the_expected_start_of_a_waiting_job(simulated):
     ana = await simulated.client("ana")
     for name, gpus in (("first", 4), ("second", 4)):
         await ana.submit(
@@ -46,21 +46,21 @@ async def test_a_list_tells_when_each_that_waits_starts(simulated):
 
 def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
     running = job("runs", on="n1:0", started=990, expected_runtime=120)
-    world = snapshot("1x1", [project("a", 1)], [running, *waiting], now=now)
-    return Cycle(world, decide(world))
+    cluster_snapshot = snapshot("1x1", [project("a", 1)], [running, *waiting], now=now)
+    return Cycle(cluster_snapshot, decide(cluster_snapshot))
 
 
-def of(cycle: Cycle) -> ForecastCall:
+def forecaster_of(cycle: Cycle) -> ForecastCall:
     """Return a scheduler's forecast of a cycle."""
 
-    async def ask() -> Foreseen:
+    async def compute_forecast() -> Foreseen:
         return Foreseen(cycle.snapshot.now, forecast(cycle.snapshot, cycle.plan))
 
-    return ask
+    return compute_forecast
 
 
 @pytest.mark.parametrize(
-    ("later", "told"),
+    ("later", "text"),
     [
         pytest.param(0, "expected to start in 110 seconds", id="now"),
         pytest.param(44, "expected to start in 66 seconds", id="later, though it rests"),
@@ -69,53 +69,53 @@ def of(cycle: Cycle) -> ForecastCall:
         ),
     ],
 )
-async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
+async def test_earlier_forecast_is_relative_to_the_present(later, text):
     clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
     forecasts = StartForecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first, of(first)))
+    await eventually_async(lambda: forecasts.of(first, forecaster_of(first)))
 
     present = cycle_of(job("waits", 1), now=1000 + later)
-    found = forecasts.of(present, of(present))
+    found = forecasts.of(present, forecaster_of(present))
 
-    assert found["waits"].text.startswith(told)
+    assert found["waits"].text.startswith(text)
     assert found["waits"].at == 1110
 
 
 async def test_forecast_older_than_a_minute_is_computed_again():
     forecasts = StartForecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first, of(first)))
+    await eventually_async(lambda: forecasts.of(first, forecaster_of(first)))
     later = cycle_of(job("waits", 1), now=1061)
 
-    assert not forecasts.of(later, of(later))
-    found = await eventually_async(lambda: forecasts.of(later, of(later)))
+    assert not forecasts.of(later, forecaster_of(later))
+    found = await eventually_async(lambda: forecasts.of(later, forecaster_of(later)))
     assert found["waits"].text.startswith("expected to start in 49 seconds")
 
 
 async def test_next_forecast_starts_after_a_pause_of_several_times_its_duration():
-    asked_at = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
+    clock_times = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
     later = [5.0 + 5.0 * PAUSE_FACTOR - 1]
-    forecasts = StartForecasts(clock=lambda: next(asked_at, later[0]))
+    forecasts = StartForecasts(clock=lambda: next(clock_times, later[0]))
     alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))
 
-    await eventually_async(lambda: forecasts.of(alone, of(alone)))
-    known = forecasts.of(crowded, of(crowded))
+    await eventually_async(lambda: forecasts.of(alone, forecaster_of(alone)))
+    known = forecasts.of(crowded, forecaster_of(crowded))
     assert list(known) == ["waits"]
-    assert forecasts.of(crowded, of(crowded)) is known
+    assert forecasts.of(crowded, forecaster_of(crowded)) is known
 
     later[0] += 1
-    await eventually_async(lambda: len(forecasts.of(crowded, of(crowded))) == 2)
+    await eventually_async(lambda: len(forecasts.of(crowded, forecaster_of(crowded))) == 2)
 
 
-async def test_forecast_without_an_answer_keeps_the_known_starts():
-    async def none() -> Foreseen:
+async def test_failed_forecast_retains_the_known_starts():
+    async def fail() -> Foreseen:
         raise Unavailable("the worker is new")
 
     forecasts = StartForecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
-    known = await eventually_async(lambda: forecasts.of(first, of(first)))
+    known = await eventually_async(lambda: forecasts.of(first, forecaster_of(first)))
 
-    assert forecasts.of(cycle_of(job("waits", 1)), none) == known
+    assert forecasts.of(cycle_of(job("waits", 1)), fail) == known
     await asyncio.sleep(0)
-    assert forecasts.of(first, of(first)) == known
+    assert forecasts.of(first, forecaster_of(first)) == known

@@ -68,27 +68,27 @@ def streams(real_hub: Hub) -> Iterator[Streams]:
         yield Streams(real_hub, stack, threads)
 
 
-def submitted(hub: Hub, user: str, project: str, name: str) -> str:
+def submit_job(hub: Hub, user: str, project: str, name: str) -> str:
     """Submit a job as a user; return the token."""
     token = hub.token(user, OPEN, SUBMIT)
     job = {"project": project, "name": name, "command": ["sleep", "600"], "gpus": "0.25",
            "env": {"A": "of-ana"}, "source": "# secret source", "grace_seconds": 1}  # fmt: skip
-    reply = hub.ask(token, "api/v1/workloads", "POST", json=job)
+    reply = hub.call_service(token, "api/v1/workloads", "POST", json=job)
     assert reply.is_success, reply.text
     return token
 
 
-def held(event: str, project: str) -> float:
+def allocated_in_event(event: str, project: str) -> float:
     """Return a project's allocated GPUs in an event."""
     (line,) = (line for line in event.splitlines() if line.startswith("data: "))
-    shown = json.loads(line.removeprefix("data: "))["projects"]
-    return float(next(each["allocated"] for each in shown if each["name"] == project))
+    projects = json.loads(line.removeprefix("data: "))["projects"]
+    return float(next(each["allocated"] for each in projects if each["name"] == project))
 
 
-def test_streams_reveal_no_workload_of_another_project(streams):
+def test_streams_reveal_no_workload_of_a_foreign_project(streams):
     """Covers workloads that exist when a stream is opened and workloads that start later."""
     hub = streams.hub
-    ana = submitted(hub, "ana", "vision", "secret-exp-1")
+    ana = submit_job(hub, "ana", "vision", "secret-exp-1")
     stranger = hub.token("otto", OPEN, SUBMIT)
     events = streams.open(stranger, "api/v1/events")
     page = streams.open(stranger, "live/gpus")
@@ -100,34 +100,36 @@ def test_streams_reveal_no_workload_of_another_project(streams):
         )
     }
     eventually(lambda: events.events() and page.events(), what="both have told the present")
-    drawn = len(page.events())
-    submitted(hub, "ana", "vision", "secret-exp-2")
+    rendered_before = len(page.events())
+    submit_job(hub, "ana", "vision", "secret-exp-2")
 
-    eventually(lambda: held(events.events()[-1], "vision") == 0.5, what="the bar has moved")
-    eventually(lambda: len(page.events()) > drawn, what="on the page, too")
-    told = events.text + page.text
+    eventually(
+        lambda: allocated_in_event(events.events()[-1], "vision") == 0.5, what="the bar has moved"
+    )
+    eventually(lambda: len(page.events()) > rendered_before, what="on the page, too")
+    streamed_text = events.text + page.text
     for name in ("secret-exp-1", "secret-exp-2"):
         hub.ask(ana, f"api/v1/workloads/vision/{name}", "DELETE")
     assert set(refused.values()) == {404}
-    assert [secret for secret in SECRETS if secret in told] == []
+    assert [secret for secret in SECRETS if secret in streamed_text] == []
 
 
 @pytest.mark.slow
 def test_streams_of_a_revoked_token_end_within_a_minute(streams):
     hub = streams.hub
-    first = submitted(hub, "ana", "vision", "watched-exp")
+    first = submit_job(hub, "ana", "vision", "watched-exp")
     with hub.admin as http:
-        made = http.post("/hub/api/users/ana/tokens", json={"scopes": [OPEN]}).json()
+        created_token = http.post("/hub/api/users/ana/tokens", json={"scopes": [OPEN]}).json()
     paths = ("api/v1/events", "live/gpus", "live/workloads/vision/watched-exp",
              "api/v1/workloads/vision/watched-exp/logs?follow=true")  # fmt: skip
-    opened = {path: streams.open(made["token"], path) for path in paths}
-    assert {stream.reply.status_code for stream in opened.values()} == {200}
+    open_streams = {path: streams.open(created_token["token"], path) for path in paths}
+    assert {stream.reply.status_code for stream in open_streams.values()} == {200}
 
     with hub.admin as http:
-        http.delete(f"/hub/api/users/ana/tokens/{made['id']}").raise_for_status()
+        http.delete(f"/hub/api/users/ana/tokens/{created_token['id']}").raise_for_status()
 
     def all_have_ended() -> bool:
-        return all(stream.ended.is_set() for stream in opened.values())
+        return all(stream.ended.is_set() for stream in open_streams.values())
 
     eventually(all_have_ended, within=MINUTE_S)
     hub.ask(first, "api/v1/workloads/vision/watched-exp", "DELETE")
@@ -136,7 +138,7 @@ def test_streams_of_a_revoked_token_end_within_a_minute(streams):
 @pytest.mark.slow
 def test_streams_stop_within_a_minute_after_reader_loses_group(streams):
     hub = streams.hub
-    owner = submitted(hub, "nia", "watched", "groups-exp")
+    owner = submit_job(hub, "nia", "watched", "groups-exp")
     token = hub.token("wim", OPEN, SUBMIT)
     watchers = "/hub/api/groups/watchers"
     with hub.admin as http:
@@ -152,12 +154,12 @@ def test_streams_stop_within_a_minute_after_reader_loses_group(streams):
         body = {"users": ["wim"]}
         http.request("DELETE", f"{watchers}/users", json=body).raise_for_status()
 
-    def is_shown_no_more() -> bool:
+    def is_absent_from_events() -> bool:
         return "groups-exp" not in events.events()[-1]
 
-    def reads_no_more() -> bool:
-        return output.ended.is_set() and page.ended.is_set() and is_shown_no_more()
+    def has_lost_access() -> bool:
+        return output.ended.is_set() and page.ended.is_set() and is_absent_from_events()
 
-    eventually(reads_no_more, within=MINUTE_S)
+    eventually(has_lost_access, within=MINUTE_S)
     assert not events.ended.is_set()
     hub.ask(owner, "api/v1/workloads/watched/groups-exp", "DELETE")

@@ -40,28 +40,28 @@ from runai.hub_service.wire.device_schemas import DeviceView
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
-ME, OTHERS = (True, True), (False, False)
+OWN_RIGHTS, NO_RIGHTS = (True, True), (False, False)
 
 
-async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated):
+async def test_overview_from_a_shared_cache_equals_one_from_a_private_cache(simulated):
     ana, mia = [await simulated.client(name) for name in ("ana", "mia")]
     for client in (ana, mia):
         await client.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
-    everybody = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
-    world = await simulated.platform.world()
-    shared = replace(world, drawn=ViewCache())  # no view of an earlier moment
+    actors = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
+    read_model = await simulated.platform.world()
+    shared_model = replace(read_model, drawn=ViewCache())  # no view of an earlier moment
 
-    for actor in (*everybody, *everybody):  # nothing is awaited from here on, so nothing changes
-        own = replace(shared, drawn=ViewCache(), queued=Queues.of)
-        alone = overview_view(Viewer(own, actor))
+    for actor in (*actors, *actors):  # nothing is awaited from here on, so nothing changes
+        private_model = replace(shared_model, drawn=ViewCache(), queued=Queues.of)
+        private_view = overview_view(Viewer(private_model, actor))
 
-        together = overview_view(Viewer(shared, actor))
+        shared_view = overview_view(Viewer(shared_model, actor))
 
-        assert together == alone
+        assert shared_view == private_view
 
 
 async def test_cache_drops_views_of_deleted_workloads(simulated):
-    ana, drawn = await simulated.client("ana"), ViewCache()
+    ana, cache = await simulated.client("ana"), ViewCache()
     for number in range(MAX_STALE_VIEWS):
         await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
@@ -69,12 +69,14 @@ async def test_cache_drops_views_of_deleted_workloads(simulated):
     view = Viewer(await simulated.platform.world(), ANA).workload(queued[0])
 
     for number in range(9):  # each generation replaces the one before
-        after = [replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued]
-        drawn.retain(after)
-        for record in after:
-            drawn.view(record, (True, True), None, None, None, dict, lambda: view)
+        renamed_records = [
+            replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued
+        ]
+        cache.retain(renamed_records)
+        for record in renamed_records:
+            cache.view(record, (True, True), None, None, None, dict, lambda: view)
 
-    assert len(drawn) <= 3 * MAX_STALE_VIEWS
+    assert len(cache) <= 3 * MAX_STALE_VIEWS
 
 
 WAITS = WorkloadRecord(
@@ -97,75 +99,91 @@ VIEW = WorkloadView(
 )
 
 
-TOLD = [5.0]
-AT_9 = MeasurementTimes(9.0, TOLD)
+REPORTED_AT = [5.0]
+TIMES_AT_9 = MeasurementTimes(9.0, REPORTED_AT)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "drawn", "measured"),
+    ("first", "second", "expected_builds", "measured"),
     [
-        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", None), 1, 0, id="all as it was"),
+        pytest.param(
+            (WAITS, OWN_RIGHTS, "x", None), (WAITS, OWN_RIGHTS, "x", None), 1, 0, id="all as it was"
+        ),
         *[
-            pytest.param((WAITS, ME, "x", AT_9), (WAITS, ME, "x", now), 1, measured, id=name)
+            pytest.param(
+                (WAITS, OWN_RIGHTS, "x", TIMES_AT_9),
+                (WAITS, OWN_RIGHTS, "x", now),
+                1,
+                measured,
+                id=name,
+            )
             for now, measured, name in (
-                (MeasurementTimes(9.3, TOLD), 0, "measured just now"),
+                (MeasurementTimes(9.3, REPORTED_AT), 0, "measured just now"),
                 (MeasurementTimes(9.3, [9.1]), 1, "an agent has reported"),
-                (MeasurementTimes(9.5, TOLD), 1, "measured before"),
-                (MeasurementTimes(8.9, TOLD), 1, "the clock was set back"),
+                (MeasurementTimes(9.5, REPORTED_AT), 1, "measured before"),
+                (MeasurementTimes(8.9, REPORTED_AT), 1, "the clock was set back"),
             )
         ],
-        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", AT_9), 2, 0, id="begun"),
         pytest.param(
-            (WAITS, ME, "x", AT_9), (WAITS, ME, "y", AT_9), 2, 0, id="something else is said"
+            (WAITS, OWN_RIGHTS, "x", None), (WAITS, OWN_RIGHTS, "x", TIMES_AT_9), 2, 0, id="begun"
         ),
-        pytest.param((WAITS, ME, "x", None), (WAITS, OTHERS, "x", None), 2, 0, id="others look"),
         pytest.param(
-            (WAITS, ME, "x", None),
-            (replace(WAITS, position=1), ME, "x", None),
+            (WAITS, OWN_RIGHTS, "x", TIMES_AT_9),
+            (WAITS, OWN_RIGHTS, "y", TIMES_AT_9),
+            2,
+            0,
+            id="something else is said",
+        ),
+        pytest.param(
+            (WAITS, OWN_RIGHTS, "x", None), (WAITS, NO_RIGHTS, "x", None), 2, 0, id="others look"
+        ),
+        pytest.param(
+            (WAITS, OWN_RIGHTS, "x", None),
+            (replace(WAITS, position=1), OWN_RIGHTS, "x", None),
             2,
             0,
             id="another record",
         ),
     ],
 )
-def test_cache_builds_unchanged_view_once(first, second, drawn, measured):
-    views, times, measurements = ViewCache(), [], []
+def test_cache_builds_unchanged_view_once(first, second, expected_builds, measured):
+    cache, builds, measurements = ViewCache(), [], []
 
-    def draw() -> WorkloadView:
-        times.append(1)
+    def build() -> WorkloadView:
+        builds.append(1)
         return VIEW
 
     def measure() -> dict[str, object]:
         measurements.append(1)
         return {"utilized": 0.5}
 
-    shown: WorkloadView | None = None
-    for record, rights, said, at in (first, second, second):
-        shown = views.view(record, rights, None, said, at, measure, draw)
+    view: WorkloadView | None = None
+    for record, rights, inputs, at in (first, second, second):
+        view = cache.view(record, rights, None, inputs, at, measure, build)
 
-    assert (len(times), len(measurements)) == (drawn, measured)
-    assert shown == (VIEW.model_copy(update={"utilized": 0.5}) if measured else VIEW)
+    assert (len(builds), len(measurements)) == (expected_builds, measured)
+    assert view == (VIEW.model_copy(update={"utilized": 0.5}) if measured else VIEW)
 
 
-def test_of_another_start_that_alone_is_drawn():
-    views, soon = (
+def test_changed_expected_start_rebuilds_no_cached_view():
+    cache, soon = (
         ViewCache(),
         ExpectedStart(at=60, earliest=None, latest=None, is_estimated=True, text="in a minute"),
     )
 
-    def shown(start: ExpectedStart | None, draw: Callable[[], WorkloadView]) -> WorkloadView:
-        return views.view(WAITS, ME, start, "x", None, dict, draw)
+    def cached_view(start: ExpectedStart | None, build: Callable[[], WorkloadView]) -> WorkloadView:
+        return cache.view(WAITS, OWN_RIGHTS, start, "x", None, dict, build)
 
-    first = shown(None, lambda: VIEW)
+    first = cached_view(None, lambda: VIEW)
 
-    second = shown(soon, lambda: pytest.fail("drawn whole"))
-    third = shown(None, lambda: pytest.fail("drawn whole"))
+    second = cached_view(soon, lambda: pytest.fail("drawn whole"))
+    third = cached_view(None, lambda: pytest.fail("drawn whole"))
 
     assert (first, third) == (VIEW, VIEW)
     assert second == VIEW.model_copy(update={"expected_start": start_view(soon)})
 
 
-class _Grows:
+class _GrowingMeter:
     """A meter with new values for every workload each second."""
 
     def __init__(self, at: int) -> None:
@@ -184,8 +202,8 @@ class _Grows:
 async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
-    world, drawn = await simulated.platform.world(), ViewCache()
-    assert all(record.allocated for record in world.workloads)
+    read_model, cache = await simulated.platform.world(), ViewCache()
+    assert all(record.allocated for record in read_model.workloads)
 
     for second in range(5):
         done = IdleActionKind.BADGE if second % 2 else None
@@ -194,89 +212,94 @@ async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated
             60.0 * (second // 2), done, next=IdleActionKind.STOP, in_s=60.0, extensions_left=second
         )
         later = replace(
-            world, at=world.at + second, meter=_Grows(second), idle=lambda _id, now=idle: now
+            read_model,
+            at=read_model.at + second,
+            meter=_GrowingMeter(second),
+            idle=lambda _id, now=idle: now,
         )
         for record in later.workloads:
-            whole = Viewer(replace(later, drawn=ViewCache()), ANA).workload(record)
-            assert Viewer(replace(later, drawn=drawn), ANA).workload(record) == whole
+            rebuilt = Viewer(replace(later, drawn=ViewCache()), ANA).workload(record)
+            assert Viewer(replace(later, drawn=cache), ANA).workload(record) == rebuilt
 
 
 async def test_unrelated_submission_rebuilds_no_device_view(simulated, monkeypatch):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
-    drawn: list[DeviceView] = []
-    draw = device_views.device_view
+    built: list[DeviceView] = []
+    build_device_view = device_views.device_view
 
-    def counted(*seat, **reader):
-        drawn.append(draw(*seat, **reader))
-        return drawn[-1]
+    def record_build(*seat, **reader):
+        built.append(build_device_view(*seat, **reader))
+        return built[-1]
 
-    monkeypatch.setattr("runai.hub_service.api.views.workload_views.device_view", counted)
+    monkeypatch.setattr("runai.hub_service.api.views.workload_views.device_view", record_build)
     await ana.nodes()
-    before = len(drawn)
+    before = len(built)
 
     await ana.submit(SubmitRequest(name="more", gpus=4, command=["train"]))
     await ana.nodes()
 
     assert before > 0
-    assert len(drawn) == before
+    assert len(built) == before
 
 
-async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated, monkeypatch):
+async def test_progress_of_all_jobs_is_cached_and_of_one_job_is_read_separately(
+    simulated, monkeypatch
+):
     """Reports are hundreds of files, and threads that read them wait for each other."""
-    ana, platform, asked = await simulated.client("ana"), simulated.platform, []
+    ana, platform, progress_queries = await simulated.client("ana"), simulated.platform, []
     reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"], array=2))
     cluster = platform.cluster
-    progress = cluster.progress
+    read_progress = cluster.progress
 
-    async def counted(only=None):
-        asked.append(only)
-        return await progress(only)
+    async def record_query(only=None):
+        progress_queries.append(only)
+        return await read_progress(only)
 
-    monkeypatch.setattr(cluster, "progress", counted)
+    monkeypatch.setattr(cluster, "progress", record_query)
     now = 0.0
     monkeypatch.setattr(platform._reported, "_clock", lambda: now)
     await asyncio.gather(*(platform.world() for _ in range(9)))
     await ana.overview()
     await ana.workload(reply.workloads[0].id)
-    assert asked == [None]
+    assert progress_queries == [None]
 
     now += MEASURED_FOR_S
     await ana.workload(reply.workloads[0].id)
     await ana.nodes()
     await ana.projects()
 
-    assert asked == [None, (reply.workloads[0].id,)]
+    assert progress_queries == [None, (reply.workloads[0].id,)]
 
 
 def test_page_renders_unchanged_device_once():
-    drawn: Any = templates("/").globals["drawn_device"]
+    render_device: Any = templates("/").globals["drawn_device"]
     view = DeviceView(device=0, uuid="", name="A", memory_mib=8, allocated=1, simulated=True)
     part = BarSegment(0.0, 0.5, 0.0, "build", "<ana>: 0.5 allocated", "vision/<ana>", 0.5, "<ana>")
-    shown = DeviceCard(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
+    card = DeviceCard(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
 
-    first = drawn(view, shown, "here")
+    first = render_device(view, card, "here")
 
-    assert drawn(view, shown._replace(parts=(part._replace(),)), "here") is first
+    assert render_device(view, card._replace(parts=(part._replace(),)), "here") is first
     assert "&lt;ana&gt;" in first
     assert "<ana>" not in first
     for other in (
-        drawn(view, shown, "there"),
-        drawn(view, shown._replace(healthy=False, fault="broken"), "here"),
-        drawn(view, shown._replace(parts=(part._replace(busy=0.25),)), "here"),
+        render_device(view, card, "there"),
+        render_device(view, card._replace(healthy=False, fault="broken"), "here"),
+        render_device(view, card._replace(parts=(part._replace(busy=0.25),)), "here"),
     ):
         assert other != first
 
 
 def test_page_renders_unchanged_workload_once():
-    drawn: Any = templates("/").globals["drawn_workload"]
+    render_workload: Any = templates("/").globals["drawn_workload"]
 
-    first = drawn(VIEW, own=True)
+    first = render_workload(VIEW, own=True)
 
-    assert drawn(VIEW, own=True) is first
+    assert render_workload(VIEW, own=True) is first
     assert 'class="others"' not in first
-    assert 'class="others"' in drawn(VIEW, own=False)
-    assert drawn(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
+    assert 'class="others"' in render_workload(VIEW, own=False)
+    assert render_workload(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
 
 
 def test_row_cache_drops_rows_with_their_views():
@@ -308,7 +331,7 @@ def test_row_cache_of_lasting_views_is_bounded():
 async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
     caches: list[RowCache] = []
 
-    def row_cache(_most: int) -> RowCache:
+    def row_cache(_max_rows: int) -> RowCache:
         caches.append(RowCache(99))
         return caches[-1]
 
@@ -332,29 +355,29 @@ async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
         later = overview.model_copy(update={"workloads": jobs, "nodes": nodes})
         return gpus_parts(environment, later, "ana").parts
 
-    shown = {str(render(measured / 10)) for measured in range(10)}
+    rendered_parts = {str(render(measured / 10)) for measured in range(10)}
 
-    assert len(shown) == 10
+    assert len(rendered_parts) == 10
     assert [len(cache) for cache in caches] == [0, 0]
 
 
-async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
+async def test_rendering_runs_one_page_at_a_time_and_a_third_of_the_time():
     now = 0.0
-    happened: list[object] = []
+    steps: list[object] = []
 
     async def sleep(seconds: float) -> None:
-        happened.append(seconds)
+        steps.append(seconds)
         await asyncio.sleep(0)
 
-    drawing = RenderTurns(clock=lambda: now, sleep=sleep)
+    turns = RenderTurns(clock=lambda: now, sleep=sleep)
 
-    async def draw(name: str, seconds: float) -> None:
+    async def render(name: str, seconds: float) -> None:
         nonlocal now
-        async with drawing.turn():
-            happened.append(name)
+        async with turns.turn():
+            steps.append(name)
             await asyncio.sleep(0)  # a second one would begin now
             now += seconds
 
-    await asyncio.gather(draw("ana's", 1), draw("bo's", 2))
+    await asyncio.gather(render("ana's", 1), render("bo's", 2))
 
-    assert happened == ["ana's", 2 * 1, "bo's", 2 * 2]
+    assert steps == ["ana's", 2 * 1, "bo's", 2 * 2]

@@ -30,17 +30,17 @@ async def ana(platform_on) -> AsyncIterator[object]:
         yield await served.client("ana")
 
 
-def wish(name: str, **fields: object) -> SubmitRequest:
-    told: dict[str, object] = {"name": name, "project": "vision", "command": ["true"]}
-    return SubmitRequest.model_validate(told | fields)
+def job_request(name: str, **fields: object) -> SubmitRequest:
+    defaults: dict[str, object] = {"name": name, "project": "vision", "command": ["true"]}
+    return SubmitRequest.model_validate(defaults | fields)
 
 
 @pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(34, id="many")])
 async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
-    tried = await ana.submit(wish("exp", array=many), dry_run=True)
-    assert [w.name for w in tried.workloads if w.reason is None] == ["exp-0", "exp-1"]
+    dry_run_reply = await ana.submit(job_request("exp", array=many), dry_run=True)
+    assert [w.name for w in dry_run_reply.workloads if w.reason is None] == ["exp-0", "exp-1"]
 
-    await ana.submit(wish("exp", array=many))
+    await ana.submit(job_request("exp", array=many))
 
     states = Counter({w.state: w.size for w in await ana.workloads() if w.left})
     assert states + Counter(w.state for w in await ana.workloads() if not w.left) == {
@@ -69,9 +69,9 @@ async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
 async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_default(
     ana, fields, cpu, memory
 ):
-    (shown,) = (await ana.submit(wish("exp", **fields))).workloads
+    (workload,) = (await ana.submit(job_request("exp", **fields))).workloads
 
-    assert (shown.cpu, shown.memory_mib, shown.state) == (cpu, memory, "running")
+    assert (workload.cpu, workload.memory_mib, workload.state) == (cpu, memory, "running")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_de
         pytest.param({"gpus": "0.001", "cpu": "0.001", "memory_mib": 1}, id="almost nothing"),
     ],
 )
-async def test_array_that_requests_next_to_nothing_starts_ten_jobs_for_each_cpu(ana, fields):
-    await ana.submit(wish("exp", array=50, **fields))
+async def test_array_with_tiny_requests_starts_ten_jobs_for_each_cpu(ana, fields):
+    await ana.submit(job_request("exp", array=50, **fields))
 
     def running(workloads) -> int:
         return sum(w.size or 1 for w in workloads if w.state == "running")
@@ -109,15 +109,15 @@ async def test_array_that_requests_next_to_nothing_starts_ten_jobs_for_each_cpu(
 async def test_request_of_more_than_any_node_has_is_refused_and_not_stored(
     ana, fields, says, dry_run
 ):
-    with pytest.raises(InvalidRequest, match=f"^Each worker requests {says}") as wrong:
-        await ana.submit(wish("exp", **fields), dry_run=dry_run)
+    with pytest.raises(InvalidRequest, match=f"^Each worker requests {says}") as refused:
+        await ana.submit(job_request("exp", **fields), dry_run=dry_run)
 
-    assert wrong.value.code == "over_node"
+    assert refused.value.code == "over_node"
     assert await ana.workloads() == []
 
 
-async def test_predicted_plan_takes_more_than_any_node_has(ana):
-    answer = await ana.what_if(PlanQuestion(add=(wish("new", cpu=3),)))
+async def test_predicted_plan_accepts_a_job_larger_than_any_node(ana):
+    answer = await ana.what_if(PlanQuestion(add=(job_request("new", cpu=3),)))
 
     assert [(e.workload, e.after) for e in answer.effects] == [("vision/new", "waits")]
 
@@ -136,14 +136,14 @@ async def test_predicted_plan_takes_more_than_any_node_has(ana):
             id="if one that waits had gone",
         ),
         pytest.param(
-            PlanQuestion(add=(wish("new", array=2),)),
+            PlanQuestion(add=(job_request("new", array=2),)),
             {"vision/new-0": (None, "waits"), "vision/new-1": (None, "waits")},
             id="what is added would wait",
         ),
     ],
 )
-async def test_predicted_plan_counts_cpus(ana, question, expected):
-    await ana.submit(wish("exp", array=4))
+async def test_predicted_plan_respects_the_free_cpus_of_a_node(ana, question, expected):
+    await ana.submit(job_request("exp", array=4))
 
     async def effects() -> dict[str, tuple[str | None, str | None]]:
         answer = await ana.what_if(question)
@@ -157,25 +157,25 @@ async def test_predicted_plan_counts_cpus(ana, question, expected):
 
 
 async def test_node_shows_the_cpus_that_running_workloads_request(ana):
-    await ana.submit(wish("exp", array=3, cpu="0.75", memory_mib=512))
+    await ana.submit(job_request("exp", array=3, cpu="0.75", memory_mib=512))
 
-    async def shown() -> tuple[float | None, float, int | None, int]:
+    async def allocation_figures() -> tuple[float | None, float, int | None, int]:
         (node,) = await ana.nodes()
         return node.cpus, node.cpus_allocated, node.memory_mib, node.memory_allocated_mib
 
-    async def is_counted() -> bool:  # from the cycle after the start
-        return await shown() == (2, 1.5, None, 1024)
+    async def has_allocation() -> bool:  # from the cycle after the start
+        return await allocation_figures() == (2, 1.5, None, 1024)
 
-    await eventually_async(is_counted)
+    await eventually_async(has_allocation)
 
 
-async def test_waiting_job_is_told_the_cpus_that_it_lacks_and_who_holds_them(ana):
-    await ana.submit(wish("long", cpu=2))
+async def test_wait_reason_names_missing_cpus_and_their_holder(ana):
+    await ana.submit(job_request("long", cpu=2))
 
-    (shown,) = (await ana.submit(wish("new", cpu="0.5"))).workloads
+    (workload,) = (await ana.submit(job_request("new", cpu="0.5"))).workloads
 
-    assert shown.reason is not None
-    assert shown.reason.text == (
+    assert workload.reason is not None
+    assert workload.reason.text == (
         "needs 0.5 CPUs on one node; lab has 0 of 2 CPUs free, held by vision/long"
     )
 
@@ -192,22 +192,20 @@ async def test_waiting_job_is_told_the_cpus_that_it_lacks_and_who_holds_them(ana
         pytest.param(NodeCapacity(), None, id="neither"),
     ],
 )
-async def test_gpu_page_shows_what_of_a_nodes_cpu_and_memory_is_requested(
-    platform_on, capacity, line
-):
+async def test_gpu_page_shows_requested_cpu_and_memory_of_a_node(platform_on, capacity, line):
     devices = SimulatedDevices(1, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities={"lab": capacity})
     async with platform_on(cluster) as served:
         ana = await served.client("ana")
-        await ana.submit(wish("exp", cpu="1.5", memory_mib=2048))
+        await ana.submit(job_request("exp", cpu="1.5", memory_mib=2048))
 
-        async def is_counted() -> bool:  # from the cycle after the start
+        async def has_allocation() -> bool:  # from the cycle after the start
             (node,) = await ana.nodes()
             return bool(node.cpus_allocated == 1.5)
 
-        await eventually_async(is_counted)
+        await eventually_async(has_allocation)
         async with served.http("ana") as http:
             text = (await http.get("")).text
 
-    found = re.findall(r"<p>([^<]* CPUs requested[^<]*)</p>", text)
-    assert found == ([] if line is None else [line])
+    cpu_lines = re.findall(r"<p>([^<]* CPUs requested[^<]*)</p>", text)
+    assert cpu_lines == ([] if line is None else [line])

@@ -15,7 +15,7 @@ from runai.hub_service.model.records import (
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
-HELD = (WorkerRecord("w-0", 0, "reserved", "here", (DeviceShare(0, MilliGpu(500)),)),)
+ALLOCATED_WORKERS = (WorkerRecord("w-0", 0, "reserved", "here", (DeviceShare(0, MilliGpu(500)),)),)
 records = st.builds(
     WorkloadRecord,
     st.builds(
@@ -27,69 +27,74 @@ records = st.builds(
     ),
     st.sampled_from(WorkloadState),
     submitted=st.just(0.0),
-    workers=st.sampled_from([(), HELD]),
+    workers=st.sampled_from([(), ALLOCATED_WORKERS]),
     position=st.none() | st.integers(1, 3),
 )
 
 
 @given(st.lists(records, max_size=8), st.data())
-def test_queues_follow_whatever_comes_changes_and_goes(
+def test_updated_queues_equal_rebuilt_queues_after_each_change(
     first: list[WorkloadRecord], data: st.DataObject
 ) -> None:
-    queues, now = LastQueues(), first
-    found = queues.of(now)
-    shown = [(found, now)]
+    last_queues, current = LastQueues(), first
+    latest = last_queues.of(current)
+    earlier_results = [(latest, current)]
     for _ in range(3):
-        now = [data.draw(st.just(record) | records) for record in now]
-        now += data.draw(st.lists(records, max_size=2))
-        gone = data.draw(st.sets(st.integers(0, 9)))
-        now = [record for place, record in enumerate(now) if place not in gone]
+        current = [data.draw(st.just(record) | records) for record in current]
+        current += data.draw(st.lists(records, max_size=2))
+        removed = data.draw(st.sets(st.integers(0, 9)))
+        current = [record for place, record in enumerate(current) if place not in removed]
 
-        found = queues.of(now)
-        assert queues.of(now) is found
-        shown.append((found, now))
+        latest = last_queues.of(current)
+        assert last_queues.of(current) is latest
+        earlier_results.append((latest, current))
 
         if data.draw(st.booleans()):
-            assert found == Queues.of(now)
+            assert latest == Queues.of(current)
         for user in ("ana", "mia", "nobody"):
-            assert list(map(id, found.owned(user))) == [id(r) for r in now if r.spec.user == user]
+            assert list(map(id, latest.owned(user))) == [
+                id(r) for r in current if r.spec.user == user
+            ]
 
 
 @given(st.lists(records, max_size=8))
-def test_each_is_where_it_belongs(given: list[WorkloadRecord]) -> None:
-    found = Queues.of(given)
+def test_waiting_records_are_queued_by_project_and_user(workloads: list[WorkloadRecord]) -> None:
+    built = Queues.of(workloads)
 
-    waiting = [r for r in given if r.state.value in {"queued", "paused", "retrying"}]
-    for queues, of in (
-        (found.of_project, lambda record: record.spec.project),
-        (found.of_user, lambda record: record.spec.user),
+    waiting = [r for r in workloads if r.state.value in {"queued", "paused", "retrying"}]
+    for queues, key_of in (
+        (built.of_project, lambda record: record.spec.project),
+        (built.of_user, lambda record: record.spec.user),
     ):
         assert sorted(map(id, waiting)) == sorted(id(r) for queue in queues.values() for r in queue)
-        assert all(of(record) == name for name, queue in queues.items() for record in queue)
+        assert all(key_of(record) == name for name, queue in queues.items() for record in queue)
         assert all(queues.values())
-    assert [*found.present] == [record for record in given if record not in waiting]
-    assert [*found.holding.records] == [record for record in given if record.workers]
-    for queue in found.of_project.values():
+    assert [*built.present] == [record for record in workloads if record not in waiting]
+    assert [*built.holding.records] == [record for record in workloads if record.workers]
+    for queue in built.of_project.values():
         places = [r.position or 9 for r in queue]
         assert places == sorted(places)
 
 
 @given(records.filter(lambda record: record.state.finished), st.integers(0, 2 * RECENT))
 def test_queues_limit_the_number_of_finished_workloads(record: WorkloadRecord, many: int) -> None:
-    given = [record] * many
+    workloads = [record] * many
 
-    assert len(Queues.of(given).present) == min(many, RECENT)
+    assert len(Queues.of(workloads).present) == min(many, RECENT)
 
 
 @given(st.lists(records, max_size=12), st.integers(0, 6))
-def test_the_first_of_a_queue_are_the_first_of_the_whole(
-    given: list[WorkloadRecord], many: int
+def test_first_records_of_a_queue_equal_the_start_of_the_sorted_queue(
+    workloads: list[WorkloadRecord], many: int
 ) -> None:
-    found, whole = Queues.of(given), Queues.of(given)
+    partial, complete = Queues.of(workloads), Queues.of(workloads)
 
-    for queues, all_ in ((found.of_project, whole.of_project), (found.of_user, whole.of_user)):
+    for queues, all_ in (
+        (partial.of_project, complete.of_project),
+        (partial.of_user, complete.of_user),
+    ):
         for name, queue in all_.items():
             assert list(map(id, queues.first(name, many))) == list(map(id, queue[:many]))
         assert list(queues.first("nobody", many)) == []
-    alike = {key: len(records) for key, records in found.of_user_and_project.items()}
-    assert sum(alike.values()) == sum(map(len, whole.of_user.values()))
+    counts = {key: len(records) for key, records in partial.of_user_and_project.items()}
+    assert sum(counts.values()) == sum(map(len, complete.of_user.values()))

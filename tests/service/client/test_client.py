@@ -32,7 +32,7 @@ from runai.hub_service.wire.program_schemas import LogLine
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from tls_hub import tls_hub
 
-WHO = {
+WHOAMI = {
     "name": "ana",
     "kind": "user",
     "admin": False,
@@ -44,22 +44,22 @@ WHO = {
 
 
 @dataclass
-class Scripted:
+class ScriptedServer:
     """A server that sends its answers in order, repeats the last and records its requests."""
 
     answers: list[tuple[int, Any]]
-    asked: list[tuple[str, str, Any, str]] = field(default_factory=list)
+    requests: list[tuple[str, str, Any, str]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     """The `Idempotency-Key` of each request."""
     url: str = ""
 
 
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., Scripted]]:
+def scripted() -> Iterator[Callable[..., ScriptedServer]]:
     servers: list[ThreadingHTTPServer] = []
 
-    def serve(*answers: tuple[int, Any]) -> Scripted:
-        script = Scripted(list(answers))
+    def serve(*answers: tuple[int, Any]) -> ScriptedServer:
+        script = ScriptedServer(list(answers))
 
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
@@ -67,7 +67,7 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
                 body = json.loads(self.rfile.read(length)) if length else None
                 token = self.headers.get("Authorization", "")
                 script.keys.append(self.headers.get("Idempotency-Key", ""))
-                script.asked.append((self.command, self.path, body, token))
+                script.requests.append((self.command, self.path, body, token))
                 more = len(script.answers) > 1
                 status, content = script.answers.pop(0) if more else script.answers[0]
                 raw = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -96,23 +96,23 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 AWAY = (503, b"<html>the proxy says no</html>")
 
 
-def test_a_call_is_tried_again_while_the_service_is_away(scripted):
-    script = scripted(AWAY, AWAY, (200, WHO))
+def test_call_is_retried_while_the_service_is_unavailable(scripted):
+    script = scripted(AWAY, AWAY, (200, WHOAMI))
     with Client(script.url, "t") as client:
         assert client.whoami().name == "ana"
 
     assert len(script.asked) == 3
 
 
-async def test_the_awaited_face_does_the_same(scripted):
-    script = scripted(AWAY, AWAY, (200, WHO))
+async def test_async_client_retries_while_the_service_is_unavailable(scripted):
+    script = scripted(AWAY, AWAY, (200, WHOAMI))
     async with AsyncClient(script.url, "t") as client:
         assert (await client.whoami()).name == "ana"
 
     assert len(script.asked) == 3
 
 
-def test_patience_ends(scripted):
+def test_client_gives_up_after_its_patience(scripted):
     script = scripted(AWAY)
     with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable) as away:
         client.whoami()
@@ -121,7 +121,7 @@ def test_patience_ends(scripted):
     assert 2 <= len(script.asked) <= 5
 
 
-def test_a_submission_that_may_have_arrived_is_sent_again_under_the_same_key(scripted):
+def test_unconfirmed_submission_is_retried_under_the_same_key(scripted):
     script = scripted(AWAY)
     with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable):
         client.submit(SubmitRequest(command=["true"]))
@@ -143,12 +143,12 @@ def test_submission_to_closed_port_raises_unreachable(free_port):
 
 @pytest.fixture
 def authority(tmp_path):
-    made = Authority()
-    (tmp_path / "ca.crt").write_bytes(made.certificate)
-    return made
+    new_authority = Authority()
+    (tmp_path / "ca.crt").write_bytes(new_authority.certificate)
+    return new_authority
 
 
-async def test_both_faces_trust_the_authority_that_is_named(authority, tmp_path):
+async def test_sync_and_async_clients_trust_the_configured_authority(authority, tmp_path):
     ca = str(tmp_path / "ca.crt")
     with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
         async with AsyncClient(hub.url, "t", ca=ca) as client:
@@ -157,21 +157,21 @@ async def test_both_faces_trust_the_authority_that_is_named(authority, tmp_path)
             assert client.whoami().name == "ana"
 
 
-async def test_a_certificate_of_an_unknown_authority_is_not_tried_again(authority, tmp_path):
+async def test_certificate_of_an_unknown_authority_is_refused_without_retries(authority, tmp_path):
     with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
         with Client(hub.url, "t") as client, pytest.raises(Unavailable) as refused:
             client.whoami()
-        with Client(hub.url, "t") as client, pytest.raises(Unavailable) as unheard:
+        with Client(hub.url, "t") as client, pytest.raises(Unavailable) as refused_stream:
             next(client.events())
         async with AsyncClient(hub.url, "t") as client:
             with pytest.raises(Unavailable) as awaited:
                 await client.whoami()
 
-    codes = {error.value.code for error in (refused, unheard, awaited)}
+    codes = {error.value.code for error in (refused, refused_stream, awaited)}
     assert (codes, hub.connections) == ({"untrusted_certificate"}, 3)
 
 
-def test_only_fields_that_were_given_are_sent(scripted):
+def test_project_update_sends_only_the_set_fields(scripted):
     view = {"name": "vision", "quota": None, "build_quota": None}
     script = scripted((200, view))
     with Client(script.url, "secret") as client:
@@ -183,7 +183,7 @@ def test_only_fields_that_were_given_are_sent(scripted):
     assert token == "Bearer secret"
 
 
-def test_the_default_project_is_named_when_the_request_names_none(scripted):
+def test_submission_without_a_project_names_the_default_project(scripted):
     script = scripted((201, {"workloads": []}))
     with Client(script.url, "t", default_project="vision") as client:
         client.submit(SubmitRequest(command=["true"]))
@@ -193,32 +193,32 @@ def test_the_default_project_is_named_when_the_request_names_none(scripted):
 
 
 UNKNOWN = (400, {"title": "", "status": 400, "detail": "", "code": "unknown_field"})
-NOTED = {
+CLIENT_NOTES = {
     "code": {"commit": "c" * 40},
     "umask": {"umask": "0002", "uid": 1000, "machine": "0" * 64},
 }
 
 
-def test_older_service_gets_a_submission_without_what_its_client_notes(scripted):
+def test_submission_is_retried_without_client_notes_for_an_older_service(scripted):
     script = scripted(UNKNOWN, (201, {"workloads": []}))
     with Client(script.url, "t") as client:
-        client.submit(SubmitRequest(command=["true"], gpus="0.5", **NOTED))
+        client.submit(SubmitRequest(command=["true"], gpus="0.5", **CLIENT_NOTES))
 
     bodies = [body for _, _, body, _ in script.asked]
-    assert bodies == [{"command": ["true"], "gpus": "0.5", **NOTED},
+    assert bodies == [{"command": ["true"], "gpus": "0.5", **CLIENT_NOTES},
                       {"command": ["true"], "gpus": "0.5"}]  # fmt: skip
 
 
-async def test_awaited_submission_does_the_same(scripted):
+async def test_async_submission_is_retried_without_client_notes(scripted):
     script = scripted(UNKNOWN, (201, {"workloads": []}))
     async with AsyncClient(script.url, "t") as client:
-        await client.submit(SubmitRequest(command=["true"], **NOTED))
+        await client.submit(SubmitRequest(command=["true"], **CLIENT_NOTES))
 
     assert script.asked[-1][2] == {"command": ["true"]}
 
 
-@pytest.mark.parametrize("noted", [NOTED, {}], ids=["noted", "nothing noted"])
-def test_submission_with_another_unknown_field_is_refused(scripted, noted):
+@pytest.mark.parametrize("noted", [CLIENT_NOTES, {}], ids=["noted", "nothing noted"])
+def test_unknown_field_other_than_client_notes_is_refused(scripted, noted):
     script = scripted(UNKNOWN)
     with Client(script.url, "t") as client, pytest.raises(InvalidRequest):
         client.submit(SubmitRequest(command=["true"], saves=True, **noted))
@@ -226,13 +226,13 @@ def test_submission_with_another_unknown_field_is_refused(scripted, noted):
     assert len(script.asked) == (2 if noted else 1)
 
 
-def test_fields_of_a_newer_service_are_not_minded(scripted):
-    script = scripted((200, {**WHO, "shoe_size": 43}))
+def test_unknown_reply_fields_of_a_newer_service_are_ignored(scripted):
+    script = scripted((200, {**WHOAMI, "shoe_size": 43}))
     with Client(script.url, "t") as client:
         assert client.whoami().name == "ana"
 
 
-def test_an_answer_in_another_form_is_said_to_be_one(scripted):
+def test_malformed_reply_error_suggests_a_version_mismatch(scripted):
     script = scripted((200, {"name": "ana"}))
     with Client(script.url, "t") as client, pytest.raises(RunaiError) as unknown:
         client.whoami()
@@ -242,7 +242,7 @@ def test_an_answer_in_another_form_is_said_to_be_one(scripted):
 
 
 @pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
-def test_every_error_arrives_as_what_it_was(kind):
+def test_error_reply_decodes_to_its_original_error_class(kind):
     error = kind("The GPU is gone.", hint="Buy another.", code="gone")
     problem = problem_of(error)
     arrived = error_from_reply(problem.status, problem.model_dump_json().encode())
@@ -269,7 +269,7 @@ def test_every_error_arrives_as_what_it_was(kind):
         (418, RunaiError),
     ],
 )
-def test_an_answer_of_a_proxy_or_the_hub_is_understood_too(status, kind):
+def test_error_reply_without_json_maps_to_an_error_by_status(status, kind):
     arrived = error_from_reply(status, b"<html>")
 
     assert type(arrived) is kind
@@ -280,7 +280,7 @@ def test_bad_request_of_a_proxy_suggests_https():
     assert "https" in error_from_reply(400, b"Client sent an HTTP request to an HTTPS server.").hint
 
 
-def test_conflicts_and_mistakes_are_not_tried_again(scripted):
+def test_conflict_is_not_retried(scripted):
     problem = problem_of(Conflict("The name exp1 is taken.")).model_dump()
     script = scripted((409, problem))
     with Client(script.url, "t") as client, pytest.raises(Conflict, match="exp1 is taken"):
@@ -289,7 +289,7 @@ def test_conflicts_and_mistakes_are_not_tried_again(scripted):
     assert len(script.asked) == 1
 
 
-def test_delays_double_and_end_with_patience():
+def test_retry_delays_sum_up_to_the_patience():
     delays: list[float] = []
 
     def fail_for_ever(retries: Retries) -> None:
@@ -304,7 +304,7 @@ def test_delays_double_and_end_with_patience():
     assert 3 <= len(delays) <= 8
 
 
-def test_delays_leave_the_random_numbers_of_the_program_alone():
+def test_retry_delays_leave_the_programs_random_state_unchanged():
     seeded = random.getstate()
     Retries(3.0).delay(Unavailable("away"))
 
@@ -315,7 +315,7 @@ OVERVIEW = b'{"at":"2026-01-01T00:00:00Z","projects":[],"workloads":[],"nodes":[
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_events_are_read_whatever_pieces_they_come_in(size):
+def test_event_decoder_accepts_any_split_of_the_stream(size):
     stream = (
         b":\n\nevent: overview\ndata: "
         + OVERVIEW
@@ -329,7 +329,7 @@ def test_events_are_read_whatever_pieces_they_come_in(size):
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_log_lines_with_odd_separators_stay_whole(size):
+def test_log_decoder_splits_lines_only_at_newlines(size):
     texts = ["plain", "a\u2028b\x85c\x0bd", "", "ä" * 5]
     stream = b"\n".join(
         LogLine(worker=0, attempt=1, text=text).model_dump_json().encode() for text in texts
@@ -347,7 +347,7 @@ def test_client_refuses_invalid_url(url):
         Client(url, "t")
 
 
-def test_a_password_in_the_address_is_not_repeated(free_port):
+def test_password_in_the_url_is_absent_from_the_error(free_port):
     client = Client(f"http://ana:secret@127.0.0.1:{free_port()}/", "t", patience_s=0)
     with client, pytest.raises(Unavailable) as away:
         client.whoami()
@@ -361,7 +361,7 @@ def test_a_password_in_the_address_is_not_repeated(free_port):
     [calls.project, calls.delete_project, lambda name: calls.put_project(name, ProjectPut())],
     ids=["show", "delete", "put"],
 )
-def test_name_that_no_project_can_have_becomes_no_address(call, name):
+def test_invalid_project_name_is_refused_before_the_request(call, name):
     with pytest.raises(InvalidRequest, match=r"cannot be the name of a project.*at most 24"):
         call(name)
 
@@ -372,17 +372,17 @@ def test_name_that_no_project_can_have_becomes_no_address(call, name):
 @pytest.mark.parametrize(
     "call", [calls.workload, calls.delete, calls.suspend, calls.logs, calls.environment]
 )
-def test_id_that_no_workload_can_have_becomes_no_address(call, workload):
+def test_invalid_workload_id_is_refused_before_the_request(call, workload):
     with pytest.raises(InvalidRequest, match=r"cannot be the name of a workload.*runai list"):
         call(workload)
 
 
-def test_ids_of_jobs_and_of_pods_become_addresses():
+def test_ids_of_jobs_and_pods_become_url_paths():
     assert calls.workload("vision/exp-1").path == "api/v1/workloads/vision/exp-1"
     assert calls.workload("vision/lab.pod-1.x").path == "api/v1/workloads/vision/lab.pod-1.x"
 
 
-def test_text_that_cannot_be_sent_is_refused_by_name():
+def test_filter_that_is_not_utf8_is_refused_by_field_name():
     with pytest.raises(InvalidRequest, match=r"user is '\\udcff': it is no UTF-8 text"):
         calls.workload_page(WorkloadFilter(user="\udcff"))
 
@@ -399,13 +399,13 @@ def test_text_that_cannot_be_sent_is_refused_by_name():
         f"http://{'a' * 99}.de",
     ],
 )
-def test_text_that_no_server_can_have_as_address_is_refused(url):
+def test_client_refuses_url_without_a_valid_host(url):
     with pytest.raises(InvalidRequest, match="is no address of a GPU service"):
         Client(url, "token")
 
 
 @pytest.mark.parametrize("token", ["\udcff", "ü", "a\nb", "a\x00"])
-def test_token_that_no_header_carries_is_refused_without_being_shown(token):
+def test_token_unfit_for_a_header_is_refused_without_repeating_it(token):
     with pytest.raises(InvalidRequest, match="The token has letters that no token has") as refused:
         Client("http://127.0.0.1:1/", token)
 

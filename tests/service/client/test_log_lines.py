@@ -23,17 +23,17 @@ def test_parts_are_joined_for_each_worker_and_attempt():
     lines = OpenLines()
     stream = [part("a"), part("x", 1), part("b"), end("y", 1), part("n", attempt=2), end("c"), GAP]
 
-    whole = [(one.worker, one.text) for line in stream for one in lines.add(line)]
+    whole = [(joined.worker, joined.text) for line in stream for joined in lines.add(line)]
 
     assert whole == [(1, "xy"), (0, "abc"), (0, "… gone …")]
     assert lines.rest() == [end("n", attempt=2)]
     assert lines.rest() == []
 
 
-def test_line_whose_end_is_missing_ends_before_the_gap():
+def test_line_with_a_missing_end_is_closed_before_the_gap():
     lines = OpenLines()
 
-    assert [line.text for one in (part("half"), GAP) for line in lines.add(one)] == [
+    assert [line.text for piece in (part("half"), GAP) for line in lines.add(piece)] == [
         "half",
         "… gone …",
     ]
@@ -43,7 +43,7 @@ def test_line_whose_end_is_missing_ends_before_the_gap():
     ("line", "state"),
     [("1 %\r2 %", "2 %"), ("1 %\r2 %\r", "2 %"), ("as on Windows\r", "as on Windows"), ("\r", "")],
 )
-def test_carriage_return_goes_back_to_the_beginning_of_a_line(line, state):
+def test_last_state_of_a_line_follows_its_carriage_return(line, state):
     assert last_state(line) == state
 
 
@@ -63,9 +63,9 @@ TERMINAL = {
 }
 
 
-@pytest.mark.parametrize(("lines", "shown"), TERMINAL.values(), ids=TERMINAL)
-def test_terminal_shows_a_line_while_it_is_written(lines, shown):
-    assert printed(lines, terminal=True) == shown
+@pytest.mark.parametrize(("lines", "output"), TERMINAL.values(), ids=TERMINAL)
+def test_terminal_shows_a_line_while_it_is_written(lines, output):
+    assert printed(lines, terminal=True) == output
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one worker", "several"])
@@ -77,20 +77,20 @@ def test_pipe_gets_every_letter_and_parts_only_of_one_worker(several):
     assert LogPrinter(print, several=several, terminal=None).parts is not several
 
 
-def test_each_of_several_workers_has_a_row_below_the_whole_lines():
+def test_unfinished_lines_of_several_workers_are_rows_below_whole_lines():
     lines = [part("1 %\r", 0), part("loading", 1), part("2 %\r", 0), end("whole", 2), end(" …", 1)]
 
-    shown = printed(lines, several=True, terminal=True)
+    output = printed(lines, several=True, terminal=True)
 
-    assert screen(shown) == ["[2] whole", "[1] loading …", "[0] 2 %"]
+    assert screen(output) == ["[2] whole", "[1] loading …", "[0] 2 %"]
 
 
 def test_rows_of_unfinished_lines_fit_on_the_terminal():
     lines = [part(f"{'x' * 500}\t\x1b[1m{n}", n) for n in range(50)]
 
-    shown = printed(lines, several=True, terminal=True, close=False)
+    output = printed(lines, several=True, terminal=True, close=False)
 
-    rows = screen(shown)
+    rows = screen(output)
     assert (len(rows), max(map(len, rows))) == (9, 39)
 
 
@@ -98,14 +98,14 @@ def printed(
     lines: list[LogLine], *, several: bool = False, terminal: bool = False, close: bool = True
 ) -> str:
     """Return the text that a printer writes for a stream, with a terminal of 40 by 10."""
-    found: list[str] = []
+    pieces: list[str] = []
     size = (lambda: (40, 10)) if terminal else None
-    printer = LogPrinter(found.append, several=several, terminal=size)
+    printer = LogPrinter(pieces.append, several=several, terminal=size)
     for line in lines:
         printer.print(line)
     if close:
         printer.close()
-    return "".join(found)
+    return "".join(pieces)
 
 
 def screen(written: str) -> list[str]:

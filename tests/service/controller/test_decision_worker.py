@@ -33,7 +33,7 @@ PROJECTS = [project("vision", 1), project("nlp", 1)]
 BUSY = job("vision/runs", on="n1:0", project="vision", started=990, expected_runtime=120)
 WAITS = job("vision/waits", 1, "vision")
 OTHER = job("nlp/waits", 1, "nlp")
-WORLD = snapshot("1x1", PROJECTS, [BUSY, WAITS, OTHER], now=1000)
+SNAPSHOT = snapshot("1x1", PROJECTS, [BUSY, WAITS, OTHER], now=1000)
 
 
 @pytest.fixture(params=["process", "same event loop"])
@@ -42,10 +42,10 @@ def scheduler(request) -> DecisionWorker:
 
 
 async def test_worker_answers_as_the_scheduler_does(scheduler):
-    later = replace(WORLD, now=1060, workloads=(BUSY, OTHER, job("vision/new", 1, "vision")))
+    later = replace(SNAPSHOT, now=1060, workloads=(BUSY, OTHER, job("vision/new", 1, "vision")))
     async with scheduler:
-        for world in (WORLD, WORLD):
-            assert await scheduler.decide(world) == decide(world)
+        for current in (SNAPSHOT, SNAPSHOT):
+            assert await scheduler.decide(current) == decide(current)
         plan = await scheduler.decide(later)
         assert plan == decide(later)
 
@@ -56,18 +56,22 @@ async def test_worker_answers_as_the_scheduler_does(scheduler):
 
         assert (await scheduler.forecast()).starts == forecast(later, plan)
 
-        other, starts = await scheduler.what_if(WORLD, ["vision/waits"])
-        assert other == decide(WORLD)
-        assert starts == forecast(WORLD, other, {"vision/waits"})
-        without = replace(later, workloads=(OTHER, job("vision/new", 1, "vision")))
-        found = await scheduler.compare(Compare(frozenset(), ended=frozenset({"vision/runs"})))
-        assert found == compare((later, plan), (without, decide(without)), (), lambda _: False)
+        dry_run_plan, starts = await scheduler.what_if(SNAPSHOT, ["vision/waits"])
+        assert dry_run_plan == decide(SNAPSHOT)
+        assert starts == forecast(SNAPSHOT, dry_run_plan, {"vision/waits"})
+        after_end = replace(later, workloads=(OTHER, job("vision/new", 1, "vision")))
+        comparison = await scheduler.compare(Compare(frozenset(), ended=frozenset({"vision/runs"})))
+        assert comparison == compare(
+            (later, plan), (after_end, decide(after_end)), (), lambda _: False
+        )
         assert await scheduler.decide(later) == decide(later), "questions change nothing"
 
 
 @given(st.lists(snapshots(), min_size=2, max_size=4))
-def test_plan_follows_from_the_difference_to_any_earlier_plan(worlds: list[Snapshot]) -> None:
-    plans = [Plan(), *map(decide, worlds)]
+def test_patching_a_plan_with_a_difference_gives_the_later_plan(
+    snapshot_list: list[Snapshot],
+) -> None:
+    plans = [Plan(), *map(decide, snapshot_list)]
     mixed = Plan(decisions=(*plans[-1].decisions[::2], *plans[1].decisions))
     for before in plans:
         for after in (*plans, mixed):
@@ -88,7 +92,7 @@ def faulty(*faults: Fault) -> DecisionWorker:
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("fault", "reason"),
     [
         pytest.param("dies", "it was killed by signal 9", id="dies"),
         pytest.param("late", "it did not decide within 60 seconds", id="late"),
@@ -96,24 +100,27 @@ def faulty(*faults: Fault) -> DecisionWorker:
     ],
 )
 @in_virtual_time
-async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(fault, why):
-    later = replace(WORLD, now=1060)
+async def test_failed_worker_is_replaced_and_gets_a_whole_snapshot(fault, reason):
+    later = replace(SNAPSHOT, now=1060)
     async with faulty("", fault) as scheduler:
-        await scheduler.decide(WORLD)
-        with pytest.raises(Unavailable, match=why):
+        await scheduler.decide(SNAPSHOT)
+        with pytest.raises(Unavailable, match=reason):
             await scheduler.decide(later)
-        assert scheduler.state() == f"fails: {why}"
+        assert scheduler.state() == f"fails: {reason}"
 
         assert await scheduler.decide(later) == decide(later)
         assert scheduler.state() == "runs, replaced 1 times since the service started"
 
 
 async def test_second_answer_to_a_request_is_ignored():
-    later, latest = replace(WORLD, now=1060), replace(WORLD, now=1100, workloads=(BUSY, WAITS))
+    later, latest = (
+        replace(SNAPSHOT, now=1060),
+        replace(SNAPSHOT, now=1100, workloads=(BUSY, WAITS)),
+    )
     async with faulty("", "twice") as scheduler:
-        plans = [await scheduler.decide(world) for world in (WORLD, later, latest)]
+        plans = [await scheduler.decide(current) for current in (SNAPSHOT, later, latest)]
 
-        assert plans == [decide(world) for world in (WORLD, later, latest)]
+        assert plans == [decide(current) for current in (SNAPSHOT, later, latest)]
         assert scheduler.started == 1
 
 
@@ -122,41 +129,41 @@ async def test_deadline_doubles_until_a_decision_is_in_time():
     async with faulty("late", "late", "late") as scheduler:
         for seconds in (60, 120, 240):
             with pytest.raises(Unavailable, match=f"within {seconds} seconds"):
-                await scheduler.decide(WORLD)
-        assert await scheduler.decide(WORLD) == decide(WORLD)
+                await scheduler.decide(SNAPSHOT)
+        assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
 async def test_cancelled_decision_is_followed_by_a_whole_snapshot():
     sent: list[type] = []
 
-    class Noting(InlinePipe):
+    class RecordingPipe(InlinePipe):
         def send(self, request: Request) -> None:
             assert isinstance(request.payload, Decide)
             sent.append(type(request.payload.update))
             super().send(request)
 
-    async with DecisionWorker(Noting.start) as scheduler:
-        await scheduler.decide(WORLD)
-        cancelled = asyncio.ensure_future(scheduler.decide(WORLD))
+    async with DecisionWorker(RecordingPipe.start) as scheduler:
+        await scheduler.decide(SNAPSHOT)
+        cancelled = asyncio.ensure_future(scheduler.decide(SNAPSHOT))
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait([cancelled])
 
-        assert await scheduler.decide(WORLD) == decide(WORLD)
+        assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
     assert [kind.__name__ for kind in sent] == ["Snapshot", "Changes", "Snapshot"]
 
 
 # ---- the process
 
 
-async def test_killed_process_is_replaced():
+async def test_killed_decision_process_is_replaced():
     async with DecisionWorker() as scheduler:
-        await scheduler.decide(WORLD)
+        await scheduler.decide(SNAPSHOT)
         for _ in range(3):
             os.kill(scheduler.pid or 0, signal.SIGKILL)
             with pytest.raises(Unavailable, match="killed by signal 9"):
-                await scheduler.decide(WORLD)
-            assert await scheduler.decide(WORLD) == decide(WORLD)
+                await scheduler.decide(SNAPSHOT)
+            assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
 async def test_process_ends_with_the_service_and_has_none_of_its_secrets(monkeypatch):
@@ -168,47 +175,47 @@ async def test_process_ends_with_the_service_and_has_none_of_its_secrets(monkeyp
     assert not process.is_running()
 
 
-async def test_worker_without_memory_ends_alone(monkeypatch, tmp_path):
+async def test_worker_out_of_memory_exits_and_is_replaced(monkeypatch, tmp_path):
     """The worker may use half of the machine's memory; here it may use almost none."""
     async with DecisionWorker() as scheduler:
-        await scheduler.decide(WORLD)
-        few = 32 * 2**20
-        psutil.Process(scheduler.pid).rlimit(psutil.RLIMIT_DATA, (few, few))
+        await scheduler.decide(SNAPSHOT)
+        limit_bytes = 32 * 2**20
+        psutil.Process(scheduler.pid).rlimit(psutil.RLIMIT_DATA, (limit_bytes, limit_bytes))
         many = tuple(job(f"vision/{n}", 1, "vision") for n in range(60_000))
         with pytest.raises(Unavailable, match="it exited with 1"):
-            await scheduler.decide(replace(WORLD, workloads=many))
-        assert await scheduler.decide(WORLD) == decide(WORLD)
+            await scheduler.decide(replace(SNAPSHOT, workloads=many))
+        assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
-async def test_person_s_forecast_ends_the_one_in_the_background():
+async def test_users_forecast_cancels_the_background_forecast():
     many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
-    world = replace(WORLD, workloads=many)
+    large_snapshot = replace(SNAPSHOT, workloads=many)
     async with DecisionWorker() as scheduler:
-        await scheduler.decide(world)
+        await scheduler.decide(large_snapshot)
         background = asyncio.ensure_future(scheduler.forecast())
         await eventually_async(lambda: psutil.Process(scheduler.pid).children())
 
-        await scheduler.what_if(world, ["vision/1"])
+        await scheduler.what_if(large_snapshot, ["vision/1"])
 
         with pytest.raises(Unavailable, match="another forecast was asked for"):
             await background
         assert not psutil.Process(scheduler.pid).children()
 
 
-async def test_forecast_in_the_background_does_not_end_a_person_s():
+async def test_background_forecast_does_not_cancel_a_users_forecast():
     many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
-    world = replace(WORLD, workloads=many)
+    large_snapshot = replace(SNAPSHOT, workloads=many)
     async with DecisionWorker() as scheduler:
-        await scheduler.decide(world)
-        person = asyncio.ensure_future(scheduler.what_if(world, ["vision/2999"]))
+        await scheduler.decide(large_snapshot)
+        users_forecast = asyncio.ensure_future(scheduler.what_if(large_snapshot, ["vision/2999"]))
         await eventually_async(lambda: psutil.Process(scheduler.pid).children())
 
         with pytest.raises(Unavailable, match="another forecast runs"):
             await scheduler.forecast()
 
-        plan, starts = await person
+        plan, starts = await users_forecast
         assert "vision/2999" in starts
-        assert plan == decide(world)
+        assert plan == decide(large_snapshot)
 
 
 NEVER_ANSWERS = """
@@ -229,20 +236,20 @@ async def never_answering() -> ProcessPipe:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "query",
     [
         pytest.param(lambda on: on.explain("nlp/waits", frozenset()), id="explanation"),
         pytest.param(lambda on: on.compare(Compare(frozenset())), id="what if"),
-        pytest.param(lambda on: on.what_if(WORLD, ["nlp/waits"]), id="dry run"),
+        pytest.param(lambda on: on.what_if(SNAPSHOT, ["nlp/waits"]), id="dry run"),
         pytest.param(lambda on: on.forecast(), id="forecast"),
     ],
 )
-async def test_question_beyond_its_time_has_no_answer_and_decisions_go_on(ask):
+async def test_query_beyond_its_deadline_fails_and_decisions_go_on(query):
     async with DecisionWorker(never_answering) as scheduler:
-        await scheduler.decide(WORLD)
-        asked = asyncio.ensure_future(ask(scheduler))
+        await scheduler.decide(SNAPSHOT)
+        pending_query = asyncio.ensure_future(query(scheduler))
 
         with pytest.raises(Unavailable, match="it took longer than"):
-            await asked
-        assert await scheduler.decide(WORLD) == decide(WORLD)
+            await pending_query
+        assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
         assert scheduler.started == 1

@@ -15,13 +15,13 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import Unavailable
 
 
-class HubThatKnows:
+class FakeHub:
     """A hub that reports active servers by user; None: it does not answer."""
 
     def __init__(self) -> None:
         self.servers: dict[str, dict[str, Any]] | None = {}
 
-    async def ask(self) -> dict[str, dict[str, Any]]:
+    async def active_servers(self) -> dict[str, dict[str, Any]]:
         if self.servers is None:
             raise Unavailable("The hub is away.")
         return self.servers
@@ -41,8 +41,8 @@ async def cluster() -> SimulatedCluster:
 
 
 @pytest.fixture
-def hub() -> HubThatKnows:
-    return HubThatKnows()
+def hub() -> FakeHub:
+    return FakeHub()
 
 
 @pytest.fixture
@@ -50,30 +50,30 @@ def forgotten(cluster, hub) -> ForgottenSessions:
     return ForgottenSessions(cluster, hub.ask)
 
 
-async def left(cluster: SimulatedCluster) -> list[str]:
+async def remaining_names(cluster: SimulatedCluster) -> list[str]:
     return [record.spec.name for record in await cluster.workloads()]
 
 
-async def test_a_session_without_a_server_ends_at_the_second_look(cluster, hub, forgotten):
+async def test_session_without_a_server_is_deleted_at_the_second_check(cluster, hub, forgotten):
     await cluster.submit([session("lab-ana")])
     await forgotten.check()
-    after_one = await left(cluster)
+    after_one = await remaining_names(cluster)
     await forgotten.check()
 
     assert after_one == ["lab-ana"]
-    assert await left(cluster) == []
+    assert await remaining_names(cluster) == []
 
 
-async def test_check_keeps_sessions_with_existing_servers(cluster, hub, forgotten):
+async def test_check_retains_sessions_with_existing_servers(cluster, hub, forgotten):
     hub.servers = {"ana": {"": {"ready": True}, "big": {"pending": "spawn"}}}
     await cluster.submit([session("lab-ana"), session("lab-ana-big", server="big")])
     for _ in range(3):
         await forgotten.check()
 
-    assert await left(cluster) == ["lab-ana", "lab-ana-big"]
+    assert await remaining_names(cluster) == ["lab-ana", "lab-ana-big"]
 
 
-async def test_servers_are_told_apart_by_user_and_name(cluster, hub, forgotten):
+async def test_servers_are_matched_by_user_and_name(cluster, hub, forgotten):
     hub.servers = {"ana": {"": {}}, "bo": {"big": {}}}
     await cluster.submit(
         [session("lab-ana"), session("lab-ana-big", server="big"), session("lab-bo", "bo")]
@@ -81,10 +81,10 @@ async def test_servers_are_told_apart_by_user_and_name(cluster, hub, forgotten):
     for _ in range(2):
         await forgotten.check()
 
-    assert await left(cluster) == ["lab-ana"]
+    assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_a_server_that_comes_back_between_two_looks_is_not_ended(cluster, hub, forgotten):
+async def test_session_is_retained_when_its_server_returns_between_checks(cluster, hub, forgotten):
     await cluster.submit([session("lab-ana")])
     await forgotten.check()
     hub.servers = {"ana": {"": {}}}
@@ -92,10 +92,10 @@ async def test_a_server_that_comes_back_between_two_looks_is_not_ended(cluster, 
     hub.servers = {}
     await forgotten.check()
 
-    assert await left(cluster) == ["lab-ana"]
+    assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_a_hub_that_does_not_answer_ends_nothing(cluster, hub, forgotten):
+async def test_unreachable_hub_deletes_no_session(cluster, hub, forgotten):
     await cluster.submit([session("lab-ana")])
     await forgotten.check()
     hub.servers = None
@@ -103,13 +103,13 @@ async def test_a_hub_that_does_not_answer_ends_nothing(cluster, hub, forgotten):
         with pytest.raises(Unavailable):
             await forgotten.check()
 
-    assert await left(cluster) == ["lab-ana"]
+    assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_jobs_and_sessions_with_a_command_are_none_of_the_hubs(cluster, hub, forgotten):
+async def test_check_ignores_jobs_and_sessions_with_a_command(cluster, hub, forgotten):
     job = WorkloadSpec("vision", "exp1", "ana", "job", ("true",))
     await cluster.submit([job, session("interactive", command=("bash",))])
     for _ in range(3):
         await forgotten.check()
 
-    assert await left(cluster) == ["exp1", "interactive"]
+    assert await remaining_names(cluster) == ["exp1", "interactive"]

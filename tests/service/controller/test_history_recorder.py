@@ -28,27 +28,27 @@ DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 START = 1_700_000_000.0
 
 
-class Told(Ledger):
+class RecordingLedger(Ledger):
     """A real ledger that remembers the requests it was asked to store."""
 
     def __init__(self, database: Path, clock: Callable[[], float]) -> None:
         super().__init__(database, clock=clock)
         self.requests: list[tuple[str, str, int]] = []
 
-    def record_request(self, workload: str, asked: PastRequest) -> None:
-        self.requests.append((workload, asked.text, asked.starts))
-        super().record_request(workload, asked)
+    def record_request(self, workload: str, request: PastRequest) -> None:
+        self.requests.append((workload, request.text, request.starts))
+        super().record_request(workload, request)
 
 
-class Service:
-    """A simulated cluster, its controller and its bookkeeping, with a clock that stands still."""
+class SimulatedService:
+    """A simulated cluster, its controller and its recorder, with a clock that stands still."""
 
     def __init__(self, folder: Path) -> None:
         self.now = START
         self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
-        self.ledger = Told(folder / "ledger.sqlite", self.clock)
+        self.ledger = RecordingLedger(folder / "ledger.sqlite", self.clock)
         self.controller = Controller(self.cluster, inline_scheduler())
-        self.bookkeeping = HistoryRecorder(
+        self.recorder = HistoryRecorder(
             self.cluster,
             self.ledger,
             self.controller.changes,
@@ -60,32 +60,34 @@ class Service:
         return self.now
 
     async def cycle(self) -> list[tuple[str, str, int]]:
-        """Run a scheduling cycle and the bookkeeping; return the requests written to the ledger."""
+        """Run a scheduling cycle and the recorder; return the requests written to the ledger."""
         await self.controller.cycle()
-        await self.bookkeeping.write_down()
-        told, self.ledger.requests = self.ledger.requests, []
-        return told
+        await self.recorder.write_down()
+        requests, self.ledger.requests = self.ledger.requests, []
+        return requests
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    service = Service(tmp_path)
+def service(tmp_path: Path) -> Iterator[SimulatedService]:
+    service = SimulatedService(tmp_path)
     yield service
     service.ledger.close()
 
 
-ASKED = '{"workers":[{"gpus":1}],"preemptible":true,"priority":%d,"min_workers":1}'
+REQUEST_JSON = '{"workers":[{"gpus":1}],"preemptible":true,"priority":%d,"min_workers":1}'
 
 
-async def test_bookkeeping_stores_request_once_at_workload_start(service):
+async def test_recorder_stores_request_once_at_workload_start(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
 
-    told = [await service.cycle() for _ in range(4)]
+    requests_by_cycle = [await service.cycle() for _ in range(4)]
 
     # The first cycle decides about the workload before it starts it.
-    assert [entry for cycle in told for entry in cycle] == [("vision/exp", ASKED % 50, 1)]
+    assert [entry for cycle in requests_by_cycle for entry in cycle] == [
+        ("vision/exp", REQUEST_JSON % 50, 1)
+    ]
 
 
 async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
@@ -104,14 +106,14 @@ async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     service.now += 10
     await service.cycle()
 
-    past = {one.workload: one for one in await service.ledger.past(0.0)}
+    past = {record.workload: record for record in await service.ledger.past(0.0)}
 
     assert (past["vision/low"].starts, past["vision/low"].submitted) == (2, START)
-    assert past["vision/low"].asked == ASKED % 25
-    assert past["vision/high"].asked == ASKED % 75
+    assert past["vision/low"].asked == REQUEST_JSON % 25
+    assert past["vision/high"].asked == REQUEST_JSON % 75
 
 
-async def test_a_gang_of_which_a_part_is_left_asked_for_all_of_it(service):
+async def test_request_of_a_partly_exited_gang_is_recorded_whole(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     gang = WorkloadSpec(
         "vision", "gang", "ana", "job", ("train",), gpus=MilliGpu(500), workers=2, min_workers=2
@@ -132,7 +134,7 @@ async def test_a_gang_of_which_a_part_is_left_asked_for_all_of_it(service):
     )
 
 
-async def test_bookkeeping_closes_workload_deleted_just_before_a_crash(tmp_path):
+async def test_recorder_closes_workload_deleted_just_before_a_crash(tmp_path):
     now = [1_700_000_000.0]
 
     def clock() -> float:
@@ -159,15 +161,17 @@ async def test_bookkeeping_closes_workload_deleted_just_before_a_crash(tmp_path)
     ledger.close()
 
 
-async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service):
+async def test_recorder_closes_workload_that_ended_between_two_cycles(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     await service.cycle()
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
     await service.controller.cycle()
     # An agent's report does the same, at any time.
-    held = device_allocations(await service.cluster.workloads(), await service.cluster.devices())
-    service.ledger.record(service.now, 0.0, held)
+    allocations = device_allocations(
+        await service.cluster.workloads(), await service.cluster.devices()
+    )
+    service.ledger.record(service.now, 0.0, allocations)
     await service.cluster.delete("vision/short", by="ana")
     service.cluster.complete("vision/short", 143)
     assert service.ledger.workloads() == ["vision/short"]
@@ -178,46 +182,46 @@ async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service
     assert [e.kind for e in await service.ledger.events("vision/short")] == ["deleted"]
 
 
-async def test_holdings_rebuild_list_only_when_allocations_change(service):
+async def test_allocation_cache_is_rebuilt_only_when_allocations_change(service):
     await service.cluster.put_project(ProjectSpec("vision"))
-    holdings = AllocationCache(service.cluster)
-    assert await holdings.now() == []
+    cache = AllocationCache(service.cluster)
+    assert await cache.now() == []
     for name in ("first", "waits"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
         await service.cluster.submit([spec])
         await service.controller.cycle()
-    held = await holdings.now()
+    allocations = await cache.now()
     devices = await service.cluster.devices()
-    assert list(held) == device_allocations(await service.cluster.workloads(), devices)
+    assert list(allocations) == device_allocations(await service.cluster.workloads(), devices)
 
     await service.cluster.submit([WorkloadSpec("vision", "late", "ana", "job", ("train",))])
-    assert await holdings.now() is held
+    assert await cache.now() is allocations
 
     service.cluster.complete("vision/first", 0)
-    assert [one.workload for one in await holdings.now()] == [
-        one.workload for one in held if one.workload != "vision/first"
+    assert [allocation.workload for allocation in await cache.now()] == [
+        allocation.workload for allocation in allocations if allocation.workload != "vision/first"
     ]
 
 
-async def test_bookkeeping_skips_jobs_that_only_move_up_in_the_queue(service, monkeypatch):
+async def test_recorder_skips_jobs_that_only_move_up_in_the_queue(service, monkeypatch):
     await service.cluster.put_project(ProjectSpec("vision"))
     for name in ("a-runs", "b-next", "c-last"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
         await service.cluster.submit([spec])
     await service.cycle()
     await service.cycle()
-    looked: list[str] = []
+    encoded_names: list[str] = []
     request_of = history_recorder.request_of  # type: ignore[attr-defined]
 
-    def noted(workload):
-        looked.append(workload.name)
+    def record_call(workload):
+        encoded_names.append(workload.name)
         return request_of(workload)
 
-    monkeypatch.setattr(history_recorder, "request_of", noted)
+    monkeypatch.setattr(history_recorder, "request_of", record_call)
 
     service.cluster.complete("vision/a-runs")
     await service.cycle()
     last = await service.cluster.workload("vision/c-last")
 
     assert last.position == 1
-    assert set(looked) == {"vision/b-next"}
+    assert set(encoded_names) == {"vision/b-next"}

@@ -39,7 +39,7 @@ MINUTE = 60
 
 
 @dataclass
-class Node:
+class NodeAgent:
     """The agent of the only node: it really polls, and reports as if more time had passed."""
 
     client: Any
@@ -65,11 +65,11 @@ class Node:
 
 @pytest.fixture
 async def node(served, agent):
-    found = Node(
+    node_agent = NodeAgent(
         agent, served.platform.clock(), DeviceReleaser(), SimulatedDevices(5, node="lab"), []
     )
-    yield found
-    found.source.close()
+    yield node_agent
+    node_agent.source.close()
 
 
 def start_server() -> subprocess.Popen[bytes]:
@@ -80,10 +80,10 @@ def start_server() -> subprocess.Popen[bytes]:
 @pytest.fixture
 async def session(hub, node):
     """Run ana's session on half a GPU, with an idle kernel."""
-    asked = SubmitRequest(
+    request = SubmitRequest(
         name="lab", project="vision", kind="session", owner="ana", gpus=Decimal("0.5")
     )
-    await hub.submit(asked)
+    await hub.submit(request)
     server = start_server()
     assert server.stdout is not None
     server.stdout.readline()
@@ -97,54 +97,58 @@ async def session(hub, node):
         await node.report(1)
     yield process
     with suppress(psutil.NoSuchProcess):
-        for one in [*process.children(), process]:
-            one.kill()
+        for child in [*process.children(), process]:
+            child.kill()
     server.communicate()
 
 
-async def shown(client):
+async def lab_workload(client):
     return next(w for w in await client.workloads() if w.id == "vision/lab")
 
 
-async def told(client, text: str) -> bool:
+async def history_contains(client, text: str) -> bool:
     history = (await client.workload("vision/lab")).history
     return any(text in line.text for line in history)
 
 
-async def test_by_default_an_idle_session_is_shown_and_told_and_keeps_its_gpu(session, node, ana):
+async def test_idle_session_is_notified_and_not_released_by_default(session, node, ana):
     await node.idle(6)
-    badge = (await shown(ana)).idle
+    badge = (await lab_workload(ana)).idle
     await node.idle(16)
-    later = await shown(ana)
+    later = await lab_workload(ana)
 
     assert (badge.told, badge.takes, badge.keeps_left) == (False, None, 0)
     assert (later.idle.told, later.allocated, later.state) == (True, 0.5, "running")
-    assert await told(ana, "less than 1 % busy for 20 min")
+    assert await history_contains(ana, "less than 1 % busy for 20 min")
     with pytest.raises(Conflict, match="is not about to lose its GPUs"):
         await ana.keep("vision/lab")
 
 
-async def test_a_project_may_release_the_gpu_and_the_server_goes_on(
+async def test_project_rule_releases_the_idle_gpu_while_the_server_goes_on(
     session, node, ana, root, served
 ):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
     (kernel,) = session.children()
     await node.idle(22)
-    coming = (await shown(ana)).idle
+    before_release = (await lab_workload(ana)).idle
     await node.idle(9)
 
     async def released() -> bool:
         await node.report()
-        return bool((await shown(ana)).released)
+        return bool((await lab_workload(ana)).released)
 
     await eventually_async(released)
-    after = await shown(ana)
+    after = await lab_workload(ana)
 
-    assert (coming.takes, coming.keeps_left, coming.releasable) == ("release", 2, True)
+    assert (before_release.takes, before_release.keeps_left, before_release.releasable) == (
+        "release",
+        2,
+        True,
+    )
     assert not kernel.is_running() or kernel.status() == psutil.STATUS_ZOMBIE
     assert session.is_running()
     assert (after.state, after.allocated, after.idle) == ("running", 0, None)
-    assert await told(ana, "GPU-hours used so far")
+    assert await history_contains(ana, "GPU-hours used so far")
     history = await served.platform.ledger.events("vision/lab")
     assert any("so its GPUs go to others" in event.text for event in history)
 
@@ -155,48 +159,48 @@ async def test_a_project_may_release_the_gpu_and_the_server_goes_on(
 
     await ana.regain("vision/lab")
 
-    async def has_it_again() -> bool:
-        now = await shown(ana)
-        return bool(now.state == "running" and now.allocated == 0.5)
+    async def has_gpu_again() -> bool:
+        workload = await lab_workload(ana)
+        return bool(workload.state == "running" and workload.allocated == 0.5)
 
-    await eventually_async(has_it_again)
+    await eventually_async(has_gpu_again)
     assert session.is_running()
 
 
-async def test_an_owner_may_give_the_gpu_back_at_once(session, node, ana):
+async def test_owner_releases_the_gpu_of_a_session_at_once(session, node, ana):
     await ana.release("vision/lab")
     with pytest.raises(Conflict, match=r"is still giving its GPUs back\. Ask for them again"):
         await ana.regain("vision/lab")
 
     async def released() -> bool:
         await node.report()
-        return bool((await shown(ana)).released)
+        return bool((await lab_workload(ana)).released)
 
     await eventually_async(released)
     assert session.is_running()
-    assert await told(ana, "ana gives its GPUs back")
+    assert await history_contains(ana, "ana gives its GPUs back")
 
 
-async def test_a_session_of_one_command_is_idle_and_gives_nothing_back(served, node, ana, root):
+async def test_session_of_one_command_is_idle_but_not_releasable(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(badge_s=60)))
     sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
-    asked = SubmitRequest(
+    request = SubmitRequest(
         name="lab", project="vision", kind="session", command=sleeps, gpus=Decimal(1)
     )
-    await ana.submit(asked)
+    await ana.submit(request)
 
     async def idle() -> bool:
         await node.report()
-        return bool((await shown(ana)).idle)
+        return bool((await lab_workload(ana)).idle)
 
     await eventually_async(idle)
 
-    assert not (await shown(ana)).idle.releasable
+    assert not (await lab_workload(ana)).idle.releasable
     with pytest.raises(Conflict, match="no running session with GPUs"):
         await ana.release("vision/lab")
 
 
-async def test_a_session_may_end_while_it_is_released(session, node, ana):
+async def test_session_can_be_deleted_while_its_gpu_is_released(session, node, ana):
     await ana.release("vision/lab")
     for kernel in session.children():
         kernel.kill()
@@ -205,10 +209,10 @@ async def test_a_session_may_end_while_it_is_released(session, node, ana):
     for _ in range(3):
         await node.report()
 
-    assert (await shown(ana)).state == "stopping"
+    assert (await lab_workload(ana)).state == "stopping"
 
 
-async def test_a_job_is_suspended_where_its_project_says_so(served, node, ana, root):
+async def test_idle_job_is_suspended_by_the_rule_of_its_project(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_job=IdlePut(notify_s=None, stop_s=600)))
     sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
     await ana.submit(SubmitRequest(name="exp", project="vision", command=sleeps, gpus=Decimal(1)))
@@ -223,7 +227,7 @@ async def test_a_job_is_suspended_where_its_project_says_so(served, node, ana, r
     assert any("the idle rule of project vision" in text for text in texts)
 
 
-async def test_the_culler_asks_whether_the_gpu_is_used_and_its_owner_keeps_it_twice(
+async def test_culler_spares_sessions_in_use_or_extended_at_most_twice(
     session, node, served, ana, root, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_API_URL", served.url)
@@ -240,17 +244,17 @@ async def test_the_culler_asks_whether_the_gpu_is_used_and_its_owner_keeps_it_tw
     await node.idle(6)
     assert await is_culled("ana")
     assert not await is_culled("ana", 9000), "not before its time"
-    before = (await shown(ana)).idle
-    kept = (await ana.keep("vision/lab")).idle
+    before = (await lab_workload(ana)).idle
+    extended = (await ana.keep("vision/lab")).idle
     assert not await is_culled("ana")
-    assert (kept.takes_at - before.takes_at).total_seconds() == pytest.approx(1800, abs=5)
-    assert kept.keeps_left == 1
+    assert (extended.takes_at - before.takes_at).total_seconds() == pytest.approx(1800, abs=5)
+    assert extended.keeps_left == 1
     await ana.keep("vision/lab")
     with pytest.raises(Conflict, match="extended 2 times already, by 30 min each"):
         await ana.keep("vision/lab")
 
 
-async def test_culler_keeps_servers_while_service_is_unreachable(monkeypatch, free_port):
+async def test_culler_stops_no_server_while_the_service_is_unreachable(monkeypatch, free_port):
     monkeypatch.setenv("RUNAI_API_URL", f"http://127.0.0.1:{free_port()}/")
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
     server = {"name": "", "url": "/user/ana/"}
@@ -258,7 +262,7 @@ async def test_culler_keeps_servers_while_service_is_unreachable(monkeypatch, fr
     assert not await cull_arbiter(inactive=timedelta(9), inactive_limit=1, server=server)
 
 
-async def test_only_admins_set_what_is_taken_and_only_what_can_be(ana, vic, root):
+async def test_idle_rules_are_set_by_hub_admins_and_never_release_jobs(ana, vic, root):
     change = ProjectPut(idle_session=IdlePut(release_s=1800))
     for client in (ana, vic):
         with pytest.raises(Forbidden):

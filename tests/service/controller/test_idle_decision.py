@@ -22,63 +22,65 @@ RELEASING = IdleRules(release_s=30 * MINUTE)
 STOPPING = IdleRules(stop_s=60 * MINUTE)
 
 
-class Story:
+class IdleSimulation:
     """A workload that is measured every 10 s from time zero."""
 
     def __init__(self, rules: IdleRules, *, releases: bool = True) -> None:
         self.rules, self.releases = rules, releases
-        self.known = Idleness(0.0)
+        self.idleness = Idleness(0.0)
         self.at = 0.0
-        self.done: list[tuple[float, IdleActionKind]] = []
+        self.actions: list[tuple[float, IdleActionKind]] = []
 
-    def goes(self, minutes, busy=0.0, *, on_device=True, cpu=0.0):
+    def advance(self, minutes, busy=0.0, *, on_device=True, cpu=0.0):
         end = self.at + minutes * MINUTE
         while self.at < end:
             self.at += 10
-            now = Measurement(self.at, 10, busy, on_device, cpu)
-            self.known, action = evaluate(self.rules, self.known, now, releases=self.releases)
+            measurement = Measurement(self.at, 10, busy, on_device, cpu)
+            self.idleness, action = evaluate(
+                self.rules, self.idleness, measurement, releases=self.releases
+            )
             if action is not None:
-                self.done.append((self.at / MINUTE, action.kind))
+                self.actions.append((self.at / MINUTE, action.kind))
         return self
 
-    def keeps(self):
-        more = with_extension(self.known)
-        assert more is not None
-        self.known = more
+    def extend(self):
+        extended = with_extension(self.idleness)
+        assert extended is not None
+        self.idleness = extended
         return self
 
 
-STORIES = {
+IDLE_SCENARIOS = {
     "by default one is shown and told, and nothing is taken": (
-        Story(IdleRules()).goes(24 * 60),
+        IdleSimulation(IdleRules()).advance(24 * 60),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "work on the GPU begins anew": (
-        Story(IdleRules()).goes(4).goes(1 / 6, busy=0.01).goes(4.5).goes(1),
+        IdleSimulation(IdleRules()).advance(4).advance(1 / 6, busy=0.01).advance(4.5).advance(1),
         [(4 + 1 / 6 + 5, IdleActionKind.BADGE)],
     ),
     "less than a hundredth is no work": (
-        Story(IdleRules()).goes(6, busy=0.009),
+        IdleSimulation(IdleRules()).advance(6, busy=0.009),
         [(5, IdleActionKind.BADGE)],
     ),
     "a project may release": (
-        Story(RELEASING).goes(30),
+        IdleSimulation(RELEASING).advance(30),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (30, IdleActionKind.RELEASE)],
     ),
     "a project may stop": (
-        Story(STOPPING, releases=False).goes(60),
+        IdleSimulation(STOPPING, releases=False).advance(60),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.STOP)],
     ),
     "a job has nothing to release": (
-        Story(RELEASING, releases=False).goes(90),
+        IdleSimulation(RELEASING, releases=False).advance(90),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "30 more minutes are 30 more minutes": (
-        Story(RELEASING).goes(25).keeps().goes(35),
+        IdleSimulation(RELEASING).advance(25).extend().advance(35),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.RELEASE)],
     ),
     "who is at work on the processor gets the time once more, once": (
-        Story(RELEASING).goes(60, cpu=1.0),
+        IdleSimulation(RELEASING).advance(60, cpu=1.0),
         [
             (5, IdleActionKind.BADGE),
             (20, IdleActionKind.NOTIFY),
@@ -87,48 +89,48 @@ STORIES = {
         ],
     ),
     "what was never used is released after a quarter of an hour": (
-        Story(RELEASING).goes(15, on_device=False),
+        IdleSimulation(RELEASING).advance(15, on_device=False),
         [(5, IdleActionKind.BADGE), (15, IdleActionKind.RELEASE)],
     ),
     "what was used once is not never used": (
-        Story(RELEASING).goes(1).goes(28, on_device=False),
+        IdleSimulation(RELEASING).advance(1).advance(28, on_device=False),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "what is never used stays where a project releases nothing": (
-        Story(IdleRules()).goes(60, on_device=False),
+        IdleSimulation(IdleRules()).advance(60, on_device=False),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
     "what nobody measured is not idle": (
-        Story(RELEASING).goes(4).goes(600, busy=None).goes(0.5),
+        IdleSimulation(RELEASING).advance(4).advance(600, busy=None).advance(0.5),
         [],
     ),
 }
 
 
-@pytest.mark.parametrize(("story", "expected"), STORIES.values(), ids=STORIES)
-def test_idle_rules_trigger_each_action_on_time(story, expected):
-    assert [(pytest.approx(at), do) for at, do in expected] == story.done
+@pytest.mark.parametrize(("simulation", "expected"), IDLE_SCENARIOS.values(), ids=IDLE_SCENARIOS)
+def test_idle_rules_trigger_each_action_on_time(simulation, expected):
+    assert [(pytest.approx(at), do) for at, do in expected] == simulation.done
 
 
-def test_more_time_is_given_twice_and_again_after_work():
-    story = Story(RELEASING).goes(6).keeps().keeps()
+def test_extension_is_granted_twice_and_again_after_work():
+    simulation = IdleSimulation(RELEASING).advance(6).extend().extend()
 
-    assert with_extension(story.known) is None
-    assert with_extension(story.goes(1, busy=0.5).known) is not None
-
-
-def test_it_is_told_what_comes_and_when():
-    story = Story(RELEASING).goes(10)
-
-    assert due_in(RELEASING, story.known) == (IdleActionKind.RELEASE, 20 * MINUTE)
-    assert due_in(RELEASING, story.keeps().known) == (IdleActionKind.RELEASE, 50 * MINUTE)
-    assert due_in(IdleRules(), story.known) is None
+    assert with_extension(simulation.idleness) is None
+    assert with_extension(simulation.advance(1, busy=0.5).idleness) is not None
 
 
-def test_the_numbers_come_with_the_decision():
-    known = Idleness(0.0, idle_s=1795, used=True)
+def test_due_in_names_the_next_idle_action_and_its_time():
+    simulation = IdleSimulation(RELEASING).advance(10)
 
-    assert evaluate(RELEASING, known, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
+    assert due_in(RELEASING, simulation.idleness) == (IdleActionKind.RELEASE, 20 * MINUTE)
+    assert due_in(RELEASING, simulation.extend().idleness) == (IdleActionKind.RELEASE, 50 * MINUTE)
+    assert due_in(IdleRules(), simulation.idleness) is None
+
+
+def test_idle_action_has_its_idle_time_and_limit():
+    idleness = Idleness(0.0, idle_s=1795, used=True)
+
+    assert evaluate(RELEASING, idleness, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
         IdleActionKind.RELEASE, 1805, 1800
     )
 
@@ -144,7 +146,7 @@ measurements = st.lists(
     ),
     max_size=200,
 )
-rules_of = st.builds(
+idle_rules = st.builds(
     IdleRules,
     badge_s=st.none() | st.integers(1, 900),
     notify_s=st.none() | st.integers(1, 3000),
@@ -153,20 +155,20 @@ rules_of = st.builds(
 )
 
 
-@given(rules=rules_of, seen=measurements, releases=st.booleans())
-def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releases):
-    known, idle_since, extensions = Idleness(0.0), 0.0, 0
-    for now in seen:
-        if now.at > known.at and (now.busy or 0) >= 0.01:
-            idle_since, extensions = now.at, 0
-        known, action = evaluate(rules, known, now, releases=releases)
+@given(rules=idle_rules, seen=measurements, releases=st.booleans())
+def test_idle_actions_need_a_rule_and_its_full_time(rules, seen, releases):
+    idleness, idle_since, extensions = Idleness(0.0), 0.0, 0
+    for measurement in seen:
+        if measurement.at > idleness.at and (measurement.busy or 0) >= 0.01:
+            idle_since, extensions = measurement.at, 0
+        idleness, action = evaluate(rules, idleness, measurement, releases=releases)
         if action is None:
             continue
         extensions += action.kind is IdleActionKind.EXTEND
 
         # No action comes before its time by the wall clock, even if measurements are late, repeated
         # or out of order.
-        assert action.limit_s <= now.at - idle_since or action.never_used
+        assert action.limit_s <= measurement.at - idle_since or action.never_used
         assert extensions <= 1
         if action.kind is IdleActionKind.RELEASE:
             assert releases
@@ -175,10 +177,10 @@ def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releas
             assert rules.stop_s is not None
 
 
-@given(rules=rules_of, seen=measurements)
-def test_the_same_measurement_twice_changes_nothing(rules, seen):
-    known = Idleness(0.0)
-    for now in seen:
-        known, _ = evaluate(rules, known, now)
+@given(rules=idle_rules, seen=measurements)
+def test_repeated_measurement_leaves_idleness_unchanged(rules, seen):
+    idleness = Idleness(0.0)
+    for measurement in seen:
+        idleness, _ = evaluate(rules, idleness, measurement)
 
-        assert evaluate(rules, known, now) == (known, None)
+        assert evaluate(rules, idleness, measurement) == (idleness, None)

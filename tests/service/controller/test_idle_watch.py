@@ -42,7 +42,7 @@ class SlowCluster(SimulatedCluster):
         return record
 
 
-async def with_two_sessions(cluster: SimulatedCluster) -> list[str]:
+async def start_two_sessions(cluster: SimulatedCluster) -> list[str]:
     """Run two sessions with a GPU each; return their ids."""
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000)))
     for name in ("a", "b"):
@@ -69,7 +69,7 @@ async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
 async def test_concurrent_reports_release_each_session_once(ledger: Ledger) -> None:
     cluster = SlowCluster({"lab": DEVICES}, clock=lambda: 5.0)
     watch = IdleWatch(cluster, ledger)
-    names = await with_two_sessions(cluster)
+    names = await start_two_sessions(cluster)
 
     await report_idle(cluster, watch)
     for name in names:
@@ -81,10 +81,10 @@ async def test_concurrent_reports_release_each_session_once(ledger: Ledger) -> N
     assert [[e.kind for e in await ledger.events(name)] for name in names] == [["released"]] * 2
 
 
-async def test_allocation_of_an_earlier_session_is_none_of_a_later_one(ledger: Ledger) -> None:
+async def test_idle_state_of_a_session_does_not_apply_to_its_successor(ledger: Ledger) -> None:
     cluster = SimulatedCluster({"lab": DEVICES}, clock=lambda: 5.0)
     watch = IdleWatch(cluster, ledger)
-    name, _ = await with_two_sessions(cluster)
+    name, _ = await start_two_sessions(cluster)
     earlier = await cluster.workload(name)
     later = replace(earlier, uid="that of a later one")
     await report_idle(cluster, watch)

@@ -68,7 +68,7 @@ def job(name: str, gpus: int = 1000) -> WorkloadSpec:
     return WorkloadSpec("vision", name, "ana", "job", ("true",), gpus=MilliGpu(gpus))
 
 
-class Direct:
+class InlineScheduler:
     """A scheduler in this process."""
 
     def __init__(self, decide: Callable[[Snapshot], Plan] = decide) -> None:
@@ -78,20 +78,20 @@ class Direct:
         return self._decide(snapshot)
 
 
-class Watched:
+class TimedController:
     """A running controller and the times at which it finished each cycle."""
 
     def __init__(
         self, cluster: SimulatedCluster, decide: Callable[[Snapshot], Plan] = decide
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.at: list[float] = []
+        self.cycle_times: list[float] = []
         self.controller = Controller(
-            cluster, Direct(decide), on_cycle=self.note, clock=self.loop.time
+            cluster, InlineScheduler(decide), on_cycle=self.record_cycle, clock=self.loop.time
         )
 
-    def note(self, _cycle: Cycle) -> None:
-        self.at.append(round(self.loop.time(), 3))
+    def record_cycle(self, _cycle: Cycle) -> None:
+        self.cycle_times.append(round(self.loop.time(), 3))
 
     async def __aenter__(self) -> Self:
         self.task = asyncio.ensure_future(self.controller.run())
@@ -102,72 +102,76 @@ class Watched:
         await asyncio.wait([self.task])
 
 
-def test_a_cycle_runs_at_once_and_then_every_ten_seconds(loop, cluster):
-    async def story() -> list[float]:
-        async with Watched(cluster) as watched:
+def test_controller_cycles_at_start_and_every_ten_seconds(loop, cluster):
+    async def scenario() -> list[float]:
+        async with TimedController(cluster) as timed:
             await asyncio.sleep(25)
-            return watched.at
+            return timed.cycle_times
 
-    assert loop.run_until_complete(story()) == [0.0, MAX_CYCLE_INTERVAL_S, 2 * MAX_CYCLE_INTERVAL_S]
+    assert loop.run_until_complete(scenario()) == [
+        0.0,
+        MAX_CYCLE_INTERVAL_S,
+        2 * MAX_CYCLE_INTERVAL_S,
+    ]
 
 
-def test_a_submitted_job_runs_within_a_tenth_of_a_second(loop, cluster):
-    async def story() -> tuple[float, str]:
-        async with Watched(cluster) as watched:
+def test_submitted_job_runs_within_a_tenth_of_a_second(loop, cluster):
+    async def scenario() -> tuple[float, str]:
+        async with TimedController(cluster) as timed:
             await asyncio.sleep(5)
             await cluster.submit([job("exp1")])
-            seen = await cluster.workload("vision/exp1")
-            while seen.state != "running":
-                seen = await cluster.wait(seen.id, seen)
-            assert watched.at[-1] == round(loop.time(), 3) or len(watched.at) == 1
-            return loop.time() - 5, seen.state
+            workload = await cluster.workload("vision/exp1")
+            while workload.state != "running":
+                workload = await cluster.wait(workload.id, workload)
+            assert timed.cycle_times[-1] == round(loop.time(), 3) or len(timed.cycle_times) == 1
+            return loop.time() - 5, workload.state
 
-    took, state = loop.run_until_complete(story())
+    took, state = loop.run_until_complete(scenario())
     assert state == "running"
     assert took <= 0.1
 
 
-def test_a_burst_of_changes_makes_one_cycle_and_one_that_sees_what_came_of_it(loop, cluster):
-    async def story() -> list[float]:
-        async with Watched(cluster) as watched:
+def test_burst_of_changes_causes_two_cycles(loop, cluster):
+    async def scenario() -> list[float]:
+        async with TimedController(cluster) as timed:
             await asyncio.sleep(5)
             for number in range(20):
                 await cluster.submit([job(f"exp{number}")])
             await asyncio.sleep(1)
-            return [at for at in watched.at if at >= 5]
+            return [at for at in timed.cycle_times if at >= 5]
 
-    assert loop.run_until_complete(story()) == [5.02, 5.04]
+    assert loop.run_until_complete(scenario()) == [5.02, 5.04]
 
 
-def test_a_plan_that_changes_nothing_causes_no_further_cycle(loop, cluster):
-    async def story() -> int:
-        async with Watched(cluster) as watched:
+def test_plan_without_changes_causes_no_further_cycle(loop, cluster):
+    async def scenario() -> int:
+        async with TimedController(cluster) as timed:
             await cluster.submit([job("exp1"), job("exp2"), job("waits")])
             await asyncio.sleep(9)
-            return len(watched.at)
+            return len(timed.cycle_times)
 
-    assert loop.run_until_complete(story()) <= 2
+    assert loop.run_until_complete(scenario()) <= 2
 
 
-def test_the_second_job_starts_when_the_first_one_ends(loop, cluster):
-    async def story() -> tuple[str, str, float]:
-        async with Watched(cluster):
+def test_waiting_job_starts_within_a_tenth_of_a_second_of_the_end_before(loop, cluster):
+    async def scenario() -> tuple[str, str, float]:
+        async with TimedController(cluster):
             await cluster.submit([job("first", 2000), job("second", 2000)])
             await asyncio.sleep(3)
             before = (await cluster.workload("vision/second")).state
             ended = loop.time()
             cluster.complete("vision/first")
-            seen = await cluster.workload("vision/second")
-            while seen.state != "running":
-                seen = await cluster.wait(seen.id, seen)
-            return before, seen.state, loop.time() - ended
+            workload = await cluster.workload("vision/second")
+            while workload.state != "running":
+                workload = await cluster.wait(workload.id, workload)
+            return before, workload.state, loop.time() - ended
 
-    before, after, took = loop.run_until_complete(story())
+    before, after, took = loop.run_until_complete(scenario())
     assert (before, after) == ("queued", "running")
     assert took <= 0.1
 
 
-def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, caplog):
+def test_failed_cycles_are_retried_with_doubling_delays(loop, cluster, caplog):
     attempts: list[float] = []
 
     def fails_four_times(snapshot: Snapshot) -> Plan:
@@ -177,14 +181,14 @@ def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, ca
             raise RuntimeError(message)
         return decide(snapshot)
 
-    async def story() -> str:
-        async with Watched(cluster, fails_four_times):
+    async def scenario() -> str:
+        async with TimedController(cluster, fails_four_times):
             await cluster.submit([job("exp1")])
             await asyncio.sleep(8)
             return str((await cluster.workload("vision/exp1")).state)
 
     with caplog.at_level(logging.ERROR, "runai.controller"):
-        state = loop.run_until_complete(story())
+        state = loop.run_until_complete(scenario())
 
     assert attempts[:5] == [0.0, 0.2, 0.6, 1.4, 3.0]
     assert state == "running"
@@ -192,46 +196,48 @@ def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, ca
 
 
 def test_waiter_for_a_change_wakes_after_the_cycle_that_applied_it(loop, cluster):
-    async def story() -> tuple[int, str]:
-        async with Watched(cluster) as watched:
-            changes = watched.controller.changes
-            seen = await changes.after(0)
+    async def scenario() -> tuple[int, str]:
+        async with TimedController(cluster) as timed:
+            changes = timed.controller.changes
+            version = await changes.after(0)
             await cluster.submit([job("exp1")])
-            return await changes.after(seen) - seen, (await cluster.workload("vision/exp1")).state
+            return await changes.after(version) - version, (
+                await cluster.workload("vision/exp1")
+            ).state
 
-    assert loop.run_until_complete(story()) == (1, "running")
+    assert loop.run_until_complete(scenario()) == (1, "running")
 
 
-def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
+def test_change_during_a_cycle_starts_the_next_cycle_at_once(loop, cluster):
     """The next cycle starts at once and sees a job submitted between observing and applying."""
 
-    async def story() -> list[float]:
-        async with Watched(cluster) as watched:
+    async def scenario() -> list[float]:
+        async with TimedController(cluster) as timed:
             apply = cluster.apply
 
-            async def slowly(plan: Plan, **how: Any) -> Any:
+            async def apply_with_submission(plan: Plan, **how: Any) -> Any:
                 await cluster.submit([job("meanwhile")])
                 cluster.apply = apply
                 return await apply(plan, **how)
 
-            cluster.apply = slowly
+            cluster.apply = apply_with_submission
             await cluster.submit([job("exp1")])
             await asyncio.sleep(1)
             states = {w.id: w.state for w in await cluster.workloads()}
             assert states == {"vision/exp1": "running", "vision/meanwhile": "running"}
-            return watched.at
+            return timed.cycle_times
 
-    assert loop.run_until_complete(story())[:2] == [0.0, 0.02]
+    assert loop.run_until_complete(scenario())[:2] == [0.0, 0.02]
 
 
-def in_time(loop: VirtualTimeLoop, seconds: float) -> Callable[[Snapshot], Plan]:
+def decide_taking(loop: VirtualTimeLoop, seconds: float) -> Callable[[Snapshot], Plan]:
     """Return a scheduler that takes as long as for thousands of workloads."""
 
-    def slowly(snapshot: Snapshot) -> Plan:
+    def decide_slowly(snapshot: Snapshot) -> Plan:
         loop.jumping.now += seconds
         return decide(snapshot)
 
-    return slowly
+    return decide_slowly
 
 
 @pytest.mark.parametrize(
@@ -244,43 +250,45 @@ def in_time(loop: VirtualTimeLoop, seconds: float) -> Callable[[Snapshot], Plan]
 )
 @pytest.mark.parametrize("change", ["deleted", "submitted"])
 def test_controller_pauses_after_a_long_cycle(loop, cluster, took, next_at, change):
-    async def story() -> float:
-        async with Watched(cluster, in_time(loop, took)) as watched:
+    async def scenario() -> float:
+        async with TimedController(cluster, decide_taking(loop, took)) as timed:
             await cluster.submit([job(f"exp{n}") for n in range(4)])
             await asyncio.sleep(5)
             await cluster.submit([job("one-more")])
-            while (ended := watched.at[-1]) < 5:
-                await watched.controller.changes.after(watched.controller.changes.version)
+            while (ended := timed.cycle_times[-1]) < 5:
+                await timed.controller.changes.after(timed.controller.changes.version)
             if change == "deleted":
                 await cluster.delete("vision/exp3", by="ana")
             else:
                 await cluster.submit([job("another")])
-            await watched.controller.changes.after(watched.controller.changes.version)
-            return float(watched.at[-1] - ended - took)
+            await timed.controller.changes.after(timed.controller.changes.version)
+            return float(timed.cycle_times[-1] - ended - took)
 
-    assert -0.001 <= loop.run_until_complete(story()) - next_at <= SETTLE_S + 0.001
+    assert -0.001 <= loop.run_until_complete(scenario()) - next_at <= SETTLE_S + 0.001
 
 
 def test_deletion_of_running_job_starts_next_job_within_two_cycles(loop, cluster):
-    async def story() -> float:
-        async with Watched(cluster, in_time(loop, 0.2)):
+    async def scenario() -> float:
+        async with TimedController(cluster, decide_taking(loop, 0.2)):
             await cluster.submit([job("first", 2000), job("second", 2000)])
             await asyncio.sleep(5)
             began = loop.time()
             await cluster.delete("vision/first", by="ana")
             cluster.complete("vision/first")
-            seen = await cluster.workload("vision/second")
-            while seen.state != "running":
-                seen = await cluster.wait(seen.id, seen)
+            workload = await cluster.workload("vision/second")
+            while workload.state != "running":
+                workload = await cluster.wait(workload.id, workload)
             return float(loop.time() - began)
 
-    assert loop.run_until_complete(story()) <= 2 * (0.2 + MAX_PAUSE_S)
+    assert loop.run_until_complete(scenario()) <= 2 * (0.2 + MAX_PAUSE_S)
 
 
 def test_cycle_computes_no_long_explanations(loop, cluster):
     spec = WorkloadSpec("vision", "big", "ana", "job", ("true",), gpus=MilliGpu(9000))
     loop.run_until_complete(cluster.submit([spec]))
-    controller = Controller(cluster, Direct(), policy=Policy(explain="full", packing="spread"))
+    controller = Controller(
+        cluster, InlineScheduler(), policy=Policy(explain="full", packing="spread")
+    )
 
     cycle = loop.run_until_complete(controller.cycle())
 

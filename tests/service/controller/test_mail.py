@@ -20,7 +20,7 @@ from control_plane.certificates import Authority
 from runai.hub_service.controller.notifications import Notification, NotificationSettings
 from runai.hub_service.controller.notifications.channels import Mail, Undelivered
 
-HERE = "127.0.0.1"
+LOCAL = "127.0.0.1"
 NOT_LOCAL = "127.0.0.2"
 """A loopback address: mail sent to it is treated as if it left this machine."""
 PASSWORD = "correct horse"
@@ -33,7 +33,7 @@ class Postbox:
 
     messages: list[tuple[list[str], bytes]] = field(default_factory=list)
     encrypted: list[bool] = field(default_factory=list)
-    shown: list[bytes] = field(default_factory=list)
+    passwords: list[bytes] = field(default_factory=list)
     refuse: str = ""
 
     async def handle_RCPT(self, _server, _session, envelope, address, _) -> str:  # noqa: N802
@@ -47,13 +47,13 @@ class Postbox:
         self.messages.append((envelope.rcpt_tos, envelope.content))
         return "250 OK"
 
-    def knows(self, _server, _session, _envelope, _mechanism, data) -> AuthResult:
+    def authenticate(self, _server, _session, _envelope, _mechanism, data) -> AuthResult:
         assert isinstance(data, LoginPassword)
-        self.shown.append(data.password)
+        self.passwords.append(data.password)
         return AuthResult(success=data.password == PASSWORD.encode(), handled=False)
 
 
-class AnyPort(MailServer):
+class FreePortMailServer(MailServer):
     """A mail server on a free port."""
 
     def _trigger_server(self) -> None:
@@ -66,7 +66,9 @@ class AnyPort(MailServer):
 def serving(host: str, **options) -> Iterator[tuple[Postbox, str]]:
     box = Postbox()
     options = {"auth_require_tls": False} | options
-    server = AnyPort(box, host, 0, authenticator=box.knows, ready_timeout=60, **options)
+    server = FreePortMailServer(
+        box, host, 0, authenticator=box.authenticate, ready_timeout=60, **options
+    )
     server.start()
     try:
         yield box, f"{host}:{server.port}"
@@ -78,8 +80,8 @@ def mail(
     server: str, *, scheme: str = "smtp", password: str = PASSWORD, to: str = "{user}@lab.example"
 ) -> Mail:
     url = f"{scheme}://gpus:{password.replace(' ', '%20')}@{server}"
-    given = {"SMTP": url, "FROM": "gpus@lab.example", "TO": to}
-    environment = {f"RUNAI_NOTIFY_{name}": value for name, value in given.items()}
+    variables = {"SMTP": url, "FROM": "gpus@lab.example", "TO": to}
+    environment = {f"RUNAI_NOTIFY_{name}": value for name, value in variables.items()}
     settings = NotificationSettings.from_environment(environment).mail
     assert settings is not None
     return Mail(settings)
@@ -90,8 +92,8 @@ def mail(
 
 @pytest.fixture
 def mailbox() -> Iterator[tuple[Postbox, str]]:
-    with serving(HERE) as found:
-        yield found
+    with serving(LOCAL) as box_and_server:
+        yield box_and_server
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def mailbox() -> Iterator[tuple[Postbox, str]]:
         ("ana@uni.example", "{user}", "ana@uni.example"),
     ],
 )
-async def test_a_mail_goes_to_the_owner(mailbox, user, to, address):
+async def test_mail_is_sent_to_the_owners_address(mailbox, user, to, address):
     box, server = mailbox
     await mail(server, to=to).send(replace(PAUSED, user=user))
 
@@ -112,7 +114,7 @@ async def test_a_mail_goes_to_the_owner(mailbox, user, to, address):
 
 
 @pytest.mark.parametrize("user", ["ana\r\nBcc: all@lab.example", "ana,mia", ""])
-async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
+async def test_user_name_that_makes_no_address_gets_no_mail(mailbox, user):
     box, server = mailbox
     with pytest.raises(Undelivered, match="makes no address"):
         await mail(server).send(replace(PAUSED, user=user))
@@ -124,15 +126,17 @@ async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
     ("password", "refuse", "again"),
     [("wrong", "", False), (PASSWORD, "550 who", False), (PASSWORD, "451 later", True)],
 )
-async def test_a_refusal_names_neither_password_nor_recipient(mailbox, password, refuse, again):
+async def test_refused_mail_error_names_no_password_and_no_recipient(
+    mailbox, password, refuse, again
+):
     box, server = mailbox
     box.refuse = refuse
     with pytest.raises(Undelivered) as trouble:
         await mail(server, password=password).send(PAUSED)
 
-    said = f"{trouble.value!r} {trouble.value.__cause__!r}"
+    error_text = f"{trouble.value!r} {trouble.value.__cause__!r}"
     assert trouble.value.worth_again is again
-    assert not any(word in said for word in (password, "ana", "lab.example"))
+    assert not any(word in error_text for word in (password, "ana", "lab.example"))
 
 
 # -- encryption ----------------------------------------------------------------------------------
@@ -148,10 +152,10 @@ def context_of(authority: Authority, folder: Path) -> ssl.SSLContext:
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
     """Return a certificate authority that this machine trusts."""
-    made = Authority()
-    (tmp_path / "ca.crt").write_bytes(made.certificate)
+    trusted = Authority()
+    (tmp_path / "ca.crt").write_bytes(trusted.certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
-    return made
+    return trusted
 
 
 encrypting = pytest.mark.parametrize(
@@ -167,15 +171,15 @@ async def test_mail_and_password_are_encrypted(authority, tmp_path, scheme, opti
     with serving(NOT_LOCAL, **context, auth_require_tls=scheme == "smtp") as (box, server):
         await mail(server, scheme=scheme).send(PAUSED)
 
-    assert box.shown == [PASSWORD.encode()]
+    assert box.passwords == [PASSWORD.encode()]
     assert len(box.encrypted) == 1
 
 
-async def test_a_server_that_does_not_encrypt_is_shown_no_password():
+async def test_mail_sends_no_password_to_an_unencrypted_server():
     with serving(NOT_LOCAL) as (box, server), pytest.raises(Undelivered):
         await mail(server).send(PAUSED)
 
-    assert (box.shown, box.encrypted) == ([], [])
+    assert (box.passwords, box.encrypted) == ([], [])
 
 
 @encrypting
@@ -189,4 +193,4 @@ async def test_mail_sends_no_password_to_server_with_untrusted_certificate(
     ):
         await mail(server, scheme=scheme).send(PAUSED)
 
-    assert (box.shown, box.encrypted) == ([], [])
+    assert (box.passwords, box.encrypted) == ([], [])

@@ -36,7 +36,7 @@ from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
-LEAST = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
+MINIMAL_ENVIRONMENT = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
 PAUSED = Notification(1e9, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
 SECRET = "correct horse"
 
@@ -72,7 +72,7 @@ def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
     assert list(recent.of("mia", PAUSED.at)) == []
 
 
-async def test_a_pause_and_the_return_are_told_once_with_the_reason():
+async def test_pause_resume_and_idleness_are_notified_once_each():
     lab, recent, idle = SimulatedLab(), RecentNotifications(), dict[str, IdleNow]()
     notifier = Notifier(lab.simulated, idle.get, recent, [], Broadcast(), clock=Clock())
     async with running(lab.simulated):
@@ -90,11 +90,11 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
         await notifier.poll()
         await notifier.poll()
 
-    told = list(reversed(recent.of("ana", Clock()())))
-    assert [(one.kind, one.workload) for one in told] == [
+    notifications = list(reversed(recent.of("ana", Clock()())))
+    assert [(notification.kind, notification.workload) for notification in notifications] == [
         (kind, "vision/exp") for kind in ("paused", "resumed", "idle")
     ]
-    assert "nlp takes back what is its own" in told[0].text
+    assert "nlp takes back what is its own" in notifications[0].text
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ended by itself", "killed"])
@@ -109,19 +109,19 @@ async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
         lab.simulated.complete(job.id, -9, killed=killed)
         await notifier.poll()
 
-    [told] = recent.of("ana", Clock()())
+    [notification] = recent.of("ana", Clock()())
     cut = "; killed after its grace of 30 s: its save may be cut; `--grace` gives more"
-    assert told.text.endswith(cut) is killed
+    assert notification.text.endswith(cut) is killed
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
-async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_came(restarts):
+async def test_time_limit_is_notified_once_before_and_once_at_its_end(restarts):
     lab, recent = SimulatedLab(), RecentNotifications()
 
-    def made() -> Notifier:
+    def new_notifier() -> Notifier:
         return Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=lab.clock)
 
-    notifier = made()
+    notifier = new_notifier()
     async with running(lab.simulated):
         job = lab.job(max_runtime=8 * 3600)
         await lab.started(job)
@@ -131,20 +131,20 @@ async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_
         assert list(recent.of("ana", lab.clock())) == []
         await lab.pass_time(1)
         await notifier.poll()
-        notifier = made() if restarts else notifier
+        notifier = new_notifier() if restarts else notifier
         await notifier.poll()
         history = [e.text for e in await lab.cluster.history(job.id) if e.kind == "warning"]
         await lab.pass_time(600)
         await lab.until(job.id, "timed_out")
         await notifier.poll()
 
-    told = list(reversed(recent.of("ana", lab.clock())))
-    assert [one.kind for one in told] == ["ends_soon", "timed_out"]
+    notifications = list(reversed(recent.of("ana", lab.clock())))
+    assert [notification.kind for notification in notifications] == ["ends_soon", "timed_out"]
     assert history == ["ends in 10 minutes, at its time limit of 8h: save what you need"]
-    assert "--time 12h" in told[1].text
+    assert "--time 12h" in notifications[1].text
 
 
-async def test_a_move_is_told_with_its_place_and_then_its_duration():
+async def test_move_is_notified_with_its_node_and_later_its_duration():
     lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     why = "moved to n2 to make room for vision/big"
@@ -162,16 +162,16 @@ async def test_a_move_is_told_with_its_place_and_then_its_duration():
         await lab.until(job.id, "running")
         await notifier.poll()
 
-    told = [one.text for one in reversed(recent.of("ana", Clock()()))]
-    assert told[0] == f"vision/exp was {why}"
-    assert re.fullmatch(f"vision/exp was {why}, 4[0-9] s", told[1])
+    texts = [notification.text for notification in reversed(recent.of("ana", Clock()()))]
+    assert texts[0] == f"vision/exp was {why}"
+    assert re.fullmatch(f"vision/exp was {why}, 4[0-9] s", texts[1])
 
 
 # -- delivery over HTTP --------------------------------------------------------------------------
 
 
 @dataclass
-class Receiver:
+class WebhookReceiver:
     """A web server that stores the bodies posted to it."""
 
     answers: list[int] = field(default_factory=list)
@@ -180,14 +180,14 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    here = Receiver()
+def receiver() -> Iterator[WebhookReceiver]:
+    webhook_receiver = WebhookReceiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            here.posted.append((self.headers.get("X-Runai-Signature", ""), body))
-            self.send_response(here.answers.pop(0) if here.answers else 204)
+            webhook_receiver.posted.append((self.headers.get("X-Runai-Signature", ""), body))
+            self.send_response(webhook_receiver.answers.pop(0) if webhook_receiver.answers else 204)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -196,8 +196,8 @@ def receiver() -> Iterator[Receiver]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    here.url = f"http://127.0.0.1:{server.server_port}/hook/{SECRET.replace(' ', '-')}"
-    yield here
+    webhook_receiver.url = f"http://127.0.0.1:{server.server_port}/hook/{SECRET.replace(' ', '-')}"
+    yield webhook_receiver
     server.shutdown()
     thread.join()
     server.server_close()
@@ -209,10 +209,10 @@ def settings(**variables: str) -> NotificationSettings:
     )
 
 
-async def test_a_webhook_is_posted_signed_json(receiver):
-    given = settings(WEBHOOK=receiver.url, WEBHOOK_SECRET=SECRET).webhook
-    assert given is not None
-    await Webhook(given).send(PAUSED)
+async def test_webhook_notification_is_signed_json(receiver):
+    webhook_settings = settings(WEBHOOK=receiver.url, WEBHOOK_SECRET=SECRET).webhook
+    assert webhook_settings is not None
+    await Webhook(webhook_settings).send(PAUSED)
 
     [(signature, body)] = receiver.posted
     assert json.loads(body) == {
@@ -224,10 +224,10 @@ async def test_a_webhook_is_posted_signed_json(receiver):
 
 async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, caplog):
     receiver.answers = [503, 503]
-    given = settings(WEBHOOK=receiver.url).webhook
-    assert given is not None
+    webhook_settings = settings(WEBHOOK=receiver.url).webhook
+    assert webhook_settings is not None
     lab, changes = SimulatedLab(), Broadcast()
-    channels = [Webhook(given)]
+    channels = [Webhook(webhook_settings)]
     notifier = Notifier(
         lab.simulated,
         lambda _: None,
@@ -253,41 +253,39 @@ async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, cap
     assert "/hook/" not in caplog.text
 
 
-async def test_a_receiver_that_is_away_is_an_undelivered_notification():
-    given = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
-    assert given is not None
+async def test_unreachable_webhook_raises_undelivered():
+    webhook_settings = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
+    assert webhook_settings is not None
     with pytest.raises(Undelivered, match=r"^ConnectError$") as trouble:
-        await Webhook(given).send(PAUSED)
+        await Webhook(webhook_settings).send(PAUSED)
 
     assert trouble.value.worth_again
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://h:port"])
-async def test_a_proxy_that_cannot_be_used_is_an_undelivered_notification(
-    proxy: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_unusable_proxy_raises_undelivered(proxy: str, monkeypatch: pytest.MonkeyPatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", proxy)
-    given = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
-    assert given is not None
+    webhook_settings = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
+    assert webhook_settings is not None
 
     with pytest.raises(Undelivered, match=r"^\w+$"):
-        await Webhook(given).send(PAUSED)
+        await Webhook(webhook_settings).send(PAUSED)
 
 
 # -- settings ------------------------------------------------------------------------------------
 
 
-def test_nothing_leaves_the_service_unless_it_is_set():
-    assert Config.from_environment(LEAST).notify == NotificationSettings(None, None)
+def test_notifications_are_off_by_default():
+    assert Config.from_environment(MINIMAL_ENVIRONMENT).notify == NotificationSettings(None, None)
 
 
 MAIL = {"SMTP": "smtps://u:hidden@mail.example", "FROM": "a@b.example", "TO": "{user}@b.example"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"WEBHOOK": "ftp://hidden"}, "WEBHOOK is no address"),
         ({"WEBHOOK": "http://elsewhere.example/hidden"}, "WEBHOOK is no address"),
@@ -302,16 +300,16 @@ MAIL = {"SMTP": "smtps://u:hidden@mail.example", "FROM": "a@b.example", "TO": "{
         (MAIL | {"TO": "{user} hidden"}, "TO makes no addresses"),
     ],
 )
-def test_settings_refuse_invalid_values_without_repeating_them(variables, said):
-    with pytest.raises(InvalidRequest, match=said) as refused:
+def test_settings_refuse_invalid_values_without_repeating_them(variables, message):
+    with pytest.raises(InvalidRequest, match=message) as refused:
         settings(**variables)
 
     assert "hidden" not in f"{refused.value} {refused.value.__cause__!r}"
 
 
-def test_no_secret_is_printed_with_the_settings():
-    given = settings(**MAIL, WEBHOOK="https://h.example/hidden", WEBHOOK_SECRET="hidden")
+def test_notification_settings_repr_has_no_secret():
+    parsed = settings(**MAIL, WEBHOOK="https://h.example/hidden", WEBHOOK_SECRET="hidden")
 
-    assert given.mail is not None
-    assert (given.mail.password, given.mail.port, given.mail.security) == ("hidden", 465, "tls")
-    assert "hidden" not in repr(given)
+    assert parsed.mail is not None
+    assert (parsed.mail.password, parsed.mail.port, parsed.mail.security) == ("hidden", 465, "tls")
+    assert "hidden" not in repr(parsed)

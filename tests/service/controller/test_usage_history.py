@@ -34,19 +34,19 @@ def ledger(tmp_path, clock):
 
 @pytest.fixture
 async def cluster(clock):
-    made = SimulatedCluster({"lab": SimulatedDevices(5, node="lab").devices()}, clock=clock)
+    simulated = SimulatedCluster({"lab": SimulatedDevices(5, node="lab").devices()}, clock=clock)
     for name in ("vision", "nlp"):
-        await made.put_project(ProjectSpec(name, quota=MilliGpu(1000), weight=1))
-    return made
+        await simulated.put_project(ProjectSpec(name, quota=MilliGpu(1000), weight=1))
+    return simulated
 
 
-async def hold(ledger, clock, project, gpus, hours):
+async def record_allocation(ledger, clock, project, gpus, hours):
     """Record a project's use of whole GPUs in the ledger, each minute for some hours."""
-    held = [
+    allocations = [
         DeviceAllocation(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)
     ]
     for _ in range(60 * hours):
-        ledger.record(clock.at, 0, held)
+        ledger.record(clock.at, 0, allocations)
         clock.at += 60
         await ledger.flush()
     ledger.record(clock.at, 0, [])
@@ -63,7 +63,7 @@ async def hold(ledger, clock, project, gpus, hours):
 async def test_last_weeks_heavy_user_yields_the_surplus(
     cluster, ledger, clock, history_weight, expected
 ):
-    await hold(ledger, clock, "vision", 4, hours=2)
+    await record_allocation(ledger, clock, "vision", 4, hours=2)
     clock.at = START + 7 * DAY
     history = UsageHistory(cluster, ledger, clock)
     await history.read()
@@ -77,48 +77,48 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
     policy = Policy(history_weight=history_weight)
     controller = Controller(cluster, inline_scheduler(), policy=policy, history=history.with_usage)
     await controller.cycle()
-    held = {"vision": 0, "nlp": 0}
+    allocated = {"vision": 0, "nlp": 0}
     for record in await cluster.workloads():
-        held[record.spec.project] += record.allocated // 1000
+        allocated[record.spec.project] += record.allocated // 1000
 
-    assert set(held.values()) == expected
-    assert history_weight == 0 or held["nlp"] == 4
+    assert set(allocated.values()) == expected
+    assert history_weight == 0 or allocated["nlp"] == 4
 
 
 async def test_usage_of_a_week_earlier_counts_half(cluster, ledger, clock):
     history = UsageHistory(cluster, ledger, clock)
-    await hold(ledger, clock, "vision", 4, hours=2)
+    await record_allocation(ledger, clock, "vision", 4, hours=2)
     clock.at = START + HALF_LIFE_S
-    await hold(ledger, clock, "nlp", 4, hours=2)
+    await record_allocation(ledger, clock, "nlp", 4, hours=2)
     await history.read()
-    told = history.with_usage(await cluster.observe())
-    usage = {project.name: project.usage or 0 for project in told.projects}
+    snapshot = history.with_usage(await cluster.observe())
+    usage = {project.name: project.usage or 0 for project in snapshot.projects}
 
     assert usage["vision"] == pytest.approx(usage["nlp"] / 2, abs=1)
     assert usage["nlp"] > 0
 
 
-async def test_a_parents_usage_is_its_childrens(cluster, ledger, clock):
+async def test_parent_project_has_no_usage_beside_its_children(cluster, ledger, clock):
     await cluster.put_project(ProjectSpec("students", parent="vision"))
     history = UsageHistory(cluster, ledger, clock)
     await history.read()
-    told = {p.name: p.usage for p in history.with_usage(await cluster.observe()).projects}
+    usage_by_project = {
+        p.name: p.usage for p in history.with_usage(await cluster.observe()).projects
+    }
 
-    assert told == {"vision": None, "nlp": 0, "students": 0}
+    assert usage_by_project == {"vision": None, "nlp": 0, "students": 0}
 
 
-async def test_a_history_that_is_away_ends_nothing_and_what_was_read_last_holds(
-    cluster, ledger, clock, monkeypatch
-):
-    await hold(ledger, clock, "vision", 4, hours=2)
+async def test_unavailable_history_leaves_the_last_read_usage(cluster, ledger, clock, monkeypatch):
+    await record_allocation(ledger, clock, "vision", 4, hours=2)
     history = UsageHistory(cluster, ledger, clock)
     await history.begin()
     before = history.with_usage(await cluster.observe()).projects
 
-    async def away(*_args):
+    async def raise_unavailable(*_args):
         raise Unavailable("The history cannot be read now.", hint="", code="history_away")
 
-    monkeypatch.setattr(ledger, "usage", away)
+    monkeypatch.setattr(ledger, "usage", raise_unavailable)
     await history.begin()
 
     assert history.with_usage(await cluster.observe()).projects == before

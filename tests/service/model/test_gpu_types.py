@@ -16,12 +16,12 @@ from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 A100, SMALL, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-H100-SXM5-80GB"
-THERE = [A100, SMALL, H100]
+NODE_TYPES = [A100, SMALL, H100]
 TWO, FOUR = MilliGpu(2000), MilliGpu(4000)
 
 
 @pytest.mark.parametrize(
-    ("table", "meant"),
+    ("table", "resolved"),
     [
         pytest.param({"h100": TWO, "*": FOUR}, {H100: TWO, "*": FOUR}, id="a word"),
         pytest.param({"a100 40gb": TWO}, {SMALL: TWO}, id="two words"),
@@ -29,15 +29,15 @@ TWO, FOUR = MilliGpu(2000), MilliGpu(4000)
         pytest.param({"k40": TWO}, {"k40": TWO}, id="a type that no node has"),
     ],
 )
-def test_stored_table_has_the_names_of_the_nodes_types(table, meant):
-    assert checked_table(table, THERE) == meant
-    assert by_node_type(table, THERE) == meant
+def test_stored_table_has_the_names_of_the_nodes_types(table, resolved):
+    assert checked_table(table, NODE_TYPES) == resolved
+    assert by_node_type(table, NODE_TYPES) == resolved
 
 
-def test_stored_entry_keeps_its_type_when_a_node_of_a_like_name_comes():
+def test_stored_entry_retains_its_type_when_a_similar_type_is_added():
     stored = checked_table({"a100": TWO}, [A100])
 
-    assert by_node_type(stored, THERE) == {A100: TWO}
+    assert by_node_type(stored, NODE_TYPES) == {A100: TWO}
 
 
 @pytest.mark.parametrize(
@@ -47,27 +47,27 @@ def test_stored_entry_keeps_its_type_when_a_node_of_a_like_name_comes():
         pytest.param({"h100": TWO, H100: TWO}, "are the same GPU type", id="one type twice"),
     ],
 )
-def test_ambiguous_table_is_refused(table, message):
+def test_ambiguous_quota_table_is_refused(table, message):
     with pytest.raises(InvalidRequest, match=message):
-        checked_table(table, THERE)
+        checked_table(table, NODE_TYPES)
 
 
-def test_ambiguous_entry_of_a_file_is_the_quota_of_the_first_type_and_noted():
+def test_ambiguous_file_entry_is_the_first_types_quota_and_noted():
     table = {"a100": TWO}
 
-    assert by_node_type(table, THERE) == {SMALL: TWO}
-    assert table_notes(table, THERE) == [
+    assert by_node_type(table, NODE_TYPES) == {SMALL: TWO}
+    assert table_notes(table, NODE_TYPES) == [
         f"{SMALL} and {A100} are both called a100: the quota is of {SMALL}."
     ]
 
 
-def test_names_of_one_type_add_up():
-    assert by_node_type({"h100": TWO, H100: FOUR}, THERE) == {H100: MilliGpu(6000)}
-    assert by_node_type({"h100": TWO, H100: None}, THERE) == {H100: None}
+def test_quotas_under_two_names_of_one_type_add_up():
+    assert by_node_type({"h100": TWO, H100: FOUR}, NODE_TYPES) == {H100: MilliGpu(6000)}
+    assert by_node_type({"h100": TWO, H100: None}, NODE_TYPES) == {H100: None}
 
 
-def test_type_that_no_node_has_is_noted():
-    assert table_notes({"k40": TWO, "*": TWO, "h100": TWO}, THERE) == [
+def test_quota_of_a_type_without_nodes_is_noted():
+    assert table_notes({"k40": TWO, "*": TWO, "h100": TWO}, NODE_TYPES) == [
         "No node has a GPU of type k40: the quota of 2 counts once one has."
     ]
 
@@ -78,19 +78,19 @@ def test_type_that_no_node_has_is_noted():
         pytest.param({"h100": TWO, "*": FOUR}, [H100], TWO, id="its own entry"),
         pytest.param({"h100": TWO, "*": FOUR}, [A100], FOUR, id="the others'"),
         pytest.param({"h100": TWO, "*": FOUR}, [], FOUR, id="any type"),
-        pytest.param({"h100": TWO, "*": FOUR}, THERE, FOUR, id="all types"),
+        pytest.param({"h100": TWO, "*": FOUR}, NODE_TYPES, FOUR, id="all types"),
         pytest.param({"h100": TWO}, [A100], 0, id="nothing of the others"),
         pytest.param({"h100": None, "*": TWO}, [H100, A100], None, id="unlimited"),
     ],
 )
-def test_workload_may_have_the_largest_entry_of_its_types(table, types, largest):
-    assert largest_entry(table, types, THERE) == largest
+def test_workload_may_use_the_largest_quota_entry_of_its_types(table, types, largest):
+    assert largest_entry(table, types, NODE_TYPES) == largest
 
 
-def put(**fields):
+def project_with(**fields):
     change = ProjectPut(**fields)
-    given = {name: getattr(change, name) for name in change.model_fields_set}
-    return changed_project(ProjectSpec("vision"), given)
+    changes = {name: getattr(change, name) for name in change.model_fields_set}
+    return changed_project(ProjectSpec("vision"), changes)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def put(**fields):
     ],
 )
 def test_quota_of_a_table_is_its_sum(quota, total):
-    spec = put(quota=quota)
+    spec = project_with(quota=quota)
 
     assert spec.quota == total
     assert list(spec.quota_by_type or ()) == list(quota)
 
 
-def test_number_replaces_a_table():
-    spec = changed_project(put(quota={"h100": 2}), {"quota": ProjectPut(quota=4).quota})
+def test_number_replaces_a_quota_table():
+    spec = changed_project(project_with(quota={"h100": 2}), {"quota": ProjectPut(quota=4).quota})
 
     assert (spec.quota, spec.quota_by_type) == (FOUR, None)
 
 
 @pytest.mark.parametrize(("gpu_type", "gpus"), [("h100", 3), (None, 5), ("a100", 5)])
-def test_session_beyond_the_entry_of_its_type_is_refused(gpu_type, gpus):
-    project = put(quota={"h100": 2, "*": 4})
-    site = SubmissionContext({"vision": project}, [], 16_000, gpu_types=THERE)
+def test_session_beyond_the_build_quota_of_its_type_is_refused(gpu_type, gpus):
+    project = project_with(quota={"h100": 2, "*": 4})
+    site = SubmissionContext({"vision": project}, [], 16_000, gpu_types=NODE_TYPES)
     request = {"command": ["x"], "kind": "session", "gpu_type": gpu_type}
     more, less = (SubmitRequest(**request, gpus=number) for number in (gpus, 2))
 

@@ -13,32 +13,32 @@ from runai.hub_service.scheduler import SHIPPED, Policy, Start
 from runai.hub_service.wire.errors import InvalidRequest
 
 
-def test_policy_file_keeps_the_shipped_values_of_missing_settings(tmp_path):
+def test_policy_file_has_shipped_values_for_missing_settings(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("packing: spread\nmax_pauses_per_hour: 2\n")
 
     assert read_policy(path) == replace(SHIPPED, packing="spread", max_pauses_per_hour=2)
 
 
-def test_an_empty_file_is_the_shipped_policy(tmp_path):
+def test_empty_policy_file_is_the_shipped_policy(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("# nothing chosen yet\n")
 
     assert read_policy(path) == SHIPPED
 
 
-def test_a_service_without_a_policy_file_has_the_shipped_policy():
+def test_policy_without_a_file_is_the_shipped_policy():
     assert read_policy(None) == SHIPPED
 
 
-def test_phases_of_a_policy_file_win_over_the_shipped_ones(tmp_path):
+def test_policy_file_phases_replace_the_shipped_phases(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("phases: [allocate, reclaim]\n")
 
     assert read_policy(path) == replace(SHIPPED, phases=("allocate", "reclaim"))
 
 
-def test_a_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
+def test_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("\ufeffpacking: spread\n", encoding="utf-8")
 
@@ -46,7 +46,7 @@ def test_a_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("packing: tight", "policy: packing must be one of binpack, spread, frag, not 'tight'"),
         ("pack: spread", "policy: unknown field pack"),
@@ -56,7 +56,7 @@ def test_a_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
     ],
     ids=["value", "field", "shape", "no YAML", "twice"],
 )
-def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
+def test_policy_file_error_names_the_file_and_the_mistake(tmp_path, text, message):
     path = tmp_path / "policy.yaml"
     path.write_text(text)
 
@@ -64,10 +64,10 @@ def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
         read_policy(path)
 
     assert str(path) in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-class Still:
+class UnchangingCluster:
     """A cluster that never changes."""
 
     async def observe(self):
@@ -80,9 +80,9 @@ class Still:
 @pytest.mark.parametrize(
     ("packing", "nodes"), [("binpack", ["n1", "n1"]), ("spread", ["n1", "n2"])]
 )
-async def test_the_controller_decides_by_the_policy(packing, nodes):
+async def test_controller_places_jobs_by_the_packing_policy(packing, nodes):
     controller = Controller(
-        cast("Any", Still()), inline_scheduler(), policy=Policy(packing=packing)
+        cast("Any", UnchangingCluster()), inline_scheduler(), policy=Policy(packing=packing)
     )
 
     cycle = await controller.cycle()

@@ -15,15 +15,15 @@ from strategies import snapshots
 
 @given(snapshots())
 @settings(max_examples=50)
-def test_a_request_is_read_as_it_was_written(snapshot):
+def test_decoded_request_equals_the_encoded_request(snapshot):
     for workload in snapshot.workloads:
         text = request_of(workload)
 
-        read = workload_of(workload.name, workload.project, json.loads(text))
+        decoded = workload_of(workload.name, workload.project, json.loads(text))
 
-        assert request_of(read) == text
-        assert [w.gpus for w in read.workers] == [w.gpus for w in workload.workers]
-        assert (read.kind, read.priority, read.is_preemptible, read.minimum) == (
+        assert request_of(decoded) == text
+        assert [w.gpus for w in decoded.workers] == [w.gpus for w in workload.workers]
+        assert (decoded.kind, decoded.priority, decoded.is_preemptible, decoded.minimum) == (
             *(workload.kind, workload.priority, workload.is_preemptible, workload.minimum),
         )
 
@@ -32,13 +32,13 @@ def workers(count: int, gpus: int = 1000, **fields: Any) -> tuple[Worker, ...]:
     return tuple(Worker(name=f"w-{n}", gpus=MilliGpu(gpus), **fields) for n in range(count))
 
 
-def test_alike_workers_are_written_once():
-    asked = Workload(name="a/gang", project="a", workers=workers(500, 8000))
+def test_equal_workers_are_encoded_once_with_their_count():
+    workload = Workload(name="a/gang", project="a", workers=workers(500, 8000))
 
-    assert request_of(asked) == '{"workers":[{"count":500,"gpus":8}]}'
+    assert request_of(workload) == '{"workers":[{"count":500,"gpus":8}]}'
 
 
-def test_a_long_list_of_nodes_is_left_out():
+def test_long_node_list_is_omitted_from_the_request():
     many = tuple(f"node-{n}" for n in range(65))
 
     written = [

@@ -26,7 +26,7 @@ def project(**rules: int) -> ProjectSpec:
 
 
 @pytest.mark.parametrize(
-    ("asked", "rules", "limit"),
+    ("requested", "rules", "limit"),
     [
         (None, {}, None),
         (2 * H, {}, 2 * H),
@@ -37,15 +37,15 @@ def project(**rules: int) -> ProjectSpec:
     ],
     ids=["none", "asked", "default", "default below the maximum", "maximum", "up to the maximum"],
 )
-def test_a_limit_is_what_was_asked_for_else_the_projects(asked, rules, limit) -> None:
-    assert limit == time_limits.limit_of(asked, None, "job", project(**rules))
+def test_limit_is_the_requested_or_else_the_projects(requested, rules, limit) -> None:
+    assert limit == time_limits.limit_of(requested, None, "job", project(**rules))
 
 
-def test_the_rules_of_jobs_are_not_those_of_sessions() -> None:
+def test_time_rules_of_jobs_do_not_apply_to_sessions() -> None:
     assert time_limits.limit_of(None, None, "session", project(default_s=H)) is None
 
 
-def test_a_limit_above_the_maximum_is_refused_with_both_numbers_and_a_way_out() -> None:
+def test_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -> None:
     with pytest.raises(InvalidRequest) as refused:
         time_limits.limit_of(72 * H, None, "job", project(most_s=48 * H))
 
@@ -56,12 +56,12 @@ def test_a_limit_above_the_maximum_is_refused_with_both_numbers_and_a_way_out() 
 
 
 @pytest.mark.parametrize(
-    ("asked", "rules"), [(H, {}), (None, {"default_s": H})], ids=["own", "project's"]
+    ("requested", "rules"), [(H, {}), (None, {"default_s": H})], ids=["own", "project's"]
 )
-def test_an_expectation_beyond_the_limit_is_refused(asked, rules) -> None:
-    assert time_limits.limit_of(asked, H, "job", project(**rules)) == H
+def test_expected_runtime_beyond_the_limit_is_refused(requested, rules) -> None:
+    assert time_limits.limit_of(requested, H, "job", project(**rules)) == H
     with pytest.raises(InvalidRequest) as refused:
-        time_limits.limit_of(asked, H + 1, "job", project(**rules))
+        time_limits.limit_of(requested, H + 1, "job", project(**rules))
 
     assert refused.value.code == "over_time_limit"
 
@@ -77,7 +77,9 @@ def record(limit: int | None, ran_s: float, since: float | None) -> WorkloadReco
     [(8 * H, 600, 600), (1000, 600, 100), (8 * H, 60, 60)],
     ids=["as the project says", "a tenth of a short limit", "a shorter rule"],
 )
-def test_the_warning_comes_before_the_end(limit, warn_s, before) -> None:
+def test_warning_precedes_the_end_by_the_rule_or_a_tenth_of_the_limit(
+    limit, warn_s, before
+) -> None:
     running = record(limit, 0.0, 1000.0)
 
     assert time_limits.warns_at(running, project(warn_s=warn_s)) == 1000 + limit - before
@@ -94,7 +96,7 @@ def test_no_warning_comes_without_a_limit_or_a_run() -> None:
     since=st.floats(0, 10**9),
     late=st.integers(0, 100),
 )
-def test_the_bound_of_an_attempt_reaches_the_end_and_less_than_two_seconds_more(
+def test_core_bound_of_an_attempt_ends_within_two_seconds_after_the_limit(
     limit: int, ran: float, since: float, late: int
 ) -> None:
     ran, started = min(ran, limit), int(since) + late
@@ -105,15 +107,15 @@ def test_the_bound_of_an_attempt_reaches_the_end_and_less_than_two_seconds_more(
     assert max(started, end) - 1e-6 <= started + bound <= max(started, end) + 2
 
 
-def test_the_bound_of_a_waiting_workload_is_what_is_left() -> None:
+def test_core_bound_of_a_waiting_workload_is_the_remaining_time() -> None:
     assert time_limits.bound_for_core(100, 30.5, None, None) == 70
     assert time_limits.bound_for_core(100, 130.0, None, None) == 0
 
 
 @pytest.mark.parametrize(
-    ("asked", "rules", "limit"),
+    ("requested", "rules", "limit"),
     [(None, {}, None), (None, {"default_s": 5}, 5), (9, {"most_s": 7}, 7), (3, {"most_s": 7}, 3)],
     ids=["none", "default", "cut to the maximum", "below the maximum"],
 )
-def test_a_workload_made_without_us_stays_within_the_maximum(asked, rules, limit) -> None:
-    assert limit == time_limits.limit_within(asked, TimeRules(**rules))
+def test_externally_created_workload_is_limited_to_the_maximum(requested, rules, limit) -> None:
+    assert limit == time_limits.limit_within(requested, TimeRules(**rules))

@@ -13,7 +13,7 @@ from runai.hub_service.wire.schemas import WorkloadView
 
 
 @pytest.mark.parametrize("state", list(WorkloadState), ids=lambda state: state.value)
-def test_an_array_whose_elements_are_in_one_state_is_in_it(state) -> None:
+def test_array_of_elements_in_one_state_has_that_state(state) -> None:
     elements = [
         WorkloadRecord(
             WorkloadSpec("vision", f"sweep-{index}", "ana", "job", ("true",), array_index=index),

@@ -28,10 +28,10 @@ def spec_of(site=SITE, **fields):
 
 
 @pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 1000])
-def test_a_name_is_found_beside_however_many(many):
-    taken = {f"vision/job-{number}" for number in range(1, many + 1)}
+def test_default_name_is_the_next_free_number(many):
+    used_names = {f"vision/job-{number}" for number in range(1, many + 1)}
 
-    spec = spec_of(SubmissionContext({"vision": VISION}, taken, 1000), gpus=1)
+    spec = spec_of(SubmissionContext({"vision": VISION}, used_names, 1000), gpus=1)
 
     assert spec.name == f"job-{many + 1}"
 
@@ -43,7 +43,7 @@ def test_name_of_a_notebook_server_is_refused(fields):
 
 
 @pytest.mark.parametrize("name", ["lab", "labs-1", "my-lab-1"])
-def test_name_that_no_notebook_server_has_is_free(name):
+def test_name_similar_to_a_notebook_servers_is_accepted(name):
     assert spec_of(gpus=1, name=name).name == name
 
 
@@ -59,7 +59,7 @@ def test_name_that_no_notebook_server_has_is_free(name):
         f"example/train@sha256:{'0a' * 32}",
     ],
 )
-def test_an_image_that_a_registry_may_have_is_kept(image):
+def test_valid_image_reference_is_stored(image):
     spec = spec_of(image=image)
 
     assert spec.image == image
@@ -74,7 +74,7 @@ def test_submit_request_refuses_invalid_image(image):
         SubmitRequest(command=["true"], image=image)
 
 
-def test_the_image_of_a_session_is_chosen_elsewhere():
+def test_session_with_an_image_is_refused():
     with pytest.raises(InvalidRequest, match="where servers are started"):
         spec_of(kind="session", image="python")
 
@@ -83,7 +83,7 @@ def test_the_image_of_a_session_is_chosen_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
+    ("gpu_type", "resolved"),
     [
         pytest.param("NVIDIA A100-SXM4-80GB", (A100,), id="its name"),
         pytest.param("nvidia-a100-sxm4-80gb", (A100,), id="its name as labels write it"),
@@ -97,44 +97,44 @@ def test_the_image_of_a_session_is_chosen_elsewhere():
         ),
     ],
 )
-def test_gpu_type_means_types_with_its_words_in_order_of_preference(asked, meant):
-    spec = spec_of(gpus=1, gpu_type=asked)
+def test_gpu_type_means_types_with_its_words_in_order_of_preference(gpu_type, resolved):
+    spec = spec_of(gpus=1, gpu_type=gpu_type)
 
-    assert spec.gpu_types == meant
+    assert spec.gpu_types == resolved
 
 
 def test_request_without_gpu_type_accepts_any_type():
     assert spec_of(gpus=1).gpu_types == ()
 
 
-@pytest.mark.parametrize("asked", ["H100", "A10", "A100 L4", "-"])
-def test_unknown_gpu_type_is_refused_with_list_of_existing_types(asked):
-    with pytest.raises(InvalidRequest, match=f"There is no GPU of type {asked}") as wrong:
-        spec_of(gpus=1, gpu_type=asked)
+@pytest.mark.parametrize("gpu_type", ["H100", "A10", "A100 L4", "-"])
+def test_unknown_gpu_type_is_refused_with_list_of_existing_types(gpu_type):
+    with pytest.raises(InvalidRequest, match=f"There is no GPU of type {gpu_type}") as refused:
+        spec_of(gpus=1, gpu_type=gpu_type)
 
-    assert wrong.value.hint == f"There is {A100} and {L4} and {SMALL}."
+    assert refused.value.hint == f"There is {A100} and {L4} and {SMALL}."
 
 
-@pytest.mark.parametrize("asked", ["A100,H100", "H100, A100"])
-def test_unknown_gpu_type_is_refused_beside_a_known_one(asked):
+@pytest.mark.parametrize("gpu_type", ["A100,H100", "H100, A100"])
+def test_unknown_gpu_type_is_refused_beside_a_known_one(gpu_type):
     with pytest.raises(InvalidRequest, match="There is no GPU of type H100"):
-        spec_of(gpus=1, gpu_type=asked)
+        spec_of(gpus=1, gpu_type=gpu_type)
 
 
-@pytest.mark.parametrize("asked", ["A100,", ",", "A100,,L4"])
-def test_empty_gpu_type_is_refused(asked):
+@pytest.mark.parametrize("gpu_type", ["A100,", ",", "A100,,L4"])
+def test_empty_gpu_type_is_refused(gpu_type):
     with pytest.raises(InvalidRequest, match="There is no GPU of type"):
-        spec_of(gpus=1, gpu_type=asked)
+        spec_of(gpus=1, gpu_type=gpu_type)
 
 
-def test_where_no_node_says_what_it_has_that_is_said():
-    with pytest.raises(InvalidRequest) as wrong:
+def test_unknown_gpu_type_hint_mentions_nodes_without_a_type():
+    with pytest.raises(InvalidRequest) as refused:
         resolve_types("A100", [""])
 
-    assert wrong.value.hint == "No node says which type it has."
+    assert refused.value.hint == "No node says which type it has."
 
 
-def test_a_type_without_a_gpu_is_a_mistake():
+def test_gpu_type_without_gpus_is_refused():
     with pytest.raises(InvalidRequest, match="no GPU is asked for"):
         spec_of(gpu_type="A100")
 
@@ -149,7 +149,7 @@ LARGEST = replace(
 
 
 @pytest.mark.parametrize(
-    ("asked", "says", "hint"),
+    ("fields", "says", "hint"),
     [
         pytest.param({"cpu": "2.5"}, "2.5 CPUs, more than any node has: the largest has 2.",
                      "--cpu 2.", id="CPU"),
@@ -184,16 +184,16 @@ LARGEST = replace(
                      "--gpu-memory 40000M, or for another --gpu-type.", id="GPU memory of a type"),
     ],
 )  # fmt: skip
-def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(asked, says, hint):
-    with pytest.raises(InvalidRequest, match=f"^Each worker requests {re.escape(says)}") as wrong:
-        spec_of(LARGEST, **asked)
+def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(fields, says, hint):
+    with pytest.raises(InvalidRequest, match=f"^Each worker requests {re.escape(says)}") as refused:
+        spec_of(LARGEST, **fields)
 
-    assert wrong.value.code == "over_node"
-    assert wrong.value.hint.startswith(f"Ask for at most {hint}")
+    assert refused.value.code == "over_node"
+    assert refused.value.hint.startswith(f"Ask for at most {hint}")
 
 
 @pytest.mark.parametrize(
-    ("asked", "site"),
+    ("fields", "site"),
     [
         pytest.param({"gpus": 4, "cpu": 2, "memory_mib": 6656}, LARGEST, id="all that it has"),
         pytest.param({"gpus": 0, "workers": 9, "cpu": 1}, LARGEST, id="many workers"),
@@ -209,20 +209,20 @@ def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(asked, s
         pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="nodes may be added"),
     ],
 )  # fmt: skip
-def test_request_that_some_node_may_hold_is_accepted(asked, site):
-    assert spec_of(site, **asked).workers == asked.get("workers", 1)
+def test_request_that_fits_some_node_is_accepted(fields, site):
+    assert spec_of(site, **fields).workers == fields.get("workers", 1)
 
 
 @pytest.mark.parametrize(
-    ("asked", "cpu"),
+    ("fields", "cpu"),
     [
         pytest.param({"gpus": 0, "cpu": 1}, (1000, True), id="the default's amount"),
         pytest.param({"gpus": 0}, (1000, False), id="default"),
         pytest.param({"gpus": 1}, (0, False), id="none beside a GPU"),
     ],
 )
-def test_cpu_that_a_user_names_differs_from_a_default(asked, cpu):
-    spec = spec_of(SITE, **asked)
+def test_requested_cpu_is_distinguished_from_the_default(fields, cpu):
+    spec = spec_of(SITE, **fields)
 
     assert (spec.cpu_milli, spec.cpu_asked) == cpu
 
@@ -230,7 +230,7 @@ def test_cpu_that_a_user_names_differs_from_a_default(asked, cpu):
 def test_machine_without_gpus_refuses_a_request_of_one():
     site = SubmissionContext({"vision": VISION}, [], 0, largest=NodeCapacity())
 
-    for asked, most in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):
-        with pytest.raises(InvalidRequest, match=f"the largest has {most}[.]") as wrong:
-            spec_of(site, **asked)
-        assert wrong.value.hint == "Ask for at most --gpus 0."
+    for fields, largest in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):
+        with pytest.raises(InvalidRequest, match=f"the largest has {largest}[.]") as refused:
+            spec_of(site, **fields)
+        assert refused.value.hint == "Ask for at most --gpus 0."

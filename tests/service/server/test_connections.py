@@ -26,12 +26,12 @@ Serve = Callable[[int, float], AbstractAsyncContextManager[int]]
 
 
 @asynccontextmanager
-async def service(most: int, head_within_s: float) -> AsyncIterator[int]:
+async def service(max_connections: int, head_within_s: float) -> AsyncIterator[int]:
     """Run the service's server; yield its port."""
     app = FastAPI()
     app.add_api_route("/", lambda: "here")
     server, listening = (
-        Server(app, ConnectionBounds(most, head_within_s)),
+        Server(app, ConnectionBounds(max_connections, head_within_s)),
         await listen("127.0.0.1", 0),
     )
     serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -40,7 +40,7 @@ async def service(most: int, head_within_s: float) -> AsyncIterator[int]:
     await serving
 
 
-class Here(web.RequestHandler):
+class PageHandler(web.RequestHandler):
     """A page."""
 
     def get(self) -> None:
@@ -49,12 +49,12 @@ class Here(web.RequestHandler):
 
 
 @asynccontextmanager
-async def hub(most: int, head_within_s: float) -> AsyncIterator[int]:
+async def hub(max_connections: int, head_within_s: float) -> AsyncIterator[int]:
     """Run the hub's server as JupyterHub makes it; yield its port."""
     server = BoundedServer(
-        web.Application([("/", Here)]),
+        web.Application([("/", PageHandler)]),
         xheaders=True,
-        most_connections=most,
+        most_connections=max_connections,
         head_within_s=head_within_s,
     )
     sockets = bind_sockets(0, "127.0.0.1")
@@ -64,16 +64,18 @@ async def hub(most: int, head_within_s: float) -> AsyncIterator[int]:
     await server.close_all_connections()
 
 
-both = pytest.mark.parametrize("serve", [service, hub])
+both_servers = pytest.mark.parametrize("serve", [service, hub])
 
 
-async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_and_send(
+    port: int, sent: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     return reader, writer
 
 
-async def answer(reader: asyncio.StreamReader) -> bytes:
+async def read_reply(reader: asyncio.StreamReader) -> bytes:
     """Return a response's status line, and read the response."""
     head = await reader.readuntil(b"\r\n\r\n")
     [length] = [
@@ -85,20 +87,20 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return head.splitlines()[0]
 
 
-@both
+@both_servers
 @pytest.mark.parametrize("sent", [b"", b"G", HALF], ids=["nothing", "a letter", "half a head"])
 async def test_connection_without_a_whole_head_is_closed(serve: Serve, sent: bytes):
     async with asyncio.timeout(60), serve(10, 0.2) as port:
-        reader, writer = await opened(port, sent)
+        reader, writer = await open_and_send(port, sent)
 
         assert await reader.read() == b""
         writer.close()
 
 
-@both
-async def test_trickled_head_does_not_extend_its_time(serve: Serve):
+@both_servers
+async def test_trickled_head_does_not_extend_the_head_timeout(serve: Serve):
     async with asyncio.timeout(60), serve(10, 0.5) as port:
-        reader, writer = await opened(port, HALF)
+        reader, writer = await open_and_send(port, HALF)
         closed = asyncio.ensure_future(reader.read())
         while not closed.done():
             writer.write(b"x")
@@ -108,26 +110,26 @@ async def test_trickled_head_does_not_extend_its_time(serve: Serve):
         writer.close()
 
 
-@both
-async def test_connection_with_a_whole_head_outlasts_the_time_of_heads(serve: Serve):
+@both_servers
+async def test_connection_after_a_whole_head_outlasts_the_head_timeout(serve: Serve):
     async with asyncio.timeout(60), serve(10, 1.0) as port:
-        reader, writer = await opened(port, WHOLE)
-        assert b" 200 " in await answer(reader)
-        late, other = await opened(port, HALF)
+        reader, writer = await open_and_send(port, WHOLE)
+        assert b" 200 " in await read_reply(reader)
+        late, other = await open_and_send(port, HALF)
         assert await late.read() == b""  # the time of a head has passed
 
         writer.write(WHOLE)
 
-        assert b" 200 " in await answer(reader)
+        assert b" 200 " in await read_reply(reader)
         writer.close()
         other.close()
 
 
-async def test_second_half_head_of_a_connection_is_closed_too():
+async def test_connection_with_an_incomplete_second_head_is_closed():
     """The hub's server closes it at its idle time-out."""
     async with asyncio.timeout(60), service(10, 0.2) as port:
-        reader, writer = await opened(port, WHOLE)
-        assert b" 200 " in await answer(reader)
+        reader, writer = await open_and_send(port, WHOLE)
+        assert b" 200 " in await read_reply(reader)
 
         writer.write(HALF)
 
@@ -135,32 +137,32 @@ async def test_second_half_head_of_a_connection_is_closed_too():
         writer.close()
 
 
-@both
+@both_servers
 async def test_requests_are_served_beside_more_half_heads_than_the_bound(serve: Serve):
     async with asyncio.timeout(60), serve(5, LONG_S) as port:
-        kept, writer = await opened(port, WHOLE)
-        assert b" 200 " in await answer(kept)
-        halves = [await opened(port, HALF) for _ in range(20)]
+        persistent, writer = await open_and_send(port, WHOLE)
+        assert b" 200 " in await read_reply(persistent)
+        halves = [await open_and_send(port, HALF) for _ in range(20)]
 
-        reader, other = await opened(port, WHOLE)
+        reader, other = await open_and_send(port, WHOLE)
 
-        assert b" 200 " in await answer(reader)
+        assert b" 200 " in await read_reply(reader)
         writer.write(WHOLE)  # a connection with a head is none of those that are closed
-        assert b" 200 " in await answer(kept)
+        assert b" 200 " in await read_reply(persistent)
         first = [await reader.read() for reader, _ in halves[:15]]
         assert first == [b""] * 15
         for each in (writer, other, *(writer for _, writer in halves)):
             each.close()
 
 
-@both
-async def test_connection_above_a_bound_of_served_ones_is_closed(serve: Serve):
+@both_servers
+async def test_connection_beyond_the_bound_of_served_connections_is_closed(serve: Serve):
     async with asyncio.timeout(60), serve(3, LONG_S) as port:
-        served = [await opened(port, WHOLE) for _ in range(3)]
+        served = [await open_and_send(port, WHOLE) for _ in range(3)]
         for reader, _ in served:
-            assert b" 200 " in await answer(reader)
+            assert b" 200 " in await read_reply(reader)
 
-        reader, writer = await opened(port, b"")
+        reader, writer = await open_and_send(port, b"")
 
         assert await reader.read() == b""
         for each in (writer, *(writer for _, writer in served)):

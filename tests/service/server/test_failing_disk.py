@@ -32,9 +32,9 @@ STEPS = "import time, itertools\nfor n in itertools.count(): print(n, flush=True
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     (tmp_path / "data").mkdir()
-    found = SmallDisk(tmp_path / "data", 32)
-    yield found
-    found.gone()
+    small_disk = SmallDisk(tmp_path / "data", 32)
+    yield small_disk
+    small_disk.unmount()
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def on_small_disk(
     disk: SmallDisk, tmp_path: Path, free_port: Callable[[], int]
 ) -> Iterator[Service]:
     """Run the service with its data directory on a separate small disk."""
-    found = Service(tmp_path, free_port())
-    found.start()
-    yield found
-    found.clean()
+    service = Service(tmp_path, free_port())
+    service.start()
+    yield service
+    service.clean()
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def not_writable(disk: SmallDisk) -> Iterator[None]:
         immutable(files, are=False)
 
 
-def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
+def test_failing_disk_is_reported_while_it_fails_and_not_afterwards(
     disk: SmallDisk, on_small_disk: Service
 ):
     service = on_small_disk
@@ -108,26 +108,24 @@ def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
         assert service.client.workload("vision/gets-on").attempts == 1
 
 
-def test_a_disk_that_takes_no_more_files_holds_up_starts_and_nothing_else(
-    disk: SmallDisk, on_small_disk: Service
-):
+def test_disk_without_free_inodes_delays_only_job_starts(disk: SmallDisk, on_small_disk: Service):
     service = on_small_disk
     service.submit("gets-on", STEPS)
     service.until("vision/gets-on", "running")
 
     with without_files(disk):
-        (found,) = check_room_for_files(disk.folder)
+        (finding,) = check_room_for_files(disk.folder)
         service.submit("waits", "print('done')")
         eventually(lambda: "No space left" in service.log.read_text(), within=30)
 
     done = service.until("vision/waits", "succeeded", "failed")
     assert (done.state, done.attempts) == ("succeeded", 1)
     assert service.client.workload("vision/gets-on").attempts == 1
-    assert found[:3] == ("failure", "files", f"0 more files fit beside {disk.folder}")
-    assert "du --inodes" in found.mend
+    assert finding[:3] == ("failure", "files", f"0 more files fit beside {disk.folder}")
+    assert "du --inodes" in finding.mend
 
 
-def test_a_job_that_ends_on_a_full_disk_has_ended_once(
+def test_job_exit_on_a_full_disk_is_recorded_once(
     disk: SmallDisk, on_small_disk: Service, tmp_path: Path
 ):
     service, exit_codes = on_small_disk, {"succeeds": 0, "fails": 3}
@@ -163,9 +161,9 @@ with pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"], "filler").open("wb", buffe
 """
 
 
-@pytest.mark.parametrize("how", ["suspend", "delete"])
-def test_a_job_that_fills_the_disk_can_be_stopped(
-    disk: SmallDisk, on_small_disk: Service, how: str
+@pytest.mark.parametrize("action", ["suspend", "delete"])
+def test_job_that_fills_the_disk_can_be_stopped(
+    disk: SmallDisk, on_small_disk: Service, action: str
 ):
     service = on_small_disk
     fills = "vision/fills"
@@ -175,10 +173,10 @@ def test_a_job_that_fills_the_disk_can_be_stopped(
         eventually(lambda: refusal(ana), within=120)
         assert fills in names(service)
 
-        (ana.suspend if how == "suspend" else ana.delete)(fills)
+        (ana.suspend if action == "suspend" else ana.delete)(fills)
 
     # Nothing makes room meanwhile: the job's files do, once it is deleted.
-    if how == "suspend":
+    if action == "suspend":
         service.until(fills, "suspended")
         assert list(disk.folder.glob("jobs/vision/fills/**/filler"))
         service.client.delete(fills)

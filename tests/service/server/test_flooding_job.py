@@ -50,7 +50,7 @@ for n in itertools.count():
 """
 
 
-def kept(logs: Path) -> int:
+def output_bytes(logs: Path) -> int:
     """Return the bytes of a job's output on the disk; ignore files deleted meanwhile."""
     total = 0
     for path in logs.rglob("log-*.txt"):
@@ -61,21 +61,21 @@ def kept(logs: Path) -> int:
     return total
 
 
-class LookingOn(threading.Thread):
+class OutputSizeMonitor(threading.Thread):
     """A thread that measures the output on the disk every 20 ms."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__()
         self._logs = logs
         self.enough = threading.Event()
-        self.most = 0
+        self.max_bytes = 0
 
     def run(self) -> None:
         while not self.enough.wait(0.02):
-            self.most = max(self.most, kept(self._logs))
+            self.max_bytes = max(self.max_bytes, output_bytes(self._logs))
 
 
-def test_service_bounds_output_of_flooding_job_and_keeps_answering(
+def test_service_bounds_output_of_flooding_job_and_stays_responsive(
     service: Service, tmp_path: Path
 ):
     service.start()
@@ -83,34 +83,39 @@ def test_service_bounds_output_of_flooding_job_and_keeps_answering(
     work.mkdir()
 
     def submit(name: str, *command: str) -> None:
-        told = ["python3", "-I", "-S", "-c", *command]
+        full_command = ["python3", "-I", "-S", "-c", *command]
         service.client.submit(
             SubmitRequest(
-                name=name, owner="ana", gpus=1, command=told, workdir=str(work), grace_seconds=1
+                name=name,
+                owner="ana",
+                gpus=1,
+                command=full_command,
+                workdir=str(work),
+                grace_seconds=1,
             )
         )
 
-    def counted() -> int:
+    def neighbour_count() -> int:
         place = work / "neighbour"
         return int(place.read_text()) if place.exists() else 0
 
-    def gets_on(since: int) -> bool:
-        return counted() > since
+    def makes_progress(since: int) -> bool:
+        return neighbour_count() > since
 
     def flood() -> dict[str, float]:
         place = work / "flood.json"
-        found: dict[str, float] = json.loads(place.read_text()) if place.exists() else {}
-        return found
+        stats: dict[str, float] = json.loads(place.read_text()) if place.exists() else {}
+        return stats
 
     submit("neighbour", NEIGHBOUR)
-    eventually(lambda: counted() > 5, within=60)
-    looking = LookingOn(tmp_path / "data/jobs/vision/flood")
-    looking.start()
+    eventually(lambda: neighbour_count() > 5, within=60)
+    monitor = OutputSizeMonitor(tmp_path / "data/jobs/vision/flood")
+    monitor.start()
     try:
         submit("flood", FLOOD, str(WRITTEN))
         answered = 0
         while flood().get("written", 0) < WRITTEN or answered < ANSWERS:
-            before = counted()
+            before = neighbour_count()
             # Its last lines while it still writes; a line may be partial if its file was deleted.
             lines = [line.text for line in service.client.logs("vision/flood", tail=5)]
             odd = [line for line in lines if line.strip("x") not in {"", "the end"}]
@@ -120,27 +125,26 @@ def test_service_bounds_output_of_flooding_job_and_keeps_answering(
                 "starting",
                 "running",
             }
-            eventually(partial(gets_on, before), what="the neighbour gets on")
+            eventually(partial(makes_progress, before), what="the neighbour gets on")
             answered += 1
         (work / "enough").touch()
-        eventually(lambda: [line.text for line in last(service)] == ["the end"], within=60)
+        eventually(lambda: [line.text for line in last_lines(service)] == ["the end"], within=60)
     finally:
-        looking.enough.set()
-        looking.join()
+        monitor.enough.set()
+        monitor.join()
 
     # Ten files of 10 MB, and a new one that is started before the oldest is deleted.
     bounds = Instructions((), "/", grace_seconds=1)
-    most = (bounds.log_files + 1) * bounds.log_bytes
-    assert 0 < looking.most <= most
+    bound = (bounds.log_files + 1) * bounds.log_bytes
+    assert 0 < monitor.max_bytes <= bound
     service.client.suspend("vision/flood")
     service.until("vision/flood", "suspended")
     neighbour = service.client.workload("vision/neighbour")
     assert (neighbour.state, neighbour.attempts) == ("running", 1)
-    told = flood()
-    print(
-        f"{told['written'] / told['seconds'] / 1e6:.0f} MB/s, at most {looking.most / 1e6:.0f} MB"
-    )
+    written = flood()
+    rate = written["written"] / written["seconds"] / 1e6
+    print(f"{rate:.0f} MB/s, at most {monitor.max_bytes / 1e6:.0f} MB")
 
 
-def last(service: Service) -> list[LogLine]:
+def last_lines(service: Service) -> list[LogLine]:
     return list(service.client.logs("vision/flood", tail=1))

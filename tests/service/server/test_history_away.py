@@ -25,54 +25,54 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(600)]
 
-PEOPLE = 3
+USERS = 3
 
 
 @pytest.fixture
 def server() -> Iterator[RestartedServer]:
-    with restarted_server() as found:
-        yield found
+    with restarted_server() as restarted:
+        yield restarted
 
 
 @dataclass
-class Told:
+class UserReplies:
     """The answers that users received."""
 
     acknowledged: list[str] = field(default_factory=list)
-    submissions: set[int] = field(default_factory=set)
-    questions: list[httpx.Response] = field(default_factory=list)
+    submit_statuses: set[int] = field(default_factory=set)
+    usage_replies: list[httpx.Response] = field(default_factory=list)
 
 
-class People:
+class UserThreads:
     """Users that submit jobs and read usage twice a second over plain HTTP, without retries."""
 
     def __init__(self, url: str) -> None:
-        self.told = Told()
+        self.replies = UserReplies()
         self._enough = threading.Event()
         self._url = url
-        self._all = [threading.Thread(target=self._go_on) for _ in range(PEOPLE)]
+        self._threads = [threading.Thread(target=self._run) for _ in range(USERS)]
 
-    def __enter__(self) -> Told:
-        for person in self._all:
+    def __enter__(self) -> UserReplies:
+        for person in self._threads:
             person.start()
-        return self.told
+        return self.replies
 
     def __exit__(self, *_: object) -> None:
         self._enough.set()
-        for person in self._all:
+        for person in self._threads:
             person.join()
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         job = {"owner": "ana", "gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
         headers = {"Authorization": f"Bearer {TOKEN}"}
         with httpx.Client(base_url=self._url, headers=headers, timeout=60) as http:
             while not self._enough.is_set():
                 reply = http.post("api/v1/workloads", json=job)
-                self.told.submissions.add(reply.status_code)
+                self.replies.submit_statuses.add(reply.status_code)
                 if reply.status_code == 201:
-                    self.told.acknowledged += [w["id"] for w in reply.json()["workloads"]]
+                    self.replies.acknowledged += [w["id"] for w in reply.json()["workloads"]]
                 past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
-                self.told.questions.append(http.get("api/v1/usage", params=past))
+                self.replies.usage_replies.append(http.get("api/v1/usage", params=past))
                 self._enough.wait(0.5)  # each round submits a job, to be ended afterwards
 
 
@@ -83,11 +83,11 @@ def test_service_accepts_submissions_without_database_and_stores_history_later(
     server.kill()
     service.environment["RUNAI_LEDGER"] = server.address
     service.start()
-    job = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
-    (made,) = service.client.submit(job).workloads
-    eventually(lambda: service.client.workload(made.id).state == "running", within=60)
-    without = {"status": "ready", "without": "history"}
-    assert readiness(service) == (200, without)
+    request = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
+    (submitted,) = service.client.submit(request).workloads
+    eventually(lambda: service.client.workload(submitted.id).state == "running", within=60)
+    without_history = {"status": "ready", "without": "history"}
+    assert readiness(service) == (200, without_history)
     refused = usage_of_vision(service)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
     assert refused.json()["code"] == "history_away"
@@ -96,38 +96,40 @@ def test_service_accepts_submissions_without_database_and_stores_history_later(
     eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
     assert usage_of_vision(service).status_code == 200
     # Events and usage from before the database appeared are stored.
-    eventually(lambda: queued_ever(server) == [made.id], within=60)
+    eventually(lambda: queued_ever(server) == [submitted.id], within=60)
     eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
 
-    with People(service.client.url) as told:
-        eventually(lambda: len(told.acknowledged) >= 5, within=60)
-        asked = len(told.questions)
+    with UserThreads(service.client.url) as replies:
+        eventually(lambda: len(replies.acknowledged) >= 5, within=60)
+        replies_before = len(replies.usage_replies)
         server.kill()
-        kept = len(told.acknowledged)
-        eventually(lambda: any(reply.status_code == 503 for reply in told.questions), within=60)
-        eventually(lambda: len(told.acknowledged) >= kept + 5, within=60)
-        eventually(lambda: readiness(service) == (200, without), within=60)
+        acknowledged_before = len(replies.acknowledged)
+        eventually(
+            lambda: any(reply.status_code == 503 for reply in replies.usage_replies), within=60
+        )
+        eventually(lambda: len(replies.acknowledged) >= acknowledged_before + 5, within=60)
+        eventually(lambda: readiness(service) == (200, without_history), within=60)
         verdicts = {f.subject: f.verdict for f in check_ready(Connection(service.client.url, ""))}
         assert verdicts == {"service": "ok", "history": "failure"}
 
         server.start()
-        eventually(lambda: told.questions[-1].status_code == 200, within=60)
+        eventually(lambda: replies.usage_replies[-1].status_code == 200, within=60)
         eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
-        eventually(lambda: len(told.acknowledged) >= kept + 10, within=60)
+        eventually(lambda: len(replies.acknowledged) >= acknowledged_before + 10, within=60)
 
-    assert told.submissions == {201}
-    assert len(set(told.acknowledged)) == len(told.acknowledged)
-    everything = {made.id, *told.acknowledged}
-    assert {w.id for w in service.client.workloads()} == everything
-    assert {reply.status_code for reply in told.questions} == {200, 503}
-    assert all(reply.status_code == 200 for reply in told.questions[:asked])
-    for refused in (reply for reply in told.questions if reply.status_code == 503):
+    assert replies.submit_statuses == {201}
+    assert len(set(replies.acknowledged)) == len(replies.acknowledged)
+    expected_ids = {submitted.id, *replies.acknowledged}
+    assert {w.id for w in service.client.workloads()} == expected_ids
+    assert {reply.status_code for reply in replies.usage_replies} == {200, 503}
+    assert all(reply.status_code == 200 for reply in replies.usage_replies[:replies_before])
+    for refused in (reply for reply in replies.usage_replies if reply.status_code == 503):
         assert refused.headers["Retry-After"] == "2"
         problem = refused.json()
         assert problem["code"] == "history_away"
         assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
     # Events during its absence are written after its return, and only once.
-    eventually(lambda: queued_ever(server) == sorted(everything), within=60)
+    eventually(lambda: queued_ever(server) == sorted(expected_ids), within=60)
 
 
 def usage_of_vision(service: Service) -> httpx.Response:
@@ -148,9 +150,9 @@ def queued_ever(server: RestartedServer) -> list[str]:
 
 
 def allocated_ever(server: RestartedServer, project: str) -> float:
-    asked = (
+    query = (
         "SELECT coalesce(max(allocated_s), 0) FROM series WHERE kind = 'project' AND project = %s"
     )
     with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
-        (found,) = opened.execute(asked, [project]).fetchone() or (0.0,)
-    return float(found)
+        (allocated_s,) = opened.execute(query, [project]).fetchone() or (0.0,)
+    return float(allocated_s)

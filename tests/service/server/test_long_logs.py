@@ -10,26 +10,26 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually_async
 
-MOST = 1_000_000
+MANY_LINES = 1_000_000
 ONE_LINE = "import sys; sys.stdout.write('x' * 3_000_000 + chr(0))"
 
 
-async def written(client: AsyncClient, *command: str) -> WorkloadDetail:
+async def run_program(client: AsyncClient, *command: str) -> WorkloadDetail:
     """Run a program to its end; return its workload."""
     request = SubmitRequest(name="long", project="vision", command=[*command])
-    (made,) = (await client.submit(request)).workloads
+    (submitted,) = (await client.submit(request)).workloads
 
     async def ended() -> bool:
-        return (await client.workload(made.id)).state == "succeeded"
+        return (await client.workload(submitted.id)).state == "succeeded"
 
     await eventually_async(ended, what="it has written everything")
-    return await client.workload(made.id)
+    return await client.workload(submitted.id)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("lines", [50_000, pytest.param(MOST, marks=pytest.mark.slow)])
-async def test_many_lines_are_told_whole_or_from_their_end(ana, lines):
-    job = await written(ana, "seq", str(lines))
+@pytest.mark.parametrize("lines", [50_000, pytest.param(MANY_LINES, marks=pytest.mark.slow)])
+async def test_long_output_is_returned_whole_or_from_its_end(ana, lines):
+    job = await run_program(ana, "seq", str(lines))
 
     last = [line.text async for line in ana.logs(job.id, tail=3)]
     count, before = 0, 0
@@ -42,8 +42,8 @@ async def test_many_lines_are_told_whole_or_from_their_end(ana, lines):
     assert count == lines
 
 
-async def test_a_line_without_an_end_is_told_in_pieces(ana):
-    job = await written(ana, sys.executable, "-I", "-S", "-c", ONE_LINE)
+async def test_line_without_an_end_is_returned_in_pieces(ana):
+    job = await run_program(ana, sys.executable, "-I", "-S", "-c", ONE_LINE)
 
     pieces = [line.text async for line in ana.logs(job.id)]
 
@@ -51,9 +51,11 @@ async def test_a_line_without_an_end_is_told_in_pieces(ana):
     assert max(map(len, pieces)) <= 2**20
 
 
-async def test_output_between_first_and_newest_is_counted_in_a_field_of_its_own(ana):
+async def test_omitted_output_is_reported_in_a_separate_field(ana):
     faked = "… 7 lines (1 KiB) are not kept …"
-    job = await written(ana, "sh", "-c", f"echo '{faked}'; yes $(printf '%0999d') | head -120000")
+    job = await run_program(
+        ana, "sh", "-c", f"echo '{faked}'; yes $(printf '%0999d') | head -120000"
+    )
 
     first = gap = None
     last = after = ""
@@ -75,7 +77,7 @@ async def test_output_between_first_and_newest_is_counted_in_a_field_of_its_own(
     assert 13_000 < gap.missing.lines < 25_000
 
 
-async def test_unfinished_line_comes_only_to_a_client_that_asks_for_parts(ana, tmp_path):
+async def test_unfinished_line_is_sent_only_to_clients_that_request_parts(ana, tmp_path):
     go = tmp_path / "go"
     script = f"echo a; printf '1 %%\\r'; until [ -e {go} ]; do sleep 0.1; done; printf '2 %%\\r\\n'"
     request = SubmitRequest(name="bar", project="vision", command=["sh", "-c", script])
@@ -94,7 +96,7 @@ async def test_unfinished_line_comes_only_to_a_client_that_asks_for_parts(ana, t
 
 
 async def test_slow_log_reader_does_not_block_other_requests(ana):
-    job = await written(ana, "seq", "200000")
+    job = await run_program(ana, "seq", "200000")
     reading = ana.logs(job.id, follow=True)
     first = (await anext(reading)).text
 

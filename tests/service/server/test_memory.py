@@ -86,7 +86,7 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
     eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
 
 
-def test_bodies_of_unknown_callers_are_not_held(service):
+def test_bodies_of_unauthenticated_callers_are_not_buffered(service):
     """Send all but a mebibyte of each body; a known caller's body would be received."""
     url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
     before = memory(service)
@@ -111,7 +111,7 @@ def test_bodies_of_unknown_callers_are_not_held(service):
             connection.close()
 
 
-def test_long_output_is_read_without_being_held(service):
+def test_long_output_is_streamed_without_buffering(service):
     lines = 100_000
     service.submit("writes", f"for n in range({lines}): print('line', n)")
     service.until("vision/writes", "succeeded")
@@ -119,11 +119,11 @@ def test_long_output_is_read_without_being_held(service):
     url = f"{service.client.url}api/v1/workloads/vision/writes/logs"
 
     def read(query: str) -> int:
-        found = 0
+        newlines = 0
         with httpx.stream("GET", f"{url}{query}", headers=headers, timeout=300) as reply:
             for piece in reply.iter_bytes():
-                found += piece.count(b"\n")
-        return found
+                newlines += piece.count(b"\n")
+        return newlines
 
     assert read("?tail=1000") == 1000
     before = memory(service)
@@ -151,8 +151,8 @@ def forget_peak(service: Service) -> None:
 def peak(service: Service) -> float:
     """Return the service's peak memory in MiB since `forget_peak`, however brief."""
     status = Path(f"/proc/{_pid(service)}/status").read_text()
-    (most,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(most) / 1024
+    (peak_kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(peak_kib) / 1024
 
 
 def _pid(service: Service) -> int:

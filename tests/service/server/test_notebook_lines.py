@@ -65,7 +65,7 @@ async def reported(simulated, request):
     )
 
 
-async def played(url: str, sources: Sequence[str] = CELLS) -> list[list]:
+async def run_cells(url: str, sources: Sequence[str] = CELLS) -> list[list]:
     """Run the cells in a kernel of ana's session; return each cell's outputs."""
     env = {
         **os.environ,
@@ -86,32 +86,36 @@ async def played(url: str, sources: Sequence[str] = CELLS) -> list[list]:
     return [cell.outputs for cell in cells]
 
 
-def below(outputs) -> list[str]:
+def text_below_traceback(outputs) -> list[str]:
     """Return the text below the traceback, which comes first and is complete."""
     assert outputs[0].output_type == "error"
     return [output.text for output in outputs[1:]]
 
 
-async def test_a_line_stands_below_the_traceback_of_what_the_platform_knows_of(simulated, reported):
-    of_memory, interrupted, of_ours, without = await played(simulated.url)
+async def test_platform_line_follows_tracebacks_of_memory_errors_and_interrupts(
+    simulated, reported
+):
+    memory_error, interrupted, other_error, without_service = await run_cells(simulated.url)
 
-    assert of_memory[0].evalue == "CUDA out of memory."
-    (line,) = below(of_memory)
+    assert memory_error[0].evalue == "CUDA out of memory."
+    (line,) = text_below_traceback(memory_error)
     assert line == (
         "Your session's GPU share is 8.0 GiB of 16.0; 8.0 in use by kernels"
         " a.ipynb (6.0), b.ipynb (2.0).\n"
     )
-    (line,) = below(interrupted)
+    (line,) = text_below_traceback(interrupted)
     assert line.startswith("Your session uses 9.0 GiB of device memory")
-    assert below(of_ours) == [], "any other error is left alone"
-    assert below(without) == ["Your session's GPU share is 8.0 GiB of 16.0.\n"]
+    assert text_below_traceback(other_error) == [], "any other error is left alone"
+    assert text_below_traceback(without_service) == [
+        "Your session's GPU share is 8.0 GiB of 16.0.\n"
+    ]
 
 
 @pytest.mark.parametrize("reported", ["terminate"], indirect=True)
 async def test_first_cell_of_a_new_kernel_names_why_an_earlier_one_was_ended(simulated, reported):
-    first, second = await played(simulated.url, ("1 + 1", "2 + 2"))
+    first, second = await run_cells(simulated.url, ("1 + 1", "2 + 2"))
 
-    said = [output.text for output in first if output.output_type == "stream"]
+    messages = [output.text for output in first if output.output_type == "stream"]
     why = "uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is told to end."
-    assert said == [f"A kernel was ended before this one began: your session {why}\n"]
+    assert messages == [f"A kernel was ended before this one began: your session {why}\n"]
     assert [output.output_type for output in second] == ["execute_result"]

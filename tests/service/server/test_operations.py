@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from restarted_under_load import changes, deletes, going_on, submits, suspends
+from restarted_under_load import changes, deletes, running_clients, submits, suspends
 from service_process import TOKEN
 from waiting import eventually, eventually_async
 
@@ -28,7 +28,7 @@ async def http(simulated):
 
 
 @pytest.mark.parametrize(
-    ("given", "is_kept"),
+    ("request_id", "is_accepted"),
     [
         pytest.param("load-7.3", True, id="plain"),
         pytest.param("a" * 64, True, id="as long as may be"),
@@ -39,13 +39,13 @@ async def http(simulated):
         pytest.param(None, False, id="none"),
     ],
 )
-async def test_a_request_keeps_its_id_where_it_may_stand_in_a_log(given, is_kept, http):
-    headers = {} if given is None else {"X-Request-ID": given}
+async def test_request_id_of_the_caller_is_used_if_it_is_safe_to_log(request_id, is_accepted, http):
+    headers = {} if request_id is None else {"X-Request-ID": request_id}
 
     reply = await http.get("api/v1/projects", headers=headers)
 
-    told = reply.headers["X-Request-ID"]
-    assert told == given if is_kept else re.fullmatch(r"[0-9a-f]{16}", told)
+    reply_id = reply.headers["X-Request-ID"]
+    assert reply_id == request_id if is_accepted else re.fullmatch(r"[0-9a-f]{16}", reply_id)
 
 
 async def test_request_log_line_has_path_and_status_but_no_query(http, caplog):
@@ -57,7 +57,7 @@ async def test_request_log_line_has_path_and_status_but_no_query(http, caplog):
     assert re.fullmatch(r"POST '/services/runai/api/v1/workloads' 4\d\d in \d+ ms", line)
 
 
-async def test_paths_are_logged_short(http, caplog):
+async def test_long_request_path_is_truncated_in_the_log(http, caplog):
     caplog.set_level(logging.INFO, "runai.requests")
 
     await http.post("api/v1/" + "x%20" * 10_000)
@@ -67,7 +67,7 @@ async def test_paths_are_logged_short(http, caplog):
 
 
 @pytest.mark.parametrize(
-    ("who", "path", "is_anonymous"),
+    ("user", "path", "is_anonymous"),
     [
         pytest.param("ana", "workloads", False, id="a user"),
         pytest.param("nobody", "workloads", True, id="an unknown token"),
@@ -75,11 +75,11 @@ async def test_paths_are_logged_short(http, caplog):
     ],
 )
 async def test_request_log_marks_lines_about_anonymous_requests(
-    who, path, is_anonymous, simulated, caplog
+    user, path, is_anonymous, simulated, caplog
 ):
     caplog.set_level(logging.INFO, "runai.requests")
 
-    async with simulated.http(who) as http:
+    async with simulated.http(user) as http:
         await http.post(f"api/v1/{path}", json={})
 
     (record,) = [r for r in caplog.records if r.name == "runai.requests"]
@@ -87,26 +87,32 @@ async def test_request_log_marks_lines_about_anonymous_requests(
 
 
 @pytest.fixture
-def asked_hub() -> Iterator[ThreadingHTTPServer]:
+def identity_hub() -> Iterator[ThreadingHTTPServer]:
     """A hub that identifies any token as ana's, with `scopes`.
 
     `ids` maps each requested path to its request id.
     """
 
-    class Answers(BaseHTTPRequestHandler):
+    class IdentityHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ids[self.path] = self.headers["X-Request-ID"]
             self.send_response(200)
             self.end_headers()
-            told = {"kind": "user", "name": "ana", "groups": [], "admin": False, "scopes": scopes}
-            everybody = self.path.partition("?")[0].endswith("/users")
-            self.wfile.write(json.dumps([told] if everybody else told).encode())
+            user_model = {
+                "kind": "user",
+                "name": "ana",
+                "groups": [],
+                "admin": False,
+                "scopes": scopes,
+            }
+            is_user_list = self.path.partition("?")[0].endswith("/users")
+            self.wfile.write(json.dumps([user_model] if is_user_list else user_model).encode())
 
         def log_message(self, *_: object) -> None: ...
 
     ids: dict[str, str | None] = {}
     scopes = ["access:services!service=runai", "custom:runai:submit"]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as hub:
+    with ThreadingHTTPServer(("127.0.0.1", 0), IdentityHandler) as hub:
         hub.ids = ids  # type: ignore[attr-defined]
         hub.scopes = scopes  # type: ignore[attr-defined]
         thread = threading.Thread(target=hub.serve_forever)
@@ -116,18 +122,18 @@ def asked_hub() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
-    simulated, http, asked_hub, asking_hub
+async def test_hub_request_about_a_user_has_the_id_of_the_callers_request(
+    simulated, http, identity_hub, asking_hub
 ):
-    users = asking_hub(f"http://127.0.0.1:{asked_hub.server_port}/hub/api")
-    simulated.platform.authenticator = users
+    authenticator = asking_hub(f"http://127.0.0.1:{identity_hub.server_port}/hub/api")
+    simulated.platform.authenticator = authenticator
     reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
 
     assert (reply.status_code, reply.json()["name"]) == (200, "ana")
-    assert asked_hub.ids == {"/hub/api/user": "mine", "/hub/api/users/ana": "mine"}
+    assert identity_hub.ids == {"/hub/api/user": "mine", "/hub/api/users/ana": "mine"}
 
 
-async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(simulated, http):
+async def test_readiness_follows_scheduler_database_and_shutdown(simulated, http):
     platform = simulated.platform
     platform.checks = {"scheduler": platform.controller.unhealthy_reason}
 
@@ -144,7 +150,7 @@ async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(si
     assert (await http.get("health/live")).status_code == 200
 
 
-async def test_a_repeated_submission_stores_nothing_and_answers_the_same(http):
+async def test_repeated_submission_stores_no_job_and_has_the_same_reply(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
 
     first = await http.post("api/v1/workloads", json=JOB, headers=key)
@@ -156,7 +162,7 @@ async def test_a_repeated_submission_stores_nothing_and_answers_the_same(http):
     assert [w["id"] for w in (await http.get("api/v1/workloads")).json()["items"]] == ids
 
 
-async def test_repeats_at_the_same_time_store_once(http):
+async def test_concurrent_submissions_with_one_key_store_one_job(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
 
     replies = await asyncio.gather(
@@ -167,7 +173,7 @@ async def test_repeats_at_the_same_time_store_once(http):
     assert len((await http.get("api/v1/workloads")).json()["items"]) == 1
 
 
-async def test_a_key_is_its_users_own(http):
+async def test_idempotency_key_is_separate_for_each_user(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
     await http.post("api/v1/workloads", json=JOB, headers=key)
 
@@ -177,43 +183,45 @@ async def test_a_key_is_its_users_own(http):
     assert [w["user"] for w in reply.json()["workloads"]] == ["mia"]
 
 
-async def test_a_key_that_is_none_is_refused(http):
+async def test_malformed_idempotency_key_is_refused(http):
     reply = await http.post("api/v1/workloads", json=JOB, headers={"Idempotency-Key": "a b"})
 
     assert reply.status_code == 400
 
 
 @pytest.mark.timeout(600)  # three starts of a service
-def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(
-    service, asked_hub
-):
-    asked_hub.scopes.append("custom:runai:admin")
+def test_restarts_under_load_lose_and_double_no_acknowledged_change(service, identity_hub):
+    identity_hub.scopes.append("custom:runai:admin")
     service.environment |= {
         "RUNAI_LOG_FORMAT": "json",
-        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{asked_hub.server_port}/hub/api",
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{identity_hub.server_port}/hub/api",
         "JUPYTERHUB_API_TOKEN": "unused",
     }
     service.start()
     acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
 
-    with going_on(service.client.url, acts) as told:
+    with running_clients(service.client.url, acts) as acknowledged:
 
-        def did(times: int) -> bool:
-            submitted, *others = told.counts()
-            return submitted >= 4 * times and min(others) >= 2 * times
+        def has_counts(times: int) -> bool:
+            submitted, *other_counts = acknowledged.counts()
+            return submitted >= 4 * times and min(other_counts) >= 2 * times
 
-        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
-            eventually(partial(did, times), within=120)
-            service.stop(how)
+        for times, stop_signal in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
+            eventually(partial(has_counts, times), within=120)
+            service.stop(stop_signal)
             service.start()
-        eventually(partial(did, 3), within=120)
+        eventually(partial(has_counts, 3), within=120)
 
-    eventually(lambda: {w.id for w in service.client.workloads()} == told.kept, within=60)
-    assert told.wrong({w.id: str(w.state) for w in service.client.workloads()}) == []
-    assert service.client.project("side").quota == told.quotas[-1]
+    eventually(
+        lambda: {w.id for w in service.client.workloads()} == acknowledged.remaining, within=60
+    )
+    assert (
+        acknowledged.contradictions({w.id: str(w.state) for w in service.client.workloads()}) == []
+    )
+    assert service.client.project("side").quota == acknowledged.quotas[-1]
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     posts = [line for line in lines if line["message"].startswith("POST")]
     # A request that a stopping service could not serve is a warning: its client retried.
     assert {line["level"] for line in posts} <= {"info", "warning"}
     assert all(re.fullmatch(r"[0-9a-f]{16}", line["request"]) for line in posts)
-    assert len({line["request"] for line in posts}) >= len(told.submitted)
+    assert len({line["request"] for line in posts}) >= len(acknowledged.submitted)

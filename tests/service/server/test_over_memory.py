@@ -47,13 +47,13 @@ def job(name: str, program: str, *arguments: str) -> SubmitRequest:
 
 
 @contextlib.asynccontextmanager
-async def an_agent(served):
+async def running_agent(served):
     polls = itertools.count()
-    keeper = MemoryEnforcer(clock=lambda: float(next(polls)))
+    enforcer = MemoryEnforcer(clock=lambda: float(next(polls)))
     reporter = await served.client("agent")
     source = SimulatedDevices(5, node="lab")
     task = asyncio.create_task(
-        Agent("lab", source, reporter, busy_s=0.05, idle_s=0.05, enforcer=keeper).run()
+        Agent("lab", source, reporter, busy_s=0.05, idle_s=0.05, enforcer=enforcer).run()
     )
     try:
         yield
@@ -63,7 +63,7 @@ async def an_agent(served):
             await task
 
 
-async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishes(
+async def test_job_over_its_memory_is_warned_and_killed_and_its_neighbour_finishes(
     served, ana, nel, tmp_path, eventually_async
 ):
     finish = tmp_path / "finish"
@@ -80,18 +80,23 @@ async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishe
         return detail.state == "failed" and any(e.text.endswith("killed") for e in detail.history)
 
     async def shares_the_device() -> bool:
-        found = [w.workers[0].devices for w in await ana.workloads()]
-        return bool(found and found[0])
+        devices = [w.workers[0].devices for w in await ana.workloads()]
+        return bool(devices and devices[0])
 
     await eventually_async(shares_the_device)
-    async with an_agent(served):
+    async with running_agent(served):
         await eventually_async(has_ended)
     detail = await ana.workload("vision/greedy")
-    told = [event.text for event in detail.history if event.kind == "warning"]
+    warnings = [event.text for event in detail.history if event.kind == "warning"]
 
     # A last poll may find the job within its share again, because it has ended.
-    assert [_verb(text) for text in told][:4] == ["notice", "interrupted", "told to end", "killed"]
-    assert detail.notice == ("" if told[-1].startswith("is within its share") else told[-1])
+    assert [_verb(text) for text in warnings][:4] == [
+        "notice",
+        "interrupted",
+        "told to end",
+        "killed",
+    ]
+    assert detail.notice == ("" if warnings[-1].startswith("is within its share") else warnings[-1])
     assert detail.exit_code == -9
     assert await state_of(nel, "nlp/modest") == "running"
     finish.touch()

@@ -11,23 +11,23 @@ import ports
 from runai.hub_service.processes import ports as later_ports
 from runai.hub_service.processes.ports import later_port, port_is_free
 
-HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_a_taken_port_is_not_free():
+def test_listening_port_is_not_free():
     with socket.socket() as other:
         other.bind(("127.0.0.1", ports.free_port()))
         other.listen()
         port = other.getsockname()[1]
-        taken = port_is_free(port)
+        is_free = port_is_free(port)
 
-    assert (taken, port_is_free(port)) == (False, True)
+    assert (is_free, port_is_free(port)) == (False, True)
 
 
-def test_no_outgoing_connection_is_given_it():
-    if not HANDED_OUT.exists():
+def test_later_ports_are_outside_this_machines_ephemeral_range():
+    if not EPHEMERAL_RANGE_FILE.exists():
         pytest.skip("only Linux says what it hands out")
-    first, last = map(int, HANDED_OUT.read_text().split())
+    first, last = map(int, EPHEMERAL_RANGE_FILE.read_text().split())
     if first <= 20_000:
         pytest.skip(f"this machine hands out ports from {first} on")
 
@@ -37,7 +37,7 @@ def test_no_outgoing_connection_is_given_it():
 
 
 @pytest.mark.parametrize(
-    ("handed_out", "wanted"),
+    ("range_text", "expected"),
     [
         pytest.param("32768\t60999\n", range(20_000, 32_768), id="as Linux has it"),
         pytest.param("25000 60999", range(20_000, 25_000), id="from among them on"),
@@ -47,16 +47,16 @@ def test_no_outgoing_connection_is_given_it():
     ],
 )
 def test_later_ports_exclude_the_ephemeral_port_range(
-    tmp_path: Path, handed_out: str | None, wanted: range
+    tmp_path: Path, range_text: str | None, expected: range
 ):
     file = tmp_path / "range"
-    if handed_out is not None:
-        file.write_text(handed_out)
+    if range_text is not None:
+        file.write_text(range_text)
 
-    assert later_ports._below_ephemeral(range(20_000, 32_768), file) == wanted
+    assert later_ports._below_ephemeral(range(20_000, 32_768), file) == expected
 
 
-def test_where_all_are_handed_out_the_kernel_chooses(monkeypatch: pytest.MonkeyPatch):
+def test_kernel_chooses_the_port_if_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(later_ports, "_CANDIDATES", range(0))
 
     assert port_is_free(later_port())

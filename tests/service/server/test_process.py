@@ -36,7 +36,7 @@ while not pathlib.Path({path!r}).exists():
 """
 
 
-def test_jobs_go_on_without_the_service_and_are_taken_over(service, tmp_path):
+def test_jobs_go_on_while_the_service_is_down_and_are_adopted_again(service, tmp_path):
     """The service is stopped, then killed: one job runs on, the other ends while it is away."""
     go, end = tmp_path / "go", tmp_path / "end"
     service.start()
@@ -59,7 +59,7 @@ def test_jobs_go_on_without_the_service_and_are_taken_over(service, tmp_path):
     assert (done.state, done.attempts, done.exit_code) == ("succeeded", 1, 0)
 
 
-def test_the_service_leaves_when_its_hub_is_killed(service):
+def test_service_exits_when_its_hub_is_killed(service):
     """A shell that starts the service and waits stands in for the hub."""
     hub = service.popen("/bin/sh", "-c", '"$@" & echo "pid $!"; wait', "sh")
     service.client.overview()
@@ -68,11 +68,11 @@ def test_the_service_leaves_when_its_hub_is_killed(service):
     hub.kill()
     hub.wait()
 
-    gone, _ = psutil.wait_procs([process], timeout=60)
-    assert gone == [process]
+    exited, _ = psutil.wait_procs([process], timeout=60)
+    assert exited == [process]
 
 
-def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
+def test_service_exits_when_its_hub_died_during_its_start(service):
     """Imports take a second; the process that adopted the service meanwhile is not the hub."""
     orphan = service.popen(RUNAI_HUB_PID="4194304")
 
@@ -93,7 +93,7 @@ def test_repeated_sigterm_during_shutdown_causes_no_ignored_exception(service):
     assert "Exception ignored" not in service.log.read_text()
 
 
-def test_a_second_service_waits_for_the_first_and_says_so(service):
+def test_second_service_waits_for_the_first_and_logs_its_process(service):
     """A second service beside a frozen one obeys SIGTERM.
 
     A third takes over when the first has exited.
@@ -103,22 +103,22 @@ def test_a_second_service_waits_for_the_first_and_says_so(service):
     os.kill(first.pid, signal.SIGSTOP)
     second = service.popen()
 
-    def told() -> bool:
+    def has_logged_waiting() -> bool:
         return f"waiting: the cluster is open elsewhere (process {first.pid}, since" in (
             service.log.read_text()
         )
 
-    eventually(told, within=IMPORTS_S)
-    [found] = check_ownership(data)
-    assert (found.verdict, f"process {first.pid}, since" in found.text) == ("failure", True)
-    assert "which is frozen" in found.text
-    assert f"kill -CONT {first.pid}" in found.mend
+    eventually(has_logged_waiting, within=IMPORTS_S)
+    [finding] = check_ownership(data)
+    assert (finding.verdict, f"process {first.pid}, since" in finding.text) == ("failure", True)
+    assert "which is frozen" in finding.text
+    assert f"kill -CONT {first.pid}" in finding.mend
     os.kill(first.pid, signal.SIGCONT)
-    [found] = check_ownership(data)
-    assert f"for which process {second.pid} waits" in found.text
+    [finding] = check_ownership(data)
+    assert f"for which process {second.pid} waits" in finding.text
     second.terminate()
     assert second.wait(60) == 0
-    assert [found.verdict for found in check_ownership(data)] == ["ok"]
+    assert [finding.verdict for finding in check_ownership(data)] == ["ok"]
     assert service.client.overview().nodes
 
     service.process = service.popen()
@@ -137,7 +137,7 @@ def test_a_second_service_waits_for_the_first_and_says_so(service):
     assert service.process.poll() is None
 
 
-def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service):
+def test_killed_agent_is_restarted_and_no_secret_is_in_the_log(service):
     service.start()
     with pytest.raises(NotFound):
         service.client.workload("vision/nothing")
@@ -151,11 +151,11 @@ def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service
     secrets = {TOKEN, first.environ()["RUNAI_AGENT_TOKEN"]}
     first.kill()
 
-    def another() -> psutil.Process | None:
-        found = service.agent()
-        return None if found == first else found
+    def new_agent() -> psutil.Process | None:
+        running_agent = service.agent()
+        return None if running_agent == first else running_agent
 
-    second = eventually(another)
+    second = eventually(new_agent)
     assert second is not None
     eventually(measured, within=IMPORTS_S)
     assert TOKEN not in second.environ().values()
@@ -177,19 +177,19 @@ def node_agent(service, free_port) -> Iterator[tuple[subprocess.Popen[bytes], st
     service.start()
     (node,) = service.client.nodes()
     metrics = f"127.0.0.1:{free_port()}"
-    kept = {k: v for k, v in service.environment.items() if not k.startswith("JUPYTERHUB")}
-    kept |= {"RUNAI_API_URL": service.client.url, "RUNAI_NODE": node.name}
-    kept |= {"RUNAI_AGENT_METRICS": metrics, "RUNAI_HUB_TOKEN": ""}
+    environment = {k: v for k, v in service.environment.items() if not k.startswith("JUPYTERHUB")}
+    environment |= {"RUNAI_API_URL": service.client.url, "RUNAI_NODE": node.name}
+    environment |= {"RUNAI_AGENT_METRICS": metrics, "RUNAI_HUB_TOKEN": ""}
     command = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
     with (
         service.log.open("ab") as log,
-        subprocess.Popen(command, env=kept, stdout=log, stderr=log) as agent,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as agent,
     ):
         yield agent, metrics
         agent.terminate()
 
 
-def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, node_agent):
+def test_remote_agent_buffers_reports_while_the_service_is_down(service, node_agent):
     agent, metrics = node_agent
     assert service.agent() is None
     service.submit("busy", "while True: pass")
@@ -197,14 +197,15 @@ def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, 
     def measured() -> bool:
         return service.client.workload("vision/busy").utilized is not None
 
-    def reports(of: str) -> float:
+    def reports(counter: str) -> float:
         """Return the agent's number of reports: sent, waiting or dropped."""
-        told = httpx.get(f"http://{metrics}/metrics", timeout=60).text
+        metrics_text = httpx.get(f"http://{metrics}/metrics", timeout=60).text
         (value,) = (
             sample.value
-            for family in text_string_to_metric_families(told)
+            for family in text_string_to_metric_families(metrics_text)
             for sample in family.samples
-            if sample.name in {f"runai_agent_reports_{of}", f"runai_agent_reports_{of}_total"}
+            if sample.name
+            in {f"runai_agent_reports_{counter}", f"runai_agent_reports_{counter}_total"}
         )
         return value
 
@@ -221,19 +222,19 @@ def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, 
     assert agent.poll() is None
 
 
-def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(service):
+def test_doctor_reports_a_failure_if_chosen_mps_is_unavailable(service):
     """The doctor finds it even if the user's environment has only the service's address."""
     service.environment["RUNAI_GPU_SHARING"] = "mps"
     service.start()
-    known = {"RUNAI_API_URL": service.client.url, "JUPYTERHUB_API_TOKEN": TOKEN}
-    environment = dict.fromkeys(["RUNAI_GPU_SHARING"]) | known
-    told = CliRunner(env=environment).invoke(cli, ["doctor", "-o", "json"], prog_name="runai")
-    (found,) = [each for each in json.loads(told.stdout) if each["subject"] == "MPS"]
+    connection_settings = {"RUNAI_API_URL": service.client.url, "JUPYTERHUB_API_TOKEN": TOKEN}
+    environment = dict.fromkeys(["RUNAI_GPU_SHARING"]) | connection_settings
+    result = CliRunner(env=environment).invoke(cli, ["doctor", "-o", "json"], prog_name="runai")
+    (finding,) = [each for each in json.loads(result.stdout) if each["subject"] == "MPS"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith("chosen, but not available on GPU 0 of ")
-    assert found["text"].endswith("no device here can have it; workloads take turns there")
-    assert "--gpu-sharing timeslice" in found["mend"]
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith("chosen, but not available on GPU 0 of ")
+    assert finding["text"].endswith("no device here can have it; workloads take turns there")
+    assert "--gpu-sharing timeslice" in finding["mend"]
 
 
 def test_process_logs_failed_start_in_one_line(service):

@@ -26,12 +26,12 @@ async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int,
             await writer.drain()
             sent += len(piece)
             await asyncio.sleep(0)
-        told = await reader.read()
+        reply = await reader.read()
     except ConnectionError:
-        told = b""
+        reply = b""
     finally:
         writer.close()
-    return sent, told
+    return sent, reply
 
 
 @pytest.mark.parametrize(
@@ -42,25 +42,25 @@ async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int,
         pytest.param(b"GET / HTTP/1.1\r\n", b"X-Many: x\r\n" * (PIECE // 11), id="headers"),
     ],
 )
-async def test_a_head_without_an_end_is_cut_off(simulated, begin, piece):
+async def test_endless_request_head_is_cut_off(simulated, begin, piece):
     async with asyncio.timeout(60):
-        sent, told = await sent_until_cut_off(simulated.url, begin, piece)
+        sent, reply = await sent_until_cut_off(simulated.url, begin, piece)
 
     assert sent < 100 * MOST_HEAD_BYTES
-    assert b" 200 " not in told
+    assert b" 200 " not in reply
 
 
-async def test_many_requests_over_one_connection_are_counted_each_for_itself(simulated):
+async def test_head_limit_applies_to_each_request_of_a_connection(simulated):
     parts = urlsplit(simulated.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    one = (
+    request = (
         f"GET {parts.path}health/live HTTP/1.1\r\n"
         f"Host: {parts.netloc}\r\nX-Long: {'x' * PIECE}\r\n\r\n"
     ).encode()
 
     async with asyncio.timeout(60):
         for _ in range(2 * MOST_HEAD_BYTES // PIECE):
-            writer.write(one)
+            writer.write(request)
             assert b" 200 " in await reader.readline()
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(
@@ -72,7 +72,7 @@ async def test_many_requests_over_one_connection_are_counted_each_for_itself(sim
     writer.close()
 
 
-async def test_an_answer_is_read_whole_by_a_client_that_still_sends(simulated):
+async def test_reply_is_read_whole_by_a_client_that_still_sends(simulated):
     """Discarding the rest of the body prevents a connection reset, which would lose the answer."""
     parts = urlsplit(simulated.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -86,26 +86,28 @@ async def test_an_answer_is_read_whole_by_a_client_that_still_sends(simulated):
             writer.write(b"x" * PIECE)
             await writer.drain()
         writer.write(f"GET {parts.path}health/live HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        told = begin + await reader.read()
+        reply = begin + await reader.read()
     writer.close()
 
-    assert told.startswith(b"HTTP/1.1 401 ")
-    assert told.endswith(b"}")
-    assert b"\r\nconnection: close\r\n" in told
-    assert b" 200 " not in told, "what follows the body is no request"
+    assert reply.startswith(b"HTTP/1.1 401 ")
+    assert reply.endswith(b"}")
+    assert b"\r\nconnection: close\r\n" in reply
+    assert b" 200 " not in reply, "what follows the body is no request"
 
 
-async def test_a_small_answer_is_sent_at_once():
+async def test_small_reply_is_sent_without_nagle_delay():
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[int] = loop.create_future()
+    no_delay: asyncio.Future[int] = loop.create_future()
 
-    async def meet(_reader, writer):
-        kept = writer.get_extra_info("socket")
-        told.set_result(kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    async def handle_client(_reader, writer):
+        connection_socket = writer.get_extra_info("socket")
+        no_delay.set_result(connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
 
-    async with await asyncio.start_server(meet, sock=await listen("127.0.0.1", 0)) as server:
+    async with await asyncio.start_server(
+        handle_client, sock=await listen("127.0.0.1", 0)
+    ) as server:
         host, port = server.sockets[0].getsockname()
         _, writer = await asyncio.open_connection(host, port)
-        assert await told
+        assert await no_delay
         writer.close()

@@ -30,7 +30,7 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 # -- the environment of the service --------------------------------------------------------------
 
-LEAST = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
+MINIMAL_ENVIRONMENT = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
 HUB = {
     "JUPYTERHUB_API_URL": "http://127.0.0.1:8081/hub/api",
     "JUPYTERHUB_API_TOKEN": "secret-of-the-service",
@@ -42,15 +42,15 @@ HUB = {
 }
 
 
-def test_little_is_enough():
-    config = Config.from_environment(LEAST)
+def test_minimal_environment_gives_default_settings():
+    config = Config.from_environment(MINIMAL_ENVIRONMENT)
 
     assert (config.host, config.port, config.prefix) == ("127.0.0.1", 0, "/services/runai/")
     assert (config.gpus, config.simulate, config.projects_file, config.hub) == (None,) * 4
 
 
 def test_hub_environment_sets_port_prefix_and_oauth_scopes():
-    config = Config.from_environment({**LEAST, **HUB})
+    config = Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB})
 
     assert (config.port, config.prefix) == (9001, "/jupyter/services/runai/")
     assert config.api_url == "http://127.0.0.1:9001/jupyter/services/runai/"
@@ -63,7 +63,7 @@ REAL = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
 
 
 @pytest.mark.parametrize(
-    ("environ", "there", "devices", "expected"),
+    ("environ", "cpus", "devices", "expected"),
     [
         pytest.param({}, 16, [REAL], NodeCapacity(14_000, 57_344), id="7 of 8 parts"),
         pytest.param({}, 2, [], NodeCapacity(2000, 57_344), id="few CPUs, and no GPU"),
@@ -77,28 +77,30 @@ REAL = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
                      id="as set beside simulated GPUs"),
     ],
 )  # fmt: skip
-def test_machine_offers_seven_eighths_of_its_cpu_and_memory_or_what_is_set(
-    monkeypatch, environ, there, devices, expected
+def test_capacity_is_seven_eighths_of_the_machine_or_as_configured(
+    monkeypatch, environ, cpus, devices, expected
 ):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(there)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cpus)))
     memory = psutil.virtual_memory()._replace(total=65_536 * 2**20)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
 
-    assert capacity_of(Config.from_environment(LEAST | environ), devices) == expected
+    assert capacity_of(Config.from_environment(MINIMAL_ENVIRONMENT | environ), devices) == expected
 
 
-def test_an_agents_token_is_its_own():
-    given = Config.from_environment(LEAST | {"RUNAI_AGENT_TOKEN": "of-the-node"})
+def test_agent_token_equal_to_the_hub_token_is_refused():
+    config = Config.from_environment(MINIMAL_ENVIRONMENT | {"RUNAI_AGENT_TOKEN": "of-the-node"})
 
-    assert (given.agent_token, "of-the-node" in repr(given)) == ("of-the-node", False)
+    assert (config.agent_token, "of-the-node" in repr(config)) == ("of-the-node", False)
     with pytest.raises(InvalidRequest, match="RUNAI_AGENT_TOKEN is the hub's token") as refused:
-        Config.from_environment(LEAST | {"RUNAI_AGENT_TOKEN": LEAST["RUNAI_HUB_TOKEN"]})
-    assert LEAST["RUNAI_HUB_TOKEN"] not in str(refused.value)
+        Config.from_environment(
+            MINIMAL_ENVIRONMENT | {"RUNAI_AGENT_TOKEN": MINIMAL_ENVIRONMENT["RUNAI_HUB_TOKEN"]}
+        )
+    assert MINIMAL_ENVIRONMENT["RUNAI_HUB_TOKEN"] not in str(refused.value)
 
 
-def test_how_eagerly_elastic_jobs_grow_is_set():
-    given = Config.from_environment(
-        LEAST
+def test_environment_sets_elastic_growth_rules():
+    config = Config.from_environment(
+        MINIMAL_ENVIRONMENT
         | {
             "RUNAI_ELASTIC_GROW_EVERY": "5",
             "RUNAI_ELASTIC_RESIZE_COST": "120",
@@ -106,13 +108,13 @@ def test_how_eagerly_elastic_jobs_grow_is_set():
         }
     )
 
-    assert given.elastic == ElasticRules(grow_every_s=5, resize_cost_s=120, pays_from=None)
-    assert Config.from_environment(LEAST).elastic == ElasticRules()
+    assert config.elastic == ElasticRules(grow_every_s=5, resize_cost_s=120, pays_from=None)
+    assert Config.from_environment(MINIMAL_ENVIRONMENT).elastic == ElasticRules()
 
 
 def test_environment_sets_request_and_job_limits():
-    given = Config.from_environment(
-        LEAST
+    config = Config.from_environment(
+        MINIMAL_ENVIRONMENT
         | {
             "RUNAI_USER_CALLS": "5",
             "RUNAI_USER_OPEN": "0",
@@ -121,24 +123,24 @@ def test_environment_sets_request_and_job_limits():
         }
     )
 
-    assert given.allowance == Allowance(
+    assert config.allowance == Allowance(
         calls_per_s=5, open_at_once=0, submissions_at_once=7, unfinished_jobs=50
     )
-    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 20_000)
+    assert Config.from_environment(MINIMAL_ENVIRONMENT).allowance == Allowance(30, 200, 256, 20_000)
 
 
-ON_KUBERNETES = LEAST | {"RUNAI_CLUSTER": "kubernetes"}
+ON_KUBERNETES = MINIMAL_ENVIRONMENT | {"RUNAI_CLUSTER": "kubernetes"}
 
 
-def test_how_jobs_are_confined_is_set():
+def test_environment_sets_limits_and_token_of_kubernetes_jobs():
     bounds = {"RUNAI_JOBS_CPU_LIMIT": "2.5", "RUNAI_JOBS_MEMORY_LIMIT": "16Gi"}
-    given = Config.from_environment(ON_KUBERNETES | bounds | {"RUNAI_JOBS_API_TOKEN": "1"})
+    config = Config.from_environment(ON_KUBERNETES | bounds | {"RUNAI_JOBS_API_TOKEN": "1"})
     plain = Config.from_environment(ON_KUBERNETES | dict.fromkeys(bounds, ""))
 
-    assert given.kube_config is not None
+    assert config.kube_config is not None
     assert plain.kube_config is not None
-    assert given.kube_config.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
-    assert given.kube_config.jobs_token
+    assert config.kube_config.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
+    assert config.kube_config.jobs_token
     assert (plain.kube_config.jobs_limits, plain.kube_config.jobs_token) == ({}, False)
 
 
@@ -149,13 +151,13 @@ def test_how_jobs_are_confined_is_set():
         *(("RUNAI_JOBS_MEMORY_LIMIT", value) for value in ("-1", "1GB", "1e3", "٣", "16Gi\n")),
     ],
 )
-def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
+def test_malformed_kubernetes_job_limit_is_refused(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} is "):
         Config.from_environment(ON_KUBERNETES | {name: value})
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("variables", "retention"),
     [
         pytest.param({}, RetentionPolicy(max_age_s=30 * 86400, max_finished=10_000), id="a month"),
         pytest.param({"RUNAI_JOBS_TTL": "86400"}, RetentionPolicy(max_age_s=86400), id="a day"),
@@ -167,47 +169,51 @@ def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
         pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(max_finished=100), id="so many"),
     ],
 )
-def test_for_how_long_finished_workloads_are_kept_is_set(given, kept):
-    assert Config.from_environment(LEAST | given).retention == kept
+def test_environment_sets_retention_of_finished_workloads(variables, retention):
+    assert Config.from_environment(MINIMAL_ENVIRONMENT | variables).retention == retention
 
 
 @pytest.mark.parametrize(
-    ("given", "files"),
+    ("variables", "files"),
     [
         pytest.param({}, 200_000, id="a checkpoint of 100 files after each of 2,000 epochs"),
         pytest.param({"RUNAI_JOB_FILES": "0"}, 0, id="any number"),
         pytest.param({"RUNAI_JOB_FILES": "5000000"}, 5_000_000, id="so many"),
     ],
 )
-def test_how_many_files_a_job_may_have_is_set(given, files):
-    assert Config.from_environment(LEAST | given).job_files == files
+def test_environment_sets_the_file_limit_of_a_job(variables, files):
+    assert Config.from_environment(MINIMAL_ENVIRONMENT | variables).job_files == files
 
 
-def test_the_ledger_may_be_on_a_postgresql_server():
-    given = Config.from_environment({**LEAST, "RUNAI_LEDGER": "postgresql://runai@db/ledger"})
+def test_ledger_address_may_be_postgresql():
+    config = Config.from_environment(
+        {**MINIMAL_ENVIRONMENT, "RUNAI_LEDGER": "postgresql://runai@db/ledger"}
+    )
 
-    assert given.ledger == "postgresql+psycopg://runai@db/ledger"
-    assert Config.from_environment(LEAST).ledger == ""
+    assert config.ledger == "postgresql+psycopg://runai@db/ledger"
+    assert Config.from_environment(MINIMAL_ENVIRONMENT).ledger == ""
 
 
-def test_an_address_that_is_none_is_refused_without_showing_its_password():
+def test_invalid_ledger_address_is_refused_without_its_password():
     with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
-        Config.from_environment({**LEAST, "RUNAI_LEDGER": "mysql://runai:secret@db/ledger"})
+        Config.from_environment(
+            {**MINIMAL_ENVIRONMENT, "RUNAI_LEDGER": "mysql://runai:secret@db/ledger"}
+        )
 
     assert "secret" not in f"{refused.value} {refused.value.hint}"
 
 
-def test_no_secret_is_shown_when_a_configuration_is_printed():
+def test_configuration_repr_has_no_secret():
     ledger = {"RUNAI_LEDGER": "postgresql://runai:secret@db/ledger"}
-    shown = repr(Config.from_environment({**LEAST, **HUB, **ledger}))
+    printed = repr(Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB, **ledger}))
 
-    assert "secret" not in shown
+    assert "secret" not in printed
 
 
 @pytest.mark.parametrize("variable", ["RUNAI_DATA_DIR", "RUNAI_HUB_TOKEN"])
-def test_a_missing_setting_is_named(variable):
+def test_missing_setting_error_names_the_variable(variable):
     with pytest.raises(InvalidRequest, match=f"{variable} is not set"):
-        Config.from_environment({**LEAST, **HUB, variable: ""})
+        Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB, variable: ""})
 
 
 @pytest.mark.parametrize(
@@ -234,14 +240,14 @@ def test_a_missing_setting_is_named(variable):
         ("JUPYTERHUB_SERVICE_URL", "http://h:port"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value(variable, value):
+def test_invalid_setting_error_names_variable_and_value(variable, value):
     with pytest.raises(InvalidRequest, match=f"{variable} is '{value}'"):
-        Config.from_environment({**LEAST, **HUB, variable: value})
+        Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB, variable: value})
 
 
 # -- projects.yaml -------------------------------------------------------------------------------
 
-GOOD = """
+PROJECTS_YAML = """
 # The lab's projects.
 projects:
   team-b:               # a child may come before its parent
@@ -261,9 +267,9 @@ projects:
 """
 
 
-def test_a_file_is_read_parents_first(tmp_path):
+def test_projects_file_is_read_with_parents_first(tmp_path):
     path = tmp_path / "projects.yaml"
-    path.write_text(GOOD)
+    path.write_text(PROJECTS_YAML)
 
     assert read_projects(path) == [
         ProjectSpec(
@@ -281,14 +287,14 @@ def test_a_file_is_read_parents_first(tmp_path):
     ]
 
 
-def test_an_empty_file_has_no_projects(tmp_path):
+def test_empty_projects_file_has_no_projects(tmp_path):
     path = tmp_path / "projects.yaml"
     path.write_text("# nothing yet\n")
 
     assert read_projects(path) == []
 
 
-def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
+def test_projects_file_may_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "projects.yaml"
     path.write_text("\ufeffprojects:\n  idle:\n", encoding="utf-8")
 
@@ -296,7 +302,7 @@ def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("project:\n  vision:\n", 1, "no section 'project'"),
         ("projects:\n  Vision:\n    quota: 1", 2, "'Vision' is not a valid project name"),
@@ -330,17 +336,17 @@ def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
         ("projects:\n\ta: 1\n", 2, "this is no YAML"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path, text, line, said):
+def test_projects_file_error_names_its_line(tmp_path, text, line, message):
     path = tmp_path / "projects.yaml"
     path.write_text(text)
-    with pytest.raises(InvalidRequest) as wrong:
+    with pytest.raises(InvalidRequest) as refused:
         read_projects(path)
 
-    assert wrong.value.message.startswith(f"{path}, line {line}: ")
-    assert said in wrong.value.message
+    assert refused.value.message.startswith(f"{path}, line {line}: ")
+    assert message in refused.value.message
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_projects_file_is_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="cannot be read: No such file"):
         read_projects(tmp_path / "projects.yaml")
 
@@ -348,7 +354,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 # -- the service's address for a client ----------------------------------------------------------
 
 
-def test_a_session_finds_its_service_and_project_by_itself(tmp_path):
+def test_session_reads_service_and_project_from_its_environment(tmp_path):
     environ = {
         "XDG_CONFIG_HOME": str(tmp_path),
         "RUNAI_API_URL": "http://hub/services/runai/",
@@ -360,17 +366,17 @@ def test_a_session_finds_its_service_and_project_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize("optional", [{}, {"project": "nlp"}, {"ca": "/ca.crt"}], ids=str)
-def test_elsewhere_it_is_the_one_that_was_logged_in_to(tmp_path, optional):
+def test_saved_login_is_the_connection_outside_sessions(tmp_path, optional):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    kept = Connection("https://hub.example/services/runai/", "t", **optional)
-    write_config(kept, config_path(environ))
+    saved = Connection("https://hub.example/services/runai/", "t", **optional)
+    write_config(saved, config_path(environ))
 
-    assert find_connection(environ) == kept
+    assert find_connection(environ) == saved
     assert json.loads(config_path(environ).read_text()).keys() == {"url", "token", *optional}
     assert stat.S_IMODE(config_path(environ).stat().st_mode) == 0o600
 
 
-def test_of_a_login_the_default_project_alone_holds_in_a_session_that_has_none(tmp_path):
+def test_session_uses_only_the_default_project_of_a_saved_login(tmp_path):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     write_config(Connection("https://elsewhere/", "other", "nlp", "/ca.crt"), config_path(environ))
     environ |= {"RUNAI_API_URL": "http://hub/", "JUPYTERHUB_API_TOKEN": "t"}
@@ -378,13 +384,13 @@ def test_of_a_login_the_default_project_alone_holds_in_a_session_that_has_none(t
     assert find_connection(environ) == Connection("http://hub/", "t", "nlp")
 
 
-def test_with_neither_the_way_out_is_named(tmp_path):
+def test_missing_connection_error_suggests_login(tmp_path):
     with pytest.raises(Unavailable, match="runai login"):
         find_connection({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "x"}', "secret-token {"])
-def test_a_damaged_file_is_named_but_not_repeated(tmp_path: Path, text):
+def test_damaged_config_error_names_the_file_without_its_content(tmp_path: Path, text):
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(InvalidRequest) as damaged:

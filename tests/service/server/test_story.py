@@ -54,8 +54,8 @@ def training(go_on: Path, many: int) -> SubmitRequest:
 
 
 async def jobs_of(client: AsyncClient, user: str) -> dict[str, WorkloadDetail]:
-    found = await client.workloads(user=user)
-    return {w.id: await client.workload(w.id) for w in found if w.kind == "job" and not w.left}
+    views = await client.workloads(user=user)
+    return {w.id: await client.workload(w.id) for w in views if w.kind == "job" and not w.left}
 
 
 async def states_of(client: AsyncClient, user: str) -> Counter[str]:
@@ -74,7 +74,9 @@ async def output_of(client: AsyncClient, workload: str) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
+async def test_borrowed_gpus_are_reclaimed_and_paused_jobs_resume(
+    ana, nel, root, tmp_path, eventually_async
+):
     bob_goes_on, patty_goes_on = tmp_path / "bob-goes-on", tmp_path / "patty-goes-on"
     await root.put_project("vision", ProjectPut(limit=None))
 
@@ -90,7 +92,7 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
             SubmitRequest(name="lab", kind="session", gpus=0.5, command=["sleep", "600"])
         )
     (node,) = await root.nodes()
-    shares = [[held.gpus for held in device.allocations] for device in node.devices]
+    shares = [[allocation.gpus for allocation in device.allocations] for device in node.devices]
     assert shares == [[0.5, 0.5], [], [], [], []]
 
     # Bob uses all of them, more than his quota; two of his jobs wait.
@@ -100,7 +102,7 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     assert await allocated(root) == {"vision": 4.5, "nlp": 0.5}
     running = {each for each, job in (await jobs_of(ana, "ana")).items() if job.state == "running"}
     for each in running:
-        await eventually_async(lambda each=each: half_way(ana, each))
+        await eventually_async(lambda each=each: has_reached_half(ana, each))
 
     # Patty reclaims her quota: exactly two of Bob's jobs pause, and hers run.
     await nel.submit(training(patty_goes_on, 2))
@@ -118,7 +120,7 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     await has(nel, "nel", succeeded=2)
     await has(ana, "ana", running=4, queued=2)
     for each in paused:
-        await eventually_async(lambda each=each: resumed_half_way(ana, each))
+        await eventually_async(lambda each=each: has_resumed_at_half(ana, each))
 
     # All finish with the result of an undisturbed training; no step ran twice.
     bob_goes_on.touch()
@@ -132,9 +134,9 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     assert await allocated(root) == {"vision": 0.5, "nlp": 0.5}
 
 
-async def half_way(client: AsyncClient, workload: str) -> bool:
+async def has_reached_half(client: AsyncClient, workload: str) -> bool:
     return "half" in await output_of(client, workload)
 
 
-async def resumed_half_way(client: AsyncClient, workload: str) -> bool:
+async def has_resumed_at_half(client: AsyncClient, workload: str) -> bool:
     return f"resumed at step {STEPS // 2}" in await output_of(client, workload)
