@@ -27,7 +27,7 @@ from typing import Any
 from machine import ROOT, measured
 from resized_training import GLOBAL_BATCH, SAMPLES, WIDTHS
 
-from runai.elastic.directory import JobDirectory
+from runai.elastic.job_directory import JobDirectory
 
 TRAINING = Path(__file__).with_name("resized_training.py")
 STEADY_UPDATES = 6

@@ -51,12 +51,12 @@ def rows(part: int, index: int, pace: float) -> Iterator[Row]:
 
 def why_not(index: int) -> str:
     """Return why nothing can run on this machine; "" if it can."""
-    for module in ("torch", "pynvml", "runai.hub_service.limits.mps"):
+    for module in ("torch", "pynvml", "runai.hub_service.limits.mps_daemon"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed"
     from sharing.gpu import Gpu  # noqa: PLC0415
 
-    from runai.hub_service.agent.devices.nvml_hardware import NvmlMissing  # noqa: PLC0415
+    from runai.hub_service.agent.devices.nvml_inventory import NvmlMissing  # noqa: PLC0415
 
     try:
         Gpu(index).source.close()

@@ -24,7 +24,7 @@ from machine import measured
 
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Node, Packing, Worker
-from runai.hub_service.scheduler.state.fragmentation_index import FragAwareCapacity, capacity_for
+from runai.hub_service.scheduler.state.frag_aware_capacity import FragAwareCapacity, capacity_for
 from runai.hub_service.scheduler.state.request_shape import RequestShape, RequestShapes
 
 RESULTS = Path(__file__).parent / "results" / "openb.json"

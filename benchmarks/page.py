@@ -26,9 +26,9 @@ from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import LedgerStore

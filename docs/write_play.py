@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import HistoryEvent, ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import Plan, Snapshot, decide

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from runai.elastic.directory import JobDirectory
+from runai.elastic.job_directory import JobDirectory
 from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.elastic.resize import LiveWorker, plan_ranks
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus

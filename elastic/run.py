@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from runai.elastic.directory import DirectoryTaken, JobDirectory
+from runai.elastic.job_directory import DirectoryTaken, JobDirectory
 from runai.elastic.launcher import Launcher
 from runai.hub_service.wire.elastic_messages import MessageError
 

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from jupyterhub.services.service import Service
 from traitlets.config import Config
 
+from runai.embedded.accounts.account_removal import REMOVAL_SCOPES
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
-from runai.embedded.accounts.removal import REMOVAL_SCOPES
 from runai.embedded.accounts.unix_authenticator import pam_service
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_config import LIMITS
 from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
 from runai.embedded.proxy.public_address import PublicAddress

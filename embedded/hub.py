@@ -35,22 +35,26 @@ from tornado.ioloop import IOLoop
 from tornado.web import HTTPError
 from traitlets.config import Config
 
+from runai.embedded.accounts.account_forgetting import (
+    AccountForgetting,
+    ForgottenAccounts,
+    files_naming,
+)
+from runai.embedded.accounts.account_removal import AccountRemoval
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.compared_callers import compared, record_uids
-from runai.embedded.accounts.forgetting import AccountForgetting, ForgottenAccounts, files_naming
-from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.accounts.unix_authenticator import pam_service, with_checked_accounts
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
-from runai.embedded.directory import DataDirectory, write_private
+from runai.embedded.data_directory import DataDirectory, write_private
 from runai.embedded.hub_log import HubLogFormatter, bound_anonymous_lines, start_rotation
 from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
-from runai.embedded.needed_settings import check_file, completed
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
+from runai.embedded.settings_completion import check_file, completed
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory, directory_of
 from runai.hub_service.processes.log_lines import bound_shortage_lines

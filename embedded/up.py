@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_process import CaddyProcess
 from runai.embedded.proxy.public_address import (
     HTTP_PORT,
@@ -28,7 +28,7 @@ from runai.embedded.proxy.public_address import (
     public_address,
 )
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
-from runai.hub_service.clusters.local.place import check_place
+from runai.hub_service.clusters.local.data_dir_checks import check_place
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.processes.requirements import in_words, install_command, unmet
 from runai.hub_service.processes.user_account import expanded

@@ -24,7 +24,7 @@ from runai.hub_service.wire.schemas import Overview, ProjectView, SubmitRequest
 from runai.hub_service.wire.validation import checked
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.free_map import FreeMap, free_map
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 
 ANSWER_SECONDS: Final = 1.0
 FRACTIONS: Final = (250, 500, 1000)  # a quarter, a half, one: enough to choose from at a glance

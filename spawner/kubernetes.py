@@ -17,12 +17,6 @@ from kubespawner import KubeSpawner
 from traitlets import Unicode, default
 
 from runai.spawner.admission import Admission, SessionRefused, StartTimeout, minutes
-from runai.spawner.choosing import (
-    SessionSpawnerMixin,
-    leave_to_start,
-    options_from_form,
-    session_request,
-)
 from runai.spawner.first_answer import end_wait_with_server, unless_ended
 from runai.spawner.pod import (
     GPU_RESOURCE,
@@ -32,8 +26,14 @@ from runai.spawner.pod import (
     start_state,
     with_session,
 )
-from runai.spawner.progress import StartProgress, merged
-from runai.spawner.session import OPTIONS, SessionRequest
+from runai.spawner.session_request import OPTIONS, SessionRequest
+from runai.spawner.session_spawner import (
+    SessionSpawnerMixin,
+    leave_to_start,
+    options_from_form,
+    session_request,
+)
+from runai.spawner.start_progress import StartProgress, merged
 
 POLL_INTERVAL_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
 FIELDS: Final = (*OPTIONS, "amount", "_xsrf")

@@ -51,12 +51,12 @@ from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
-from runai.spawner.choosing import SessionSpawnerMixin, options_from_form, session_request
 from runai.spawner.first_answer import end_wait_with_server
-from runai.spawner.output import StartOutput, output_file
-from runai.spawner.progress import StartProgress
-from runai.spawner.session import SessionRequest, with_handed
-from runai.spawner.without_settings import STARTED_WITHOUT, SettingsFolder
+from runai.spawner.session_request import SessionRequest, with_handed
+from runai.spawner.session_spawner import SessionSpawnerMixin, options_from_form, session_request
+from runai.spawner.settings_folder import STARTED_WITHOUT, SettingsFolder
+from runai.spawner.start_output import StartOutput, output_file
+from runai.spawner.start_progress import StartProgress
 
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 """Shells that take -l together with -c."""

@@ -23,8 +23,8 @@ from kubernetes_asyncio.client import (
 )
 
 from runai.spawner.amount import Amount
-from runai.spawner.output import last_lines
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
+from runai.spawner.start_output import last_lines
 
 SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"

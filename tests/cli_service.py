@@ -23,10 +23,10 @@ from runai.hub_service.api.auth.authentication import bearer_token
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.server.listener import Server, listen

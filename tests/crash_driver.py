@@ -12,7 +12,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide

@@ -25,7 +25,7 @@ import psutil
 
 from ports import free_port
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import WorkloadView
 from waiting import eventually

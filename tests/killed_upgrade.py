@@ -22,8 +22,8 @@ from types import ModuleType
 import alembic.command  # noqa: F401  once for all children
 import sqlalchemy as sa
 
-from runai.hub_service.clusters.local.store import workload_store
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store import cluster_sqlite
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.ledger import opening, schema
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.sqlite.files import invalid_reason
@@ -51,7 +51,7 @@ def upgrade():
 
 def newest_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, object]]:
     """Write a made-up revision; return the module attributes that make stores upgrade to it."""
-    module, latest = (workload_store, workload_store) if kind == "cluster" else (opening, schema)
+    module, latest = (cluster_sqlite, cluster_sqlite) if kind == "cluster" else (opening, schema)
     migrations = place / "migrations"
     shutil.copytree(module.MIGRATIONS, migrations)
     head = "LATEST" if kind == "cluster" else "HEAD"

@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals

@@ -20,7 +20,7 @@ from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.plane import ControlPlane
 from labs import DEVICES, NODE, Clock, Lab, running
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Plan, Resize, Start

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.clusters.local.processes.worker_process import lasting
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.processes.process_watch import lasting
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.device import Device

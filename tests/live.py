@@ -15,7 +15,7 @@ from typing import Any
 
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler import Policy

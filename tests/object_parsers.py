@@ -23,7 +23,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import SPEC
 from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, STARTS, Job, read_job
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     Demands,
     Taint,
     accepted_values,
@@ -36,7 +36,7 @@ from runai.hub_service.clusters.kubernetes.objects.project_resource import (
     misplaced,
     read_project,
 )
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import (
     Claim,
     Storage,
     StorageClass,

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from object_parsers import as_annotated_job, as_annotated_pod, read_as
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.backup.backups import MANIFEST, read_manifest
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.processes.pod_resources import read_holders
 from runai.hub_service.api.auth.node_tokens import read_claims
-from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.cli.framework.param_types import parse_memory_mib
 from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
 from runai.hub_service.client import calls
 from runai.hub_service.client.connection import read_config
@@ -35,7 +35,7 @@ from runai.hub_service.model.gpu_types import resolve_types
 from runai.hub_service.model.progress import read_progress
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.program_files import named_files, read_code
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 from runai.hub_service.server.settings import Config
@@ -49,7 +49,7 @@ from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.wire.validation import invalid_request
 from runai.spawner.form import options_of
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 from runai.widgets.magics import RunaiMagics, _parse
 from runai.widgets.request import cell_command, environment, submit_request
 from runai.widgets.wording import did_you_mean

@@ -15,7 +15,7 @@ from sharing.gpu import Gpu
 from sharing.table import Row, as_percent, not_run, shares
 
 from runai.hub_service.limits.memory_probe import try_limit
-from runai.hub_service.limits.mps import PROGRAM, MpsDaemon, MpsUnavailable
+from runai.hub_service.limits.mps_daemon import PROGRAM, MpsDaemon, MpsUnavailable
 
 LIMIT_MIB = 20 * 1024
 STEP_MIB = 1024

@@ -12,7 +12,7 @@ from sharing.children import Child, ChildFailed, all_ready, together
 from sharing.gpu import Gpu
 from sharing.table import Row, as_percent, fairness, not_run, percentile, shares
 
-from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
+from runai.hub_service.limits.mps_daemon import MpsDaemon, MpsUnavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ import runai.elastic
 from runai.elastic.keras.accumulation import Accumulator
 from runai.elastic.keras.checkpoint import Checkpoint
 from runai.elastic.keras.losses import count_for
-from runai.elastic.keras.sources import rows, updates_of
 from runai.elastic.keras.steps import devices_of, step_of
 from runai.elastic.keras.training import CountFunction, EpochCallback, Training, training_of
+from runai.elastic.keras.updates import rows, updates_of
 
 
 def Model(model: Any, *, count: CountFunction | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name

@@ -14,7 +14,7 @@ import numpy as np
 
 import runai.elastic
 from runai.elastic.batching import plan_batches, split
-from runai.elastic.keras.sources import Batch, Updates, rows
+from runai.elastic.keras.updates import Batch, Updates, rows
 
 CountFunction = Callable[[Any, Any, Any], Any]
 """(x, y, sample weights) -> number of values in the loss's mean."""

@@ -33,8 +33,8 @@ from runai.elastic.torch.parallel import (
 )
 from runai.elastic.torch.resizing import attach
 from runai.elastic.torch.statistics import running_layers, warn_of_ghost_batches
-from runai.elastic.torch.trainable import TrainableParameters
-from runai.elastic.torch.virtual import VirtualWorkers, enable_bitwise
+from runai.elastic.torch.trainable_parameters import TrainableParameters
+from runai.elastic.torch.virtual_workers import VirtualWorkers, enable_bitwise
 from runai.ga.torch.optim import unwrap
 
 _FORWARD = 3  # seed domain of forward passes; 1 and 2 are in loading/samples.py

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runai.embedded.directory import DataDirectory, write_all_private
+from runai.embedded.data_directory import DataDirectory, write_all_private
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 FIRST_ACCOUNTS = ("admin", "bob", "patty")

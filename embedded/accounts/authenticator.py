@@ -16,7 +16,7 @@ from traitlets import Unicode, default
 
 from runai.embedded.accounts.accounts import Account, Accounts
 from runai.embedded.accounts.login_attempts import SLOT_TIMEOUT_S, LoginAttempts, NoFreeSlot
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.wire.errors import RunaiError
 
 GUESSES_AT_ONCE = 2  # each hash is costly by design: bounds the CPU

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.sqlite.files import ReportProgress, copy
 from runai.hub_service.wire.errors import NotFound, Unavailable

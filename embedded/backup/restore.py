@@ -23,11 +23,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_backup, read_manifest
 from runai.embedded.backup.unknown_workers import running_unknown, stop, unknown_attempt_folders
-from runai.embedded.directory import DataDirectory, write_private
-from runai.hub_service.clusters.local.store import workload_store
+from runai.embedded.data_directory import DataDirectory, write_private
+from runai.hub_service.clusters.local.store import cluster_sqlite
 from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.ledger import opening
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.sqlite.files import ReportProgress, newer, opened_to_read, unknown_revision
@@ -42,8 +42,8 @@ def unknown_schema(database: Path) -> str:
         if revisions is not None and (found := unknown_revision(database, revisions)):
             return found
         (rows,) = connection.execute("PRAGMA user_version").fetchone()
-        if database.name == "cluster.sqlite" and rows > workload_store.ROWS:
-            return f"{workload_store.LATEST} with rows of the shape {rows}"
+        if database.name == "cluster.sqlite" and rows > cluster_sqlite.ROWS:
+            return f"{cluster_sqlite.LATEST} with rows of the shape {rows}"
     return ""
 
 
@@ -54,7 +54,7 @@ def _revisions(name: str) -> Path | None:
             return None
         return Path(found.origin).parent / "alembic/versions"
     return (
-        workload_store.MIGRATIONS if name == "cluster.sqlite" else opening.MIGRATIONS
+        cluster_sqlite.MIGRATIONS if name == "cluster.sqlite" else opening.MIGRATIONS
     ) / "versions"
 
 

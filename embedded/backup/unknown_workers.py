@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt
-from runai.hub_service.clusters.local.processes.worker_process import is_same
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.local.processes.process_watch import is_same
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.wire.errors import Conflict
 
 EXIT_TIMEOUT_S = 60.0

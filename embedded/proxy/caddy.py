@@ -23,7 +23,7 @@ from runai.embedded.proxy.public_address import (
     host_and_port,
 )
 from runai.embedded.proxy.route_files import RouteFiles, path_segments
-from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch
+from runai.hub_service.clusters.local.processes.process_watch import ProcessWatch
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 USER_SEGMENTS = 3  # /user/NAME/SERVER/

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
-from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch
+from runai.hub_service.clusters.local.processes.process_watch import ProcessWatch
 from runai.hub_service.wire.errors import Unavailable
 
 LOWEST = (2, 11, 7)  # the first with `write_idle_timeout`

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
-from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.reporting import HttpReporter
-from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
+from runai.hub_service.limits.driver_limits import DriverLimits, DriverLimitsUnavailable
 from runai.hub_service.model.device import Device
 from runai.hub_service.processes.log_lines import LogFormat, begin_logging
 from runai.hub_service.processes.own_process import end_with_parent

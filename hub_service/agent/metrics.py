@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from runai.hub_service.agent.loop import LoopCounters
+from runai.hub_service.agent.agent import LoopCounters
 
 MIB = 2**20
 

@@ -22,7 +22,7 @@ from runai.hub_service.api.metrics import CONTENT_TYPE, Metrics
 from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
 from runai.hub_service.api.middleware.request_limits import RequestLimits
 from runai.hub_service.api.middleware.request_log import REQUEST_ID_KEY, RequestLog, SafeHeaders
-from runai.hub_service.api.pages import page
+from runai.hub_service.api.pages import page_routes
 from runai.hub_service.api.pages.page_reply import page_reply, with_query
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.api.routes import (
@@ -45,12 +45,17 @@ LOG = logging.getLogger("runai.api")
 API = "api/v1"
 
 
-FREE = ("/health", "/health/live", "/health/ready", *(f"/static/{name}" for name in page.STATIC))
+FREE = (
+    "/health",
+    "/health/live",
+    "/health/ready",
+    *(f"/static/{name}" for name in page_routes.STATIC),
+)
 """Paths without a rate limit: probes and static files."""
 
 
 def create_app(
-    platform: Platform, *, metrics: Metrics | None = None, login: page.Login | None = None
+    platform: Platform, *, metrics: Metrics | None = None, login: page_routes.Login | None = None
 ) -> FastAPI:
     """Build the application; without `login` the page accepts tokens only."""
     templates(platform.prefix)  # compile before the first request
@@ -68,9 +73,9 @@ def create_app(
     app.state.platform = platform
     app.include_router(_api(), prefix=f"{platform.prefix}{API}")
     app.include_router(_operations(metrics or Metrics()), prefix=platform.prefix.rstrip("/"))
-    app.include_router(page.router, prefix=platform.prefix.rstrip("/"))
+    app.include_router(page_routes.router, prefix=platform.prefix.rstrip("/"))
     if login is not None:
-        app.include_router(page.login_router(login), prefix=platform.prefix.rstrip("/"))
+        app.include_router(page_routes.login_router(login), prefix=platform.prefix.rstrip("/"))
     app.add_middleware(RequestLog)
     app.add_exception_handler(RunaiError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)

@@ -15,7 +15,7 @@ def main() -> None:
     try:
         # Their libraries may be missing or too old.
         from runai.hub_service.cli.framework.command_list import cli  # noqa: PLC0415
-        from runai.hub_service.cli.framework.reporting import run  # noqa: PLC0415
+        from runai.hub_service.cli.framework.error_reporting import run  # noqa: PLC0415
 
         run(lambda: cli(prog_name="runai"))
     except Exception:

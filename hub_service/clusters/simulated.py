@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from typing import NoReturn
 
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity

@@ -6,7 +6,7 @@ a job.
 
 from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.ledger.ledger import Ledger
-from runai.hub_service.ledger.past import PastRequest, PastWorkloadRecord
+from runai.hub_service.ledger.past_workloads import PastRequest, PastWorkloadRecord
 from runai.hub_service.ledger.query import Point, Usage, UsageFilter
 from runai.hub_service.ledger.store import Event
 from runai.hub_service.ledger.totals import Totals

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn, ParamSpec, TypeVar
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.access import Access
 from runai.hub_service.ledger.integration import IDLE_BELOW, DeviceAllocation, Integration
-from runai.hub_service.ledger.past import PastRequest, PastWorkloadRecord
+from runai.hub_service.ledger.past_workloads import PastRequest, PastWorkloadRecord
 from runai.hub_service.ledger.query import Usage, UsageFilter
 from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.opening import convert_errors, engine_of, prepare
-from runai.hub_service.ledger.past import PastRequest, PastWorkloadRecord, past_of
+from runai.hub_service.ledger.past_workloads import PastRequest, PastWorkloadRecord, past_of
 from runai.hub_service.ledger.query import Range
 from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Protocol
 
-from runai.hub_service.limits.mps import MpsDaemon
-from runai.hub_service.limits.mps_keeper import SupervisorState
+from runai.hub_service.limits.mps_daemon import MpsDaemon
+from runai.hub_service.limits.mps_supervisor import SupervisorState
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 from runai.hub_service.processes import pidfd
 from runai.hub_service.processes.own_process import MODULE
@@ -22,7 +22,7 @@ from runai.hub_service.processes.own_process import MODULE
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Variable that marks a worker as an MPS client with a memory limit."""
 
-_SUPERVISOR = (*MODULE, "runai.hub_service.limits.mps_keeper")
+_SUPERVISOR = (*MODULE, "runai.hub_service.limits.mps_supervisor")
 _DETACHED = ("/bin/sh", "-c", '"$@" &', "sh")
 _PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME")
 """Variables passed on to a supervisor; the service's environment also contains secrets."""

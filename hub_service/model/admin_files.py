@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy, Snapshot
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.snapshot import MAX_LEVELS
 from runai.hub_service.scheduler.model.snapshot_json import policy_from_json, snapshot_to_json
 from runai.hub_service.wire.base_schema import ProjectName

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.snapshot import Snapshot, Worker, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 

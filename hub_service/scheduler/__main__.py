@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from runai.hub_service.scheduler.cycle import decide, explain
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot, unique_keys
 from runai.hub_service.scheduler.model.plan_json import decision_to_json, plan_to_json
 from runai.hub_service.scheduler.model.snapshot import Snapshot
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json

@@ -27,15 +27,15 @@ from runai.hub_service.clusters.kubernetes.client.leader_label import (
     LeaderLabel,
     serve_liveness_probe,
 )
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.admin_files import read_policy, read_projects

@@ -24,15 +24,15 @@ from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import CallerLimits
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.api.views.latest_reports import AgentReports
-from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.clusters.local.place import check_place
+from runai.hub_service.api.views.latest_agent_reports import AgentReports
+from runai.hub_service.clusters.local.data_dir_checks import check_place
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced

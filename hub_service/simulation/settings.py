@@ -15,7 +15,7 @@ from runai.hub_service.clusters.workloads.snapshot_builder import project_for_co
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.project_tree_rules import check_parent
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot, unique_keys
 from runai.hub_service.scheduler.model.quantity import Mib
 from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json

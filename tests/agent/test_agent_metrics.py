@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
 from runai.hub_service.agent.__main__ import AgentSettings
+from runai.hub_service.agent.agent import LoopCounters
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.loop import LoopCounters
 from runai.hub_service.agent.metrics import NodeMetricsCollector
 from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest

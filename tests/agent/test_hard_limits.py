@@ -15,7 +15,7 @@ import pytest
 from runai.hub_service.agent.devices.nvml import NvmlDevices
 from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
-from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
+from runai.hub_service.limits.driver_limits import DriverLimits, DriverLimitsUnavailable
 
 MIB = 1 << 20
 UNLIMITED = getattr(pynvml, "NVML_DEVICE_MEMORY_LIMIT_MAX", None)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runai.hub_service.agent import loop
+from runai.hub_service.agent import agent as agent_module
+from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
-from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.wire.errors import Forbidden, RunaiError, TooMany, Unavailable
@@ -153,7 +153,7 @@ async def test_reports_queued_during_an_outage_carry_their_age(source, service, 
 async def test_report_queue_retains_the_newest_reports(
     source, service, eventually_async, monkeypatch
 ):
-    monkeypatch.setattr(loop, "MAX_QUEUED_REPORTS", 3)
+    monkeypatch.setattr(agent_module, "MAX_QUEUED_REPORTS", 3)
     service.refusal = Unavailable("away")
     async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: service.refused and source.polls > 10)
@@ -214,7 +214,7 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
 @pytest.fixture
 def no_retry_delay(monkeypatch) -> None:
     """Let the agent retry the service without a pause."""
-    monkeypatch.setattr(loop, "MAX_DELAY_S", 0)
+    monkeypatch.setattr(agent_module, "MAX_DELAY_S", 0)
 
 
 async def test_reports_after_an_outage_name_the_latest_pods(
@@ -270,7 +270,7 @@ async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
 async def test_refused_report_does_not_delay_the_next(
     refusal, source, service, eventually_async, monkeypatch
 ):
-    monkeypatch.setattr(loop, "_delay", lambda _failures: NEVER)
+    monkeypatch.setattr(agent_module, "_delay", lambda _failures: NEVER)
     service.refusals.append(refusal)
     async with running_agent(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
         await eventually_async(lambda: service.reports)
@@ -289,7 +289,7 @@ async def test_unreachable_service_is_retried_with_a_growing_failure_count(
         paused.append(failures)
         return 0.0
 
-    monkeypatch.setattr(loop, "_delay", pause)
+    monkeypatch.setattr(agent_module, "_delay", pause)
     service.refusals += [away, away]
     async with running_agent(source, service, idle_s=0):
         await eventually_async(lambda: service.reports)

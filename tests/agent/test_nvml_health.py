@@ -6,8 +6,8 @@ import pynvml
 import pytest
 
 from runai.hub_service.agent.devices.nvml import NvmlDevices
-from runai.hub_service.agent.devices.nvml_hardware import open_gpus
 from runai.hub_service.agent.devices.nvml_health import CRITICAL_XIDS, STATE_INTERVAL_S, Health
+from runai.hub_service.agent.devices.nvml_inventory import open_gpus
 from runai.hub_service.agent.devices.sources import open_devices
 
 GPU_IS_LOST, RESET_REQUIRED, NOT_SUPPORTED, TIMEOUT_ERROR, UNKNOWN = 15, 16, 3, 10, 999

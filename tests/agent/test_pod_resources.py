@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kubelet_socket import answer, listening
+from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.processes.pod_resources import PodResources, read_holders
 from runai.hub_service.wire.agent_reports import AgentReply, AgentReport
 

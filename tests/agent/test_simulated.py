@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import simulated
 from runai.hub_service.agent.devices.simulated import SimulatedDevices, equal_shares
-from runai.hub_service.agent.processes.process_load import ProcessTable
+from runai.hub_service.agent.processes.process_table import ProcessTable
 
 SHARES = [
     pytest.param({}, {}, id="nobody"),

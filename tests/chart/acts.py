@@ -20,17 +20,17 @@ from control_plane.lab import ClusterLab
 from control_plane.objects import pod
 from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import DecisionExecutor
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
 from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, LeaderLabel
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     PODS,
     reservation_name,
 )
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_pod
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import (
     VOLUMES,
     Claim,
     Volume,

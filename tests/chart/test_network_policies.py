@@ -19,7 +19,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTempla
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.spawner.pod import with_session
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 
 pytestmark = pytest.mark.kubernetes
 

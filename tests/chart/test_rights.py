@@ -17,7 +17,7 @@ from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from runai.hub_service.clusters.kubernetes.client.access_rights import RIGHTS
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from waiting import eventually_async
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]

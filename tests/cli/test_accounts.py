@@ -9,8 +9,8 @@ import pwd
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 
 
 @pytest.fixture

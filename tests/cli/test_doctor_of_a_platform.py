@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from ports import free_port
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import (
     check_command_lines,
     check_descriptors,
@@ -23,7 +23,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_start,
 )
 from runai.hub_service.clusters.local.store.cluster_lock import claim
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from service_process import Service
 

@@ -17,10 +17,10 @@ import pytest
 from crashes.small_disk import SmallDisk
 from runai.embedded.backup.backups import DATABASES, back_up
 from runai.embedded.backup.restore import restore
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
@@ -30,7 +30,7 @@ UP = "from runai.embedded.up import main; raise SystemExit(main())"
 KILL_AT = """
 import os, signal, sys
 from pathlib import Path
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.backup.restore import restore
 left, rename = iter(range(int(sys.argv[3]))), os.rename
 def kill(*paths):

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.known_accounts import (
     KNOWN_ACCOUNTS,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from crashes.small_disk import SmallDisk
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 
 pytestmark = pytest.mark.mounts

@@ -7,7 +7,7 @@ from decimal import Decimal
 import click
 import pytest
 
-from runai.hub_service.cli.framework.values import (
+from runai.hub_service.cli.framework.param_types import (
     ANY_DURATION,
     DURATION,
     DURATION_OR_NONE,

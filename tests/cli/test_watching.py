@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.cli.output.watching import PrintedRows
+from runai.hub_service.cli.output.printed_rows import PrintedRows
 
 WATCH = [sys.executable, "-u", "-m", "runai.hub_service.cli", "list", "--watch"]
 SLEEP = ("--", "sleep", "600")

@@ -18,9 +18,9 @@ from control_plane.sockets import all_closed
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
-from runai.hub_service.controller.loop import Controller, Cycle
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
+from runai.hub_service.controller.controller import Controller, Cycle
 from runai.hub_service.scheduler.model.snapshot import Policy
 
 STOPPED_WITHIN_S = 90

@@ -19,7 +19,7 @@ import psutil
 
 from crashes.ground import Ground
 from faults.invariants import over_granted, over_limits, owed_projects, unexplained
-from runai.hub_service.clusters.local.store import workload_store
+from runai.hub_service.clusters.local.store import cluster_sqlite
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 
 CHECK_EVERY_S = 0.25
@@ -111,8 +111,8 @@ def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
         rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
         projects = opened.execute("SELECT spec FROM projects ORDER BY number").fetchall()
     return (
-        [workload_store._read_row(spec, row).record for spec, row in rows],
-        [workload_store._PROJECT.validate_json(spec) for (spec,) in projects],
+        [cluster_sqlite._read_row(spec, row).record for spec, row in rows],
+        [cluster_sqlite._PROJECT.validate_json(spec) for (spec,) in projects],
     )
 
 

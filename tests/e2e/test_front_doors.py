@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, WebSocket, expect
 from e2e import lab
 from e2e.running import Platform
 from ports import free_port
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_process import CaddyProcess
 from waiting import eventually
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
-from runai.elastic.directory import lives
+from runai.elastic.job_directory import lives
 from runai.hub_service.wire.elastic_messages import ElasticFiles
 from waiting import eventually
 

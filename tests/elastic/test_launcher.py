@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from runai.elastic.directory import JobDirectory, lives
+from runai.elastic.job_directory import JobDirectory, lives
 from runai.elastic.run import main
 from runai.hub_service.wire.elastic_messages import ElasticFiles, Target, WorkerPhase
 from waiting import eventually

@@ -72,7 +72,7 @@ def test_ranks_that_swap_places_and_leave_stay_bitwise_equal(
 
 @given(st.integers(1, 70), st.data())
 def test_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data):
-    from runai.elastic.torch.virtual import SumNode, fold, roots
+    from runai.elastic.torch.virtual_workers import SumNode, fold, roots
 
     def push_all(pushes):
         def add(left: Any, right: Any) -> None:
@@ -106,13 +106,13 @@ def test_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data):
     ],
 )
 def test_default_virtual_workers_depend_on_the_batch_alone(global_batch, gpu_batch, workers):
-    from runai.elastic.torch.virtual import default_workers
+    from runai.elastic.torch.virtual_workers import default_workers
 
     assert default_workers(global_batch, gpu_batch) == workers
 
 
 def test_virtual_workers_that_exceed_the_gpu_batch_are_refused():
-    from runai.elastic.torch.virtual import enable_bitwise
+    from runai.elastic.torch.virtual_workers import enable_bitwise
 
     with pytest.raises(ValueError, match="does not hold: it takes 4"):
         enable_bitwise(256, 64, 3)

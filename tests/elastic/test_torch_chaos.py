@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ranks import run_ranks
-from runai.elastic.directory import JobDirectory
+from runai.elastic.job_directory import JobDirectory
 from runai.hub_service.wire.elastic_messages import WorkerPhase
 from waiting import eventually
 

@@ -180,7 +180,7 @@ def test_pickled_division_is_small_and_equal(bitwise):
     import pickle
 
     from runai.elastic.torch.parallel import RankDivision
-    from runai.elastic.torch.virtual import SliceDivision
+    from runai.elastic.torch.virtual_workers import SliceDivision
 
     division = SliceDivision(8, 1, 3) if bitwise else RankDivision(4, 1, 3)
     sent = pickle.dumps(division)

@@ -13,7 +13,7 @@ import pytest
 
 from hub_platform import PASSWORD, HubPlatform
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Conflict
 from runai.hub_service.wire.schemas import SubmitRequest

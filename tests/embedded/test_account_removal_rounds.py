@@ -13,9 +13,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from runai.embedded.accounts.account_removal import LATE_JOBS_S, RETRY_INTERVAL_S, AccountRemoval
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.accounts.removal import LATE_JOBS_S, RETRY_INTERVAL_S, AccountRemoval
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Unavailable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts, Removal
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 PASSWORD = "correct horse"

@@ -12,7 +12,7 @@ import pytest
 
 from hub_platform import HubPlatform, running_hub
 from ports import free_port
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import check_settings
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import SubmitRequest

@@ -27,7 +27,7 @@ from raw_http import (
     upload,
     wait_for_end,
 )
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_config import ROUTES
 from runai.embedded.proxy.caddy_process import CaddyProcess
 from runai.embedded.proxy.route_files import RouteFiles

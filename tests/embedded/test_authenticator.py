@@ -19,7 +19,7 @@ from runai.embedded.accounts.authenticator import (
     TooManyLogins,
 )
 from runai.embedded.accounts.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
 
 PASSWORD = "correct horse"

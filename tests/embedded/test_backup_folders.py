@@ -14,8 +14,8 @@ import pytest
 
 from runai.embedded.backup.backups import ABANDONED_AFTER_S, back_up, read_manifest
 from runai.embedded.backup.restore import restore
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.sqlite.files import invalid_reason

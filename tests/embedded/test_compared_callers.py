@@ -23,7 +23,7 @@ from traitlets.config import Application
 from hub_platform import OWN_CONFIG, PASSWORD, HubPlatform
 from ports import free_port
 from runai.embedded.accounts.compared_callers import record_uids
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import accounts

@@ -13,7 +13,7 @@ from jupyterhub.orm import new_session_factory
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.configuration import STARTS_WITHIN_S, at_address, configuration
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.public_address import public_address
 from runai.embedded.settings import Settings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import DataDirectory, write_private
+from runai.embedded.data_directory import DataDirectory, write_private
 from runai.embedded.proxy.public_address import MOST_PORT
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from unix_accounts import open_folder

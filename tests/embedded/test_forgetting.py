@@ -15,10 +15,14 @@ import httpx
 import pytest
 
 from hub_platform import HubPlatform
-from runai.embedded.accounts.forgetting import AccountForgetting, ForgottenAccounts, files_naming
-from runai.embedded.accounts.removal import LATE_JOBS_S, RETRY_INTERVAL_S
+from runai.embedded.accounts.account_forgetting import (
+    AccountForgetting,
+    ForgottenAccounts,
+    files_naming,
+)
+from runai.embedded.accounts.account_removal import LATE_JOBS_S, RETRY_INTERVAL_S
 from runai.embedded.configuration import REMOVALS
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from runai.hub_service.wire.errors import RunaiError, Unavailable

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hub_platform import SOFT_LIMIT, HubPlatform
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub_log import LOG_BYTES
 from runai.hub_service.client import Client
 from runai.hub_service.processes.own_process import max_descriptors

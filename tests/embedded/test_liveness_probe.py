@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform, running_hub
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub import FAILS_WITHIN_S, RestartDelay
 from runai.embedded.liveness_probe import MAX_STEP_S, Silence
 from waiting import eventually

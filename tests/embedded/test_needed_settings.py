@@ -12,9 +12,9 @@ import pytest
 from traitlets.config import Config
 
 from runai.embedded.configuration import configuration
-from runai.embedded.directory import DataDirectory
-from runai.embedded.needed_settings import SettingsCompletion, check_file, completed
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.settings import Settings
+from runai.embedded.settings_completion import SettingsCompletion, check_file, completed
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.local import RunaiLocalSpawner
 

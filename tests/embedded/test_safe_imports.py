@@ -21,7 +21,7 @@ PROGRAMS = {
     "the service": ("runai.hub_service",),
     "the decision worker": ("runai.hub_service.controller.decision_process",),
     "an agent": ("runai.hub_service.agent", "--help"),
-    "the keeper of MPS": ("runai.hub_service.limits.mps_keeper",),
+    "the keeper of MPS": ("runai.hub_service.limits.mps_supervisor",),
     "a worker's relay": ("runai.elastic.pod",),
 }
 

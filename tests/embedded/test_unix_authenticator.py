@@ -20,7 +20,7 @@ from runai.embedded.accounts.unix_authenticator import (
     pam_service,
     with_checked_accounts,
 )
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
 from runai.embedded.settings import Settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub import failure_text
 from runai.embedded.settings import Settings
 from runai.embedded.up import parse, print_accounts

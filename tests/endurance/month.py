@@ -31,13 +31,13 @@ from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.request_limits import Allowance, CallerLimits
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import HistoryRecorder, device_allocations
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.controller.notifications import Notifier
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.device import Device

@@ -20,12 +20,12 @@ from faults.machine import Machine, VirtualAttempt
 from faults.meter import Meter, stored_sums
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import Fault, FaultyPipe
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
+from runai.hub_service.controller.controller import Controller, Cycle
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import HistoryRecorder, device_allocations
-from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device

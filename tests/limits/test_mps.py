@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.limits.memory_probe import try_limit
-from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
+from runai.hub_service.limits.mps_daemon import MpsDaemon, MpsUnavailable
 
 DEVICE = "GPU-aaaa"
 

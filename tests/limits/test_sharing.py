@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from runai.hub_service.cli.doctor.gpu_checks import check_mps_daemons
-from runai.hub_service.limits.mps_keeper import SupervisorState
+from runai.hub_service.limits.mps_supervisor import SupervisorState
 from runai.hub_service.limits.sharing import MPS_LIMIT, MpsSharing, TimeSliced
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 

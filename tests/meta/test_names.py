@@ -91,7 +91,7 @@ ALLOWED = {
     ),
     **dict.fromkeys(
         [
-            "hub_service/cli/framework/values.py least",
+            "hub_service/cli/framework/param_types.py least",
             "hub_service/client/calls.py asked",
             "hub_service/client/calls.py run",
             "hub_service/client/calls.py which",

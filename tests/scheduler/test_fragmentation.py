@@ -13,13 +13,13 @@ from builders import cluster, job, places, project, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Packing
-from runai.hub_service.scheduler.state.fragmentation import NodeFreeCapacity, RequestMix
-from runai.hub_service.scheduler.state.fragmentation_index import (
+from runai.hub_service.scheduler.state.frag_aware_capacity import (
     FragAwareCapacity,
     NodeRanking,
     Rank,
     capacity_for,
 )
+from runai.hub_service.scheduler.state.fragmentation import NodeFreeCapacity, RequestMix
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape, RequestShapes
 
 PROJECTS = [project("a", 64)]

@@ -31,7 +31,7 @@ from runai.hub_service.scheduler import (
     Unreserve,
     Wait,
 )
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
 
 WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")

@@ -18,11 +18,11 @@ from runai.hub_service.scheduler import (
     Workload,
     decide,
 )
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.steps.reclaim_bounds import ReclaimBounds
-from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
+from runai.hub_service.scheduler.steps.victim_iterator import PreemptionScope
 
 
 def with_claims_for_one_worker(cluster_snapshot: Snapshot) -> Snapshot:

@@ -12,7 +12,7 @@ from runai.hub_service.scheduler import (
     NodeTypes,
     WorkerState,
 )
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 
 EVERY_FIELD: dict[str, Any] = {

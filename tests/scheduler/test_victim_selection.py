@@ -22,7 +22,7 @@ from runai.hub_service.scheduler import (
 from runai.hub_service.scheduler.explanations.device_holders import HolderAllocations
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import tree_of
-from runai.hub_service.scheduler.state.victim_order import victims_of
+from runai.hub_service.scheduler.state.victims import victims_of
 
 
 def running_jobs(owner: str, node: str, *devices: int) -> list[Workload]:

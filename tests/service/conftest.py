@@ -39,11 +39,11 @@ from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu

@@ -28,8 +28,8 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Worker, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
 from runai.hub_service.simulation.engine import Run, Setting, simulate
-from runai.hub_service.simulation.history import EVERY_S, CurrentCluster, left_out, rows_of
 from runai.hub_service.simulation.jobs import PERMILLE
+from runai.hub_service.simulation.platform_history import EVERY_S, CurrentCluster, left_out, rows_of
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow
 from runai.hub_service.wire.errors import InvalidRequest

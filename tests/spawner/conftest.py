@@ -31,7 +31,7 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner.amount import parse_amount
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 
 ACTORS = [Actor("hub", kind="hub"), Actor("ana"), Actor("bo"), Actor("out")]
 PROJECTS = [

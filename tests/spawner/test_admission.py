@@ -24,7 +24,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.amount import parse_amount
 from runai.spawner.local import RunaiLocalSpawner
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 from unix_accounts import accounts
 
 Submission = Callable[..., SubmitRequest]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hub_platform import TESTER_TOKEN, HubPlatform
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ import certifi
 import pytest
 
 from hub_platform import HubPlatform, running_hub
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import check_shell_environment
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import SubmitRequest

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from runai.spawner.local import RunaiLocalSpawner
-from runai.spawner.output import LOG_BYTES, SPARE_BYTES
+from runai.spawner.start_output import LOG_BYTES, SPARE_BYTES
 from unix_accounts import UIDS, accounts
 
 # The shell opens the folder to read it, and closes that descriptor before the loop.

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_v
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
 from runai.spawner.pod import PodExit, PodStart, environment, start_state, with_session
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
 

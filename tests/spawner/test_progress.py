@@ -10,7 +10,7 @@ import pytest
 
 from runai.spawner.kubernetes import RunaiKubeSpawner
 from runai.spawner.local import RunaiLocalSpawner
-from runai.spawner.progress import StartProgress, merged
+from runai.spawner.start_progress import StartProgress, merged
 
 
 async def test_progress_sends_all_messages_to_early_and_late_listeners():

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from hub_platform import HubPlatform
 from kubernetes_hub import KubernetesHub, resources
 from runai.embedded.proxy.caddy_config import HUB_BODY_BYTES
-from runai.spawner.choosing import LONGEST_OPTIONS
+from runai.spawner.session_spawner import LONGEST_OPTIONS
 
 ACCEPTED = {"project": "vision", "gpus": "0.5"}
 HARMFUL = {

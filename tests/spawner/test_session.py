@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.amount import Amount
-from runai.spawner.session import SessionRequest, session_name, with_handed
+from runai.spawner.session_request import SessionRequest, session_name, with_handed
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?")
 NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True)

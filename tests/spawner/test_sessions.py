@@ -16,7 +16,7 @@ import pytest
 
 from hub_platform import HubPlatform
 from kubernetes_hub import sentence
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.limits import HOOK
 from runai.hub_service.processes.session_end import SessionProcesses
 from runai.hub_service.processes.user_environment import FOLDER

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.spawner.without_settings import SettingsFolder
+from runai.spawner.settings_folder import SettingsFolder
 
 PLACES = """
 import json, os, site

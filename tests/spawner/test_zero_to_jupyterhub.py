@@ -15,7 +15,7 @@ from kubespawner import KubeSpawner
 from traitlets.config import Config
 
 from runai.spawner.kubernetes import RunaiKubeSpawner
-from runai.spawner.session import SessionRequest
+from runai.spawner.session_request import SessionRequest
 
 pytestmark = pytest.mark.usefixtures("kubeconfig")
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 import killed_upgrade
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.errors import Unavailable
 

@@ -21,9 +21,9 @@ import pytest
 
 from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local.store.workload_store import ROWS, SqliteStore
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.store.cluster_sqlite import ROWS, SqliteStore
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.wire.errors import Unavailable
 

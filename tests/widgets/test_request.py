@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.cli.framework.param_types import parse_memory_mib
 from runai.hub_service.model.records import SOURCE_PLACEHOLDER
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets import request

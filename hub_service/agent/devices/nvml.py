@@ -13,7 +13,8 @@ from dataclasses import replace
 import pynvml
 
 from runai.hub_service.agent.devices.nvml_gpm import GpmUtilization
-from runai.hub_service.agent.devices.nvml_hardware import (
+from runai.hub_service.agent.devices.nvml_health import Health, lost
+from runai.hub_service.agent.devices.nvml_inventory import (
     AllocatableDevice,
     Gpu,
     NvmlMissing,
@@ -21,7 +22,6 @@ from runai.hub_service.agent.devices.nvml_hardware import (
     open_gpus,
     used_mib,
 )
-from runai.hub_service.agent.devices.nvml_health import Health, lost
 from runai.hub_service.agent.devices.nvml_processes import (
     MPS_SERVER,
     Sample,

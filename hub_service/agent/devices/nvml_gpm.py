@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_hardware import AllocatableDevice, Gpu, call_or_none
+from runai.hub_service.agent.devices.nvml_inventory import AllocatableDevice, Gpu, call_or_none
 
 _BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context at work
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_hardware import Gpu, call_or_none
+from runai.hub_service.agent.devices.nvml_inventory import Gpu, call_or_none
 
 CRITICAL_XIDS = {
     46: "GPU stopped processing",

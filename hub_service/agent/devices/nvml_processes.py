@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pynvml
 
 from runai.hub_service.agent.devices import nvml_lists
-from runai.hub_service.agent.devices.nvml_hardware import (
+from runai.hub_service.agent.devices.nvml_inventory import (
     MIB,
     UNKNOWN,
     AllocatableDevice,

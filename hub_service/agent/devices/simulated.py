@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from runai.hub_service.agent.processes.process_load import ProcessTable, ProcessUse
+from runai.hub_service.agent.processes.process_table import ProcessTable, ProcessUse
 from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
 from runai.hub_service.model.device import Device
 from runai.hub_service.wire.agent_reports import AgentAllocation

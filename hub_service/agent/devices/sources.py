@@ -3,7 +3,7 @@
 from typing import Literal
 
 from runai.hub_service.agent.devices.nvml import NvmlDevices
-from runai.hub_service.agent.devices.nvml_hardware import NvmlMissing
+from runai.hub_service.agent.devices.nvml_inventory import NvmlMissing
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable

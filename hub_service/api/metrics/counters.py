@@ -7,7 +7,7 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     Move,

@@ -9,9 +9,9 @@ from prometheus_client.registry import Collector
 from runai.hub_service.api.metrics.counters import ServiceCounters
 from runai.hub_service.api.metrics.gauges import current_state
 from runai.hub_service.api.metrics.original_names import original
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.viewer import Viewer
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.loop import Cycle
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

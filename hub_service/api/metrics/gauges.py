@@ -11,7 +11,7 @@ from typing import TypeVar
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadRecord, WorkloadState

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from runai.hub_service.api.metrics.gauges import MIB, gauge, running
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.viewer import Viewer
 
 JOB_TYPE = {"job": "training", "session": "interactive"}
 

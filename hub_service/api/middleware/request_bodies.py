@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runai.hub_service.api.middleware.caller import is_identified
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
+from runai.hub_service.api.middleware.caller_identification import is_identified
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot, unique_keys
 from runai.hub_service.wire.errors import InvalidRequest
 
 MOST_BODY_BYTES = 8 * 2**20

@@ -10,7 +10,7 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runai.hub_service.api.middleware.caller import was_identified
+from runai.hub_service.api.middleware.caller_identification import was_identified
 from runai.hub_service.wire import problems
 
 LOG = logging.getLogger("runai.requests")

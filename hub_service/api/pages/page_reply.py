@@ -15,7 +15,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.middleware.caller import caller_of
+from runai.hub_service.api.middleware.caller_identification import caller_of
 from runai.hub_service.api.pages.templates import STYLE_HASHES, templates
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.wire.errors import RunaiError, Unauthenticated

@@ -14,8 +14,8 @@ from runai.hub_service.api.services.event_stream import result_before_shutdown, 
 from runai.hub_service.api.services.explanations import explanation
 from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep, Uid, WatcherDep
 from runai.hub_service.api.services.submit import submit as submit_request
+from runai.hub_service.api.views.viewer import version_of
 from runai.hub_service.api.views.workload_pages import WorkloadListFilter, page_of
-from runai.hub_service.api.views.workload_views import version_of
 from runai.hub_service.clusters.states.user_actions import of_whole_array
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id

@@ -11,8 +11,8 @@ from typing import Any
 
 from runai.hub_service.api.auth.permissions import Actor, no_such_workload
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.api.views.start_views import start_view
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.start_forecasts import start_view
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
 from runai.hub_service.controller.decision_messages import Compare, VisibleNames

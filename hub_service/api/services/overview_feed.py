@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.overview_views import overview_view
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.read_model import ReadModel
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.wire.schemas import Overview
 

@@ -16,22 +16,22 @@ from fastapi import Depends, Query, Request
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.auth.single_flight import SingleFlight
-from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
+from runai.hub_service.api.middleware.caller_identification import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import CallerLimits
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.overview_feed import OverviewFeeds, RenderTurns
-from runai.hub_service.api.views.cluster_view import ReadModel
-from runai.hub_service.api.views.latest_reports import AgentReports
-from runai.hub_service.api.views.start_views import StartForecasts
+from runai.hub_service.api.views.latest_agent_reports import AgentReports
+from runai.hub_service.api.views.read_model import ReadModel
+from runai.hub_service.api.views.start_forecasts import StartForecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.api.views.workload_queues import LastQueues
-from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states.identity import refuse_other
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import AllocationCache
-from runai.hub_service.controller.idle.watch import IdleWatch
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.controller.notifications import RecentNotifications
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster, Programs, WorkerMessages

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_member, may
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
 from runai.hub_service.model import arrays

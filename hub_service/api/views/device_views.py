@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.views.cluster_view import DeviceState
+from runai.hub_service.api.views.read_model import DeviceState
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, ProcessSample

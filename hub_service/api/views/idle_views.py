@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
 
-from runai.hub_service.controller.idle.decision import IdleActionKind, minutes
-from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.idle.idle_watch import IdleNow
+from runai.hub_service.controller.idle.idleness import IdleActionKind, minutes
 from runai.hub_service.model.records import MAX_EXTENSIONS, IdleRules
 from runai.hub_service.wire.schemas import IdlePut, IdleView
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from runai.hub_service.api.views.latest_reports import AgentReports
+from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.model.device import Device

@@ -4,9 +4,9 @@ import heapq
 from collections import Counter
 from datetime import UTC, datetime
 
-from runai.hub_service.api.views.cluster_view import ReadModel
+from runai.hub_service.api.views.read_model import ReadModel
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.api.views.workload_queues import place
-from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.model.gpu_types import by_node_type
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.model.workload_spec import build_quota

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from runai.hub_service.api.views.start_views import start_view
+from runai.hub_service.api.views.start_forecasts import start_view
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.device_schemas import DeviceView

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 from urllib.parse import urlencode
 
-from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.model.arrays import states_of
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.errors import InvalidRequest

@@ -13,9 +13,9 @@ from typing import Final
 import click
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.up import DEFAULT_DATA_DIR
-from runai.hub_service.cli.framework.reporting import Group, output_option
+from runai.hub_service.cli.framework.error_reporting import Group, output_option
 from runai.hub_service.cli.output import render
 from runai.hub_service.processes.accounts.account_directory import (
     AccountDirectory,

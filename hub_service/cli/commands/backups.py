@@ -6,9 +6,9 @@ import click
 
 from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore as put_back
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.commands.accounts import DATA_DIR_OPTION
-from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.cli.framework.error_reporting import Command
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.processes.user_account import expanded
 

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from runai.hub_service.cli.commands.listing import show_beside_gpus
-from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client

@@ -9,8 +9,8 @@ from math import inf
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command, report
-from runai.hub_service.cli.framework.values import DURATION, WORKERS
+from runai.hub_service.cli.framework.error_reporting import Command, report
+from runai.hub_service.cli.framework.param_types import DURATION, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.output.waiting import FINISHED, wait_for
 from runai.hub_service.client import Client

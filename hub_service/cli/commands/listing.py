@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.watched_lists import watch_nodes, watch_projects, watch_workloads

@@ -11,13 +11,13 @@ import click
 
 from runai.hub_service.cli.commands import projects
 from runai.hub_service.cli.framework.cli_config import forget, inside_session, remember
-from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
-from runai.hub_service.cli.framework.reporting import (
+from runai.hub_service.cli.framework.error_reporting import (
     Command,
     Group,
     output_option,
     show_help_without,
 )
+from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress

@@ -19,9 +19,9 @@ from typing import TextIO
 
 import click
 
+from runai.hub_service.cli.framework.error_reporting import Command
+from runai.hub_service.cli.framework.param_types import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.program_argument import ProgramCommand
-from runai.hub_service.cli.framework.reporting import Command
-from runai.hub_service.cli.framework.values import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client

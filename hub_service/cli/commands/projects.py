@@ -12,8 +12,8 @@ import click
 
 from runai.hub_service.cli.commands.listing import show_projects
 from runai.hub_service.cli.framework.cli_config import use_project
-from runai.hub_service.cli.framework.reporting import Group, output_option
-from runai.hub_service.cli.framework.values import (
+from runai.hub_service.cli.framework.error_reporting import Group, output_option
+from runai.hub_service.cli.framework.param_types import (
     ANY_DURATION,
     DURATION,
     DURATION_OR_NONE,

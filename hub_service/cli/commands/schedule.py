@@ -6,7 +6,7 @@ needed, since scripts run this command for one snapshot after another.
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
 
 
 @click.command(cls=Command)

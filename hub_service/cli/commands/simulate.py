@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command, output_option
-from runai.hub_service.cli.framework.values import TRACE_TIME
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
+from runai.hub_service.cli.framework.param_types import TRACE_TIME
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client
@@ -216,16 +216,16 @@ def _from_files(given: dict[str, Any]) -> _ReplayInput:
 def _from_history(given: dict[str, Any]) -> _ReplayInput:
     """Read the input from the platform; given files replace its nodes or projects."""
     from runai.hub_service.model.admin_files import read_projects  # noqa: PLC0415 - needs the extra
-    from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
+    from runai.hub_service.simulation import jobs, platform_history, settings  # noqa: PLC0415
 
     if given["trace"] is not None:
         raise InvalidRequest(
             "--history and --trace both say which jobs to replay.", hint="Give one of them."
         )
     now = datetime.now(UTC)
-    since = now - timedelta(seconds=history.seconds_of(given["history"]))
+    since = now - timedelta(seconds=platform_history.seconds_of(given["history"]))
     with show_progress("Asking for the history"), Client.discover() as client:
-        past, today = client.history(since), history.CurrentCluster.read(client.snapshot())
+        past, today = client.history(since), platform_history.CurrentCluster.read(client.snapshot())
     if not past:
         raise InvalidRequest(
             f"Nothing held a GPU in the last {given['history']}.", hint="Try a longer time."
@@ -236,13 +236,13 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
     if given["cluster"] is not None:
         nodes = settings.read_cluster(given["cluster"])
     known = {spec.name for spec in specs}
-    rows = [row for row in history.rows_of(past) if row.project in known]
+    rows = [row for row in platform_history.rows_of(past) if row.project in known]
     if not rows:
         raise InvalidRequest(
             f"What held a GPU in the last {given['history']} is of other projects.",
             hint=f"Projects: {', '.join(sorted(known)) or 'none'}.",
         )
-    for sentence in history.left_out(past, rows, today):
+    for sentence in platform_history.left_out(past, rows, today):
         click.echo(sentence, err=True)
     return _ReplayInput(
         rows=rows,
@@ -253,7 +253,11 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
         # To the end of this second, in which the first job may have been submitted.
         until=int(now.timestamp()) + 1,
         created=today.created,
-        as_it_was={"policy": today.policy, "every": history.EVERY_S, "beyond": jobs.PERMILLE},
+        as_it_was={
+            "policy": today.policy,
+            "every": platform_history.EVERY_S,
+            "beyond": jobs.PERMILLE,
+        },
     )
 
 

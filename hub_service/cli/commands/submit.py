@@ -9,13 +9,8 @@ from typing import Any
 
 import click
 
-from runai.hub_service.cli.framework.program_argument import (
-    ProgramCommand,
-    absolute_workdir,
-    check_program,
-)
-from runai.hub_service.cli.framework.reporting import output_option
-from runai.hub_service.cli.framework.values import (
+from runai.hub_service.cli.framework.error_reporting import output_option
+from runai.hub_service.cli.framework.param_types import (
     CPUS,
     DURATION,
     ENV,
@@ -26,6 +21,11 @@ from runai.hub_service.cli.framework.values import (
     WORKERS,
     EnvPair,
     submit_request,
+)
+from runai.hub_service.cli.framework.program_argument import (
+    ProgramCommand,
+    absolute_workdir,
+    check_program,
 )
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting

@@ -10,7 +10,7 @@ from typing import Final, get_args
 import click
 
 from runai.hub_service.cli.commands.listing import note_simulated, show_beside_gpus
-from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables, top_views
 from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName

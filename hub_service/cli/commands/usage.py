@@ -6,8 +6,8 @@ from typing import Final
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command, output_option
-from runai.hub_service.cli.framework.values import DURATION
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
+from runai.hub_service.cli.framework.param_types import DURATION
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client

@@ -322,7 +322,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         return
     # Needs the hub extra, which a client lacks.
     from runai.embedded.backup.backups import DATABASES  # noqa: PLC0415
-    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
 
     try:

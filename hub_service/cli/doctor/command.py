@@ -6,7 +6,7 @@ import click
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.cli.doctor.checks import examine
-from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.error_reporting import Command, output_option
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.wire.printable import for_terminal

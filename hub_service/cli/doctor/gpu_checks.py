@@ -73,8 +73,8 @@ def check_mps_daemons(directory: Path) -> Iterator[Finding]:
     It uses NVIDIA's own program, and works only for a platform on this machine.
     """
     # Needs the hub extra, which a client lacks.
-    from runai.hub_service.limits.mps import MpsDaemon  # noqa: PLC0415
-    from runai.hub_service.limits.mps_keeper import SupervisorState  # noqa: PLC0415
+    from runai.hub_service.limits.mps_daemon import MpsDaemon  # noqa: PLC0415
+    from runai.hub_service.limits.mps_supervisor import SupervisorState  # noqa: PLC0415
 
     for path in sorted(directory.glob("*/state.json")):
         state = SupervisorState.read(path.parent)

@@ -87,7 +87,7 @@ def check_accounts(root: Path) -> Iterator[Finding]:
     """Check that the platform can read its accounts and write its own files."""
     # Needs the hub extra, which a client lacks.
     from runai.embedded.accounts.accounts import Accounts  # noqa: PLC0415
-    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
 
     owner = root.stat().st_uid
     written = sorted({path for name in WRITTEN for path in root.glob(name)})
@@ -105,7 +105,7 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     """Check the databases' integrity and schema version, and the free disk space."""
     # Needs the hub extra, which a client lacks.
     from runai.embedded.backup.restore import unknown_schema  # noqa: PLC0415
-    from runai.hub_service.clusters.local.place import check_tables  # noqa: PLC0415
+    from runai.hub_service.clusters.local.data_dir_checks import check_tables  # noqa: PLC0415
     from runai.hub_service.sqlite import files  # noqa: PLC0415
 
     subject = "databases"
@@ -309,7 +309,7 @@ def check_start(root: Path) -> Iterator[Finding]:
 def check_settings(root: Path) -> Iterator[Finding]:
     """Report what the last start found in the admin's jupyterhub_config.py, which it executed."""
     # Needs the hub extra, which a client lacks.
-    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
 
     subject, written = "settings", DataDirectory(root).last_start
     try:
@@ -334,7 +334,7 @@ def check_settings(root: Path) -> Iterator[Finding]:
 def check_expired(root: Path) -> Iterator[Finding]:
     """Report the known Unix accounts that start nothing: PAM does not admit them."""
     # Needs the hub extra, which a client lacks.
-    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
 
     service = SERVICE
     with suppress(OSError, ValueError):
@@ -354,7 +354,7 @@ _SUBJECT: Final = "cluster"
 def check_ownership(root: Path) -> Iterator[Finding]:
     """Check the cluster: its place, its completeness, and that its lock's holder runs."""
     # Needs the hub extra, which a client lacks.
-    from runai.hub_service.clusters.local.place import check_place  # noqa: PLC0415
+    from runai.hub_service.clusters.local.data_dir_checks import check_place  # noqa: PLC0415
     from runai.hub_service.clusters.local.store.cluster_lock import (  # noqa: PLC0415
         LOCK,
         check_is_whole,

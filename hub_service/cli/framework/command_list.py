@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from runai.hub_service.cli.framework.reporting import (
+from runai.hub_service.cli.framework.error_reporting import (
     ReportedError,
     colour_by_environment,
     not_installed,

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from runai.hub_service.cli.framework.command_list import cli
-from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.cli.framework.error_reporting import Command
 
 
 @click.command(cls=Command)

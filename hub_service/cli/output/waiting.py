@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from runai.hub_service.cli.framework.reporting import INTERRUPTED
+from runai.hub_service.cli.framework.error_reporting import INTERRUPTED
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import counts_text

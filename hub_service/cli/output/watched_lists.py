@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from runai.hub_service.cli.output import render, tables
-from runai.hub_service.cli.output.watching import WatchedList, watch
+from runai.hub_service.cli.output.printed_rows import WatchedList, watch
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import WorkloadFilter

@@ -8,7 +8,7 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from runai.hub_service.cli.framework.values import parse_memory_mib, quoted
+from runai.hub_service.cli.framework.param_types import parse_memory_mib, quoted
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client

@@ -7,7 +7,7 @@ our own writes, so after a crash the next service sees the same cluster.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ClusterInformers
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ClusterInformers
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job

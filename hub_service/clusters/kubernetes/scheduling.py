@@ -7,15 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from runai.hub_service.clusters.kubernetes.actions.array_upkeep import reconcile_arrays
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
+from runai.hub_service.clusters.kubernetes.actions.array_reconciler import reconcile_arrays
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import (
+    DecisionExecutor,
+    at_once,
+)
 from runai.hub_service.clusters.kubernetes.actions.killed_pods import KilledPods
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff, RejectedPods
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import PdbBackoff
-from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
+from runai.hub_service.clusters.kubernetes.actions.plan_calls import PlanCalls
 from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
 from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
-from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
+from runai.hub_service.clusters.kubernetes.actions.unconfirmed_calls import (
     clear_holds,
     resolve,
     restore_finalizers,
@@ -23,11 +26,11 @@ from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import device_reservations
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_reconciler import (
     ReservationReconciler,
 )
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import device_reservations
-from runai.hub_service.clusters.kubernetes.informers.job_informers import (
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import (
     TRIES_AGAIN_IN_S,
     ChangeSignals,
 )
@@ -42,9 +45,9 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import with_templates
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup, PodGrouping
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import (
+from runai.hub_service.clusters.kubernetes.snapshot.device_bookings import (
     device_bookings,
     max_fitting_pods,
 )

@@ -5,7 +5,7 @@ The base of each comparison is the submitted code, else that of the start before
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
 from runai.hub_service.model.records import SHORT, Code
 from runai.hub_service.processes.program_files import MISSING, UNREADABLE
 

@@ -6,7 +6,7 @@ Pure. The scheduler places nothing new on a broken device (P5), and `capacity` c
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.clusters.states.user_actions import unreserved
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId

@@ -14,7 +14,7 @@ from runai.hub_service.clusters.states.outcomes import (
     runs_no_more,
     settle,
 )
-from runai.hub_service.clusters.states.state import (
+from runai.hub_service.clusters.states.stored_workload import (
     ACTIVE,
     ExitStatus,
     Grant,

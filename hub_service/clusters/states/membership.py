@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
 from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus

@@ -6,7 +6,7 @@ Pure transitions.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.membership import decides_outcome
-from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.records import (
     StateReason,

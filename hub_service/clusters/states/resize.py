@@ -6,7 +6,7 @@ reserved meanwhile. Kubernetes has no rows, but builds the same snapshot.
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, WorkerState, Workload
 

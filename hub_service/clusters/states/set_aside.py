@@ -7,7 +7,7 @@ again when the cause is over. Pure.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
-from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
 from runai.hub_service.clusters.states.user_actions import IN_QUEUE, free
 from runai.hub_service.model.records import StateReason, WorkloadState
 

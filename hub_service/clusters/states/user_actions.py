@@ -5,7 +5,7 @@ from dataclasses import replace
 from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
 from runai.hub_service.clusters.states.resize import without_resize
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
     ElasticState,

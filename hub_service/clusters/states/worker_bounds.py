@@ -7,7 +7,7 @@ record when their processes are gone.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
-from runai.hub_service.clusters.states.state import StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
 from runai.hub_service.clusters.states.user_actions import refuse_unless_job
 from runai.hub_service.model.records import StateReason, WorkerRecord
 from runai.hub_service.wire.errors import Conflict, InvalidRequest

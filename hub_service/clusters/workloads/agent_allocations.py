@@ -7,7 +7,7 @@ rebuilt only if its record or the node's devices are another object: both are fr
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, Process, WorkloadId, WorkloadRecord

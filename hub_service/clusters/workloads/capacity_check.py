@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runai.hub_service.clusters.states.resize import incoming_devices
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction

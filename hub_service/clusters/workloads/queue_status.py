@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.state import Store, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import Store, StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import wants_devices
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.model.records import HistoryEvent, WorkloadId

@@ -14,7 +14,7 @@ from runai.hub_service.clusters.states.membership import (
     throughput_for_core,
 )
 from runai.hub_service.clusters.states.resize import workload_while_resizing
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import Device, NodeCapacity

@@ -23,7 +23,7 @@ from runai.hub_service.clusters.states import (
 from runai.hub_service.clusters.states.device_faults import record_faults, with_faults
 from runai.hub_service.clusters.states.identity import new_uid, refuse_other
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.state import (
+from runai.hub_service.clusters.states.stored_workload import (
     ACTIVE,
     ExitStatus,
     Store,
@@ -34,7 +34,7 @@ from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
-from runai.hub_service.clusters.workloads.plan_executor import PlanTransitions
+from runai.hub_service.clusters.workloads.plan_transitions import PlanTransitions
 from runai.hub_service.clusters.workloads.queue_status import store_waits
 from runai.hub_service.clusters.workloads.stored_projects import StoredProjects
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
 
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device

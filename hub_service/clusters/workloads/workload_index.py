@@ -23,7 +23,7 @@ from operator import attrgetter, is_not
 
 from runai.hub_service.clusters.states import lifecycle
 from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadSpec

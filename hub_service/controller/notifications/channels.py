@@ -16,7 +16,7 @@ from typing import Protocol
 
 import httpx
 
-from runai.hub_service.controller.notifications.news import Notification
+from runai.hub_service.controller.notifications.events import Notification
 from runai.hub_service.controller.notifications.settings import MailSettings, WebhookSettings
 
 WITHIN_S = 20.0

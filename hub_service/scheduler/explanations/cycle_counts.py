@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from runai.hub_service.scheduler.placement.quota_check import projects_over_limit
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,

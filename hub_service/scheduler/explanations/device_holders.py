@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 from runai.hub_service.scheduler.model.what_if import worker_after
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, tree_of
 from runai.hub_service.scheduler.state.request_shape import RequestShape, RequestShapes
-from runai.hub_service.scheduler.state.victim_order import VictimKey, last_start, victim_key
+from runai.hub_service.scheduler.state.victims import VictimKey, last_start, victim_key
 
 _NODES_COMPARED = 4
 _CAPS = ("over_build_quota", "over_limit")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runai.hub_service.scheduler.explanations.cycle_counts import CycleCounts
+from runai.hub_service.scheduler.explanations.decision_reasons import DecisionReasons
 from runai.hub_service.scheduler.explanations.queue_positions import waits_of
-from runai.hub_service.scheduler.explanations.wait_reasons import DecisionReasons
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,

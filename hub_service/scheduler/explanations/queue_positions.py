@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from runai.hub_service.scheduler.explanations.wait_reasons import DecisionReasons
+from runai.hub_service.scheduler.explanations.decision_reasons import DecisionReasons
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClass
+from runai.hub_service.scheduler.state.equivalence_classes import EquivalenceClass
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.previous_waits import Lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from runai.hub_service.scheduler.model.explanation import GpuSetting, SetProject, WholeSetting
-from runai.hub_service.scheduler.model.fields import (
+from runai.hub_service.scheduler.model.json_codec import (
     CODECS,
     DataclassCodec,
     FieldCodec,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from runai.hub_service.scheduler.model.fields import (
+from runai.hub_service.scheduler.model.json_codec import (
     CODECS,
     DataclassCodec,
     FieldCodec,

@@ -16,7 +16,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Worker, Workload, end_of
 from runai.hub_service.scheduler.placement.place import place
 from runai.hub_service.scheduler.placement.quota_check import first_cap_exceeded
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
     PlannedWorker,

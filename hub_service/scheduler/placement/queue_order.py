@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, OrderKey, PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import EquivalenceClass, OrderKey, PodSet
 from runai.hub_service.scheduler.state.planned_workloads import Phase
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.model.snapshot import Node, Snapshot, WaitCode
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import (

@@ -23,8 +23,8 @@ from runai.hub_service.scheduler.model.snapshot import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClasses
-from runai.hub_service.scheduler.state.fragmentation_index import FragAwareCapacity, capacity_for
+from runai.hub_service.scheduler.state.equivalence_classes import EquivalenceClasses
+from runai.hub_service.scheduler.state.frag_aware_capacity import FragAwareCapacity, capacity_for
 from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
@@ -36,7 +36,7 @@ from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectT
 from runai.hub_service.scheduler.state.quota_by_type import Charge, candidates, within
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape, RequestShapes
 from runai.hub_service.scheduler.state.user_turns import UserTurns
-from runai.hub_service.scheduler.state.victim_order import Victims
+from runai.hub_service.scheduler.state.victims import Victims
 
 _MAX_STALE_KINDS = 1000
 _ANY_NODE_TYPE = NodeTypes()

@@ -20,7 +20,7 @@ from runai.hub_service.scheduler.placement.quota_check import (
     projects_over_limit,
     respects_never_lent,
 )
-from runai.hub_service.scheduler.state.equivalence import (
+from runai.hub_service.scheduler.state.equivalence_classes import (
     EquivalenceClass,
     PodSet,
     pending_pod_sets,

@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.placement.quota_check import (
     quota_path,
     respects_never_lent,
 )
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
     PlannedWorker,
@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
 from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
 from runai.hub_service.scheduler.steps.reclaim import Eviction, ReclaimStep
-from runai.hub_service.scheduler.steps.vacate_node import Vacancies, Vacancy, WorkerGroup
+from runai.hub_service.scheduler.steps.vacancies import Vacancies, Vacancy, WorkerGroup
 
 _TRIES = 24
 """Maximum number of failed moves per claimant; beyond it the result is "not proven"."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.state.equivalence import PodSet, pending_pod_sets
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet, pending_pod_sets
 from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import PlanningState

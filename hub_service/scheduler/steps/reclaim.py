@@ -16,7 +16,7 @@ from typing import NamedTuple
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.placement.queue_order import QueueOrder
 from runai.hub_service.scheduler.placement.quota_check import first_cap_exceeded, quota_path
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import EquivalenceClass, PodSet
 from runai.hub_service.scheduler.state.free_capacity import FreeCapacity
 from runai.hub_service.scheduler.state.planned_workloads import (
     ACTIVE,
@@ -27,12 +27,12 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
-from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
+from runai.hub_service.scheduler.state.victims import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import BLOCKED_BY_NEVER_LENT, AllocateStep
 from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
 from runai.hub_service.scheduler.steps.reclaim_bounds import ReclaimBounds
+from runai.hub_service.scheduler.steps.victim_iterator import CandidateSet, PreemptionScope
 from runai.hub_service.scheduler.steps.victim_search import Moves, VictimSearch
-from runai.hub_service.scheduler.steps.victim_selection import CandidateSet, PreemptionScope
 
 _NODES_TRIED = 32
 """Maximum number of nodes tried one by one for a single worker; then "not proven"."""

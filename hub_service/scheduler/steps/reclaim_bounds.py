@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
-from runai.hub_service.scheduler.state.victim_order import protected_until
-from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
+from runai.hub_service.scheduler.state.victims import protected_until
+from runai.hub_service.scheduler.steps.victim_iterator import PreemptionScope
 
 
 class ReclaimableDevices(NamedTuple):

@@ -17,12 +17,12 @@ from runai.hub_service.scheduler.placement.quota_check import (
     projects_over_limit,
     respects_never_lent,
 )
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import Booking
-from runai.hub_service.scheduler.state.victim_order import Victim
-from runai.hub_service.scheduler.steps.victim_selection import (
+from runai.hub_service.scheduler.state.victims import Victim
+from runai.hub_service.scheduler.steps.victim_iterator import (
     Candidate,
     CandidateSet,
     PreemptionScope,

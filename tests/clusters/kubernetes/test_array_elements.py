@@ -20,7 +20,7 @@ from runai.hub_service.clusters.kubernetes.objects.array_elements import (
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import max_fitting_pods
+from runai.hub_service.clusters.kubernetes.snapshot.device_bookings import max_fitting_pods
 from runai.hub_service.model.records import WorkloadSpec
 
 NOW = 1000.0

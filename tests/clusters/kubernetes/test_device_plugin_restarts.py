@@ -11,7 +11,7 @@ from clusters.kubernetes.sharing_world import sentence
 from clusters.kubernetes.test_pdb_backoff import running
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.controller.controller import Cycle
 
 pytestmark = pytest.mark.kubernetes
 

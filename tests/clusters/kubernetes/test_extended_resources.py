@@ -13,7 +13,7 @@ from clusters.kubernetes.sharing_world import sentence
 from clusters.kubernetes.worlds import a_node, a_pod
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     distribute_nodes,
     min_fitting_pods,

@@ -13,11 +13,11 @@ from control_plane.calls import ApiRefused
 from control_plane.faults import FaultyServer
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
+from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
 from runai.hub_service.model.records import Process
 from runai.hub_service.wire.errors import Conflict, InvalidRequest

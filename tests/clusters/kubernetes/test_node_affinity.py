@@ -9,7 +9,7 @@ import pytest
 
 from clusters.kubernetes.worlds import a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_node
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     accepted_values,
     may_run,
     read_demands,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_pod
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import may_run, on_nodes
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import may_run, on_nodes
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import (
     Claim,
     Storage,
     StorageClass,

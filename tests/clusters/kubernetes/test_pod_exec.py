@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec, _container, _ended
 from runai.hub_service.model.cluster import ProgramEnd

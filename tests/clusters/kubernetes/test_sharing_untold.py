@@ -10,7 +10,7 @@ import pytest
 from clusters.kubernetes.sharing_world import events, give_device_to_foreign_pod, half, visible
 from control_plane.faults import FaultyServer
 from control_plane.scheduling import Scheduler
-from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 pytestmark = pytest.mark.kubernetes

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     read_pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, suspend_patch, times_noted
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (

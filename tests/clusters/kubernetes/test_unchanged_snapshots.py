@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, Taint
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands, Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (

@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     Pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labs import LocalLab, local_lab, plan, start
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async

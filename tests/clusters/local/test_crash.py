@@ -17,7 +17,7 @@ import pytest
 import crash_driver
 from crash_driver import DEVICES, STEPS
 from labs import running
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from waiting import eventually
 
 DRIVER = Path(crash_driver.__file__)

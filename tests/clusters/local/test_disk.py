@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from crashes.small_disk import SmallDisk
 from labs import Clock, local_lab, plan, start
-from runai.hub_service.clusters.local.store import workload_store as stores
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store import cluster_sqlite as stores
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.model.records import HistoryEvent, ProjectSpec
 from runai.hub_service.wire.errors import Unavailable

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.model.records import Process
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts

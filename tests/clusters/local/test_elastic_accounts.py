@@ -13,7 +13,7 @@ import pytest
 
 from deciding import decided
 from labs import DEVICES, NODE, Clock, LocalLab, running
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.wire.elastic_messages import ElasticFiles, WorkerPhase

@@ -28,8 +28,8 @@ EVE = 54_324
 KILLED_WHILE_FORGETTING = """
 import asyncio, os, signal, sys
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 
 place, how, when = sys.argv[1:]
 save = SqliteStore.save

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, sleeping, start
-from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.processes.left_over import LeftOverProcesses
+from runai.hub_service.clusters.local.processes.left_over_processes import LeftOverProcesses
 from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE
 from runai.hub_service.model.records import Process, WorkloadSpec
 from runai.hub_service.processes import session_end

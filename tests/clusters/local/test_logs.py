@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from runai.hub_service.clusters.local.files.logs import WorkerLog
+from runai.hub_service.clusters.local.files.worker_log import WorkerLog
 from runai.hub_service.clusters.local.supervisor.supervisor import HEAD_BYTES, Log
 from runai.hub_service.model.cluster import MAX_LINE_BYTES
 from runai.hub_service.wire.program_schemas import MissingOutput

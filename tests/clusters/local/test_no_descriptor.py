@@ -16,7 +16,7 @@ import pytest
 
 from labs import local_lab, plan, sleeping, start
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch, lasting
+from runai.hub_service.clusters.local.processes.process_watch import ProcessWatch, lasting
 from runai.hub_service.model.records import Process
 from waiting import eventually_async
 

@@ -24,7 +24,7 @@ from runai.hub_service.processes.path_faults import path_fault
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.spawner.admission import SessionRefused
 from runai.spawner.local import RUNTIME, RunaiLocalSpawner
-from runai.spawner.without_settings import SettingsFolder
+from runai.spawner.settings_folder import SettingsFolder
 from unix_accounts import UIDS, accounts
 
 ANA, PAT = UIDS["ana"], UIDS["pat"]

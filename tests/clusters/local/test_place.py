@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start
 from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.clusters.local import place
-from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.clusters.local.place import check_place
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local import data_dir_checks
+from runai.hub_service.clusters.local.data_dir_checks import check_place
+from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.wire.errors import Conflict, Unavailable
 from waiting import eventually_async
 
@@ -296,7 +296,7 @@ async def test_interrupted_move_of_paths_is_finished_at_the_next_start(tmp_path,
     ],
 )
 def test_path_mover_changes_only_paths_below_the_old_place(text, moved):
-    assert place.path_mover(Path("/srv/data"), Path("/new/data"))(text) == moved
+    assert data_dir_checks.path_mover(Path("/srv/data"), Path("/new/data"))(text) == moved
 
 
 NAMES = st.text("ab.+\\1é ", max_size=8)
@@ -307,5 +307,5 @@ NAMES = st.text("ab.+\\1é ", max_size=8)
 def test_path_mover_is_undone_by_the_opposite_mover(tail, was, now):
     old, new = Path(f"/was{was}"), Path(f"/now{now}")
 
-    assert place.path_mover(old, new)(f"{old}/{tail}") == f"{new}/{tail}"
-    assert place.path_mover(new, old)(f"{new}/{tail}") == f"{old}/{tail}"
+    assert data_dir_checks.path_mover(old, new)(f"{old}/{tail}") == f"{new}/{tail}"
+    assert data_dir_checks.path_mover(new, old)(f"{new}/{tail}") == f"{old}/{tail}"

@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from runai.hub_service.clusters.states.state import ExitStatus
+from runai.hub_service.clusters.states.stored_workload import ExitStatus
 from starts import has_ended
 
 DEAF_TO_ITS_PARENTS_DEATH = """

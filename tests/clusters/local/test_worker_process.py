@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labs import sleeping
-from runai.hub_service.clusters.local.processes.worker_process import (
+from runai.hub_service.clusters.local.processes.process_watch import (
     ProcessWatch,
     at_present_clock,
     end_tree,

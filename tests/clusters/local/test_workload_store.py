@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runai.hub_service.clusters.local.store as store_module
-from runai.hub_service.clusters.local.store.workload_store import LATEST, SqliteStore, metadata
+from runai.hub_service.clusters.local.store.cluster_sqlite import LATEST, SqliteStore, metadata
 from runai.hub_service.clusters.states.lifecycle import exited, running, started, stopped
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model.records import (

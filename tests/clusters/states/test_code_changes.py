@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runai.hub_service.clusters.states import code_changes, lifecycle, user_actions
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
 from runai.hub_service.model.records import Code, Process, WorkloadSpec
 
 OLD, NEW = "0" * 64, "1" * 64

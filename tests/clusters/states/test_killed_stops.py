@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import (
+    ExitStatus,
+    Grant,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 
 RECLAIMED = StateReason("reclaimed", "reclaimed")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import (
+    ExitStatus,
+    Grant,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 

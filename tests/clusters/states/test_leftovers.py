@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.state import ExitStatus, Grant
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant
 from runai.hub_service.model.records import Process, WorkloadSpec
 
 LEFT = "1 process was still working"

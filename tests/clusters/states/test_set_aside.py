@@ -14,7 +14,7 @@ from runai.hub_service.clusters.states.set_aside import (
     start_put_off,
     taken_up,
 )
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, Transition
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, Transition
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 
 REASON = StateReason("account_away", "The account directory does not answer for ana since 14:02.")

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, outcomes, user_actions
-from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import (
+    ExitStatus,
+    Grant,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.model.records import (
     Process,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import (
     launcher_variables,
     worker_environment,

@@ -24,7 +24,7 @@ from traitlets.config import Config
 from authz import ACTORS, READERS, ROWS, USERS, actual_answer, expected, name_of, request_arguments
 from runai.hub_service.cli.commands import lifecycle
 from runai.hub_service.cli.framework.command_list import cli
-from runai.hub_service.cli.framework.reporting import ReportedError
+from runai.hub_service.cli.framework.error_reporting import ReportedError
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
 from users_hub import (

@@ -180,7 +180,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "|calc"]
 
 @pytest.mark.parametrize("name", FORMULAS)
 async def test_csv_cell_never_starts_a_formula(name):
-    from runai.hub_service.api.pages.page import _cell
+    from runai.hub_service.api.pages.page_routes import _cell
 
     assert _cell(name).startswith(("'", "\\"))
     assert "\n" not in _cell(name + "\n=1")

@@ -20,7 +20,7 @@ from playwright.async_api import Browser, Dialog, Page, async_playwright
 
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.notifications.news import Notification
+from runai.hub_service.controller.notifications.events import Notification
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.progress import Progress

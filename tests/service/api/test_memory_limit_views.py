@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.api.views.latest_reports import NOTICE_FOR_S, RECENT_S, AgentReports
+from runai.hub_service.api.views.latest_agent_reports import NOTICE_FOR_S, RECENT_S, AgentReports
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus import prometheus
 from runai.hub_service.api.metrics.counters import ServiceCounters
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.model.device import Device
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,

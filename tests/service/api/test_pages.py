@@ -28,7 +28,7 @@ from runai.hub_service.api.pages.page_parts import (
 )
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
-from runai.hub_service.api.views.workload_views import _code
+from runai.hub_service.api.views.viewer import _code
 from runai.hub_service.cli.commands.describe import workload_lines
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.model.records import Code

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from builders import job, project, snapshot
-from runai.hub_service.api.views.start_views import PAUSE_FACTOR, ForecastCall, StartForecasts
+from runai.hub_service.api.views.start_forecasts import PAUSE_FACTOR, ForecastCall, StartForecasts
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.controller.decision_messages import Foreseen
-from runai.hub_service.controller.loop import Cycle
 from runai.hub_service.model.records import StateReason
 from runai.hub_service.scheduler import Workload, decide
 from runai.hub_service.scheduler.cycle import forecast

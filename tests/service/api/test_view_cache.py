@@ -17,17 +17,17 @@ from runai.hub_service.api.pages.templates import RowCache, templates
 from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
-from runai.hub_service.api.views.start_views import start_view
+from runai.hub_service.api.views.start_forecasts import start_view
 from runai.hub_service.api.views.view_cache import (
     MAX_STALE_VIEWS,
     MEASURED_FOR_S,
     MeasurementTimes,
     ViewCache,
 )
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.api.views.workload_queues import Queues
-from runai.hub_service.api.views.workload_views import Viewer
-from runai.hub_service.controller.idle.decision import IdleActionKind
-from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.idle.idle_watch import IdleNow
+from runai.hub_service.controller.idle.idleness import IdleActionKind
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model.records import (
     WorkerRecord,
@@ -232,7 +232,7 @@ async def test_unrelated_submission_rebuilds_no_device_view(simulated, monkeypat
         built.append(build_device_view(*seat, **reader))
         return built[-1]
 
-    monkeypatch.setattr("runai.hub_service.api.views.workload_views.device_view", record_build)
+    monkeypatch.setattr("runai.hub_service.api.views.viewer.device_view", record_build)
     await ana.nodes()
     before = len(built)
 

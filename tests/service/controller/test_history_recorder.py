@@ -11,12 +11,12 @@ import pytest
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import (
     AllocationCache,
     HistoryRecorder,
     device_allocations,
 )
-from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.device import Device

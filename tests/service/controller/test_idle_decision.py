@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.controller.idle.decision import (
+from runai.hub_service.controller.idle.idleness import (
     IdleAction,
     IdleActionKind,
     Idleness,

@@ -11,7 +11,7 @@ import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.records import Process, ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import decide

@@ -15,7 +15,7 @@ import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.loop import (
+from runai.hub_service.controller.controller import (
     MAX_CYCLE_INTERVAL_S,
     MAX_PAUSE_S,
     SETTLE_S,

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from labs import Clock, SimulatedLab, plan, running, start, stop
-from runai.hub_service.controller.idle.decision import IdleActionKind
-from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.idle.idle_watch import IdleNow
+from runai.hub_service.controller.idle.idleness import IdleActionKind
 from runai.hub_service.controller.notifications import (
     Notification,
     NotificationSettings,
@@ -28,7 +28,7 @@ from runai.hub_service.controller.notifications import (
     RecentNotifications,
 )
 from runai.hub_service.controller.notifications.channels import Undelivered, Webhook
-from runai.hub_service.controller.notifications.news import ObservedState, events_between
+from runai.hub_service.controller.notifications.events import ObservedState, events_between
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.records import WorkloadState
 from runai.hub_service.scheduler.model.snapshot import Move, Reason

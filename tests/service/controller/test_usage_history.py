@@ -8,7 +8,7 @@ from inline_decisions import inline_scheduler
 from labs import Clock
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
 from runai.hub_service.ledger import DeviceAllocation, Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec

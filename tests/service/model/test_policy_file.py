@@ -7,7 +7,7 @@ import pytest
 
 from builders import cluster, job, project, snapshot
 from inline_decisions import inline_scheduler
-from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.controller import Controller
 from runai.hub_service.model.admin_files import read_policy
 from runai.hub_service.scheduler import SHIPPED, Policy, Start
 from runai.hub_service.wire.errors import InvalidRequest

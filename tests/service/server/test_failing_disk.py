@@ -18,7 +18,7 @@ import pytest
 from crashes.small_disk import SmallDisk, immutable
 from runai.hub_service.cli.doctor.platform_checks import check_room_for_files
 from runai.hub_service.client import Client
-from runai.hub_service.clusters.local.store.workload_store import BALLAST_BYTES
+from runai.hub_service.clusters.local.store.cluster_sqlite import BALLAST_BYTES
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
 from service_process import TOKEN, Service

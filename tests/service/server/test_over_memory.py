@@ -11,9 +11,9 @@ import contextlib
 import itertools
 import sys
 
+from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
-from runai.hub_service.agent.loop import Agent
 from runai.hub_service.wire.schemas import SubmitRequest
 
 LIMIT_MIB = 100

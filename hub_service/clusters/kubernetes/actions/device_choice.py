@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, DecisionExecutor
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import (
+    ApiCall,
+    DecisionExecutor,
+)
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     DeviceReservation,
     Slot,

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from runai.hub_service.clusters.kubernetes.actions.array_upkeep import CHANGED
+from runai.hub_service.clusters.kubernetes.actions.array_reconciler import CHANGED
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KILLED, Pod

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import at_once
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode

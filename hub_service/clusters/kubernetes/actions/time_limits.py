@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.array_upkeep import CHANGED
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
+from runai.hub_service.clusters.kubernetes.actions.array_reconciler import CHANGED
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path

@@ -23,7 +23,7 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     read_grant,
     read_part,
 )
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     Demands,
     Taint,
     read_demands,
@@ -31,7 +31,7 @@ from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
     read_taints,
     unkept,
 )
-from runai.hub_service.scheduler.model.fields import MAX_GPUS
+from runai.hub_service.scheduler.model.json_codec import MAX_GPUS
 from runai.hub_service.scheduler.model.quantity import MAX_DEVICES, WHOLE_GPU, MilliGpu
 
 FINALIZER = "batch.kubernetes.io/job-tracking"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands
 from runai.hub_service.scheduler.model.snapshot import Start
 
 

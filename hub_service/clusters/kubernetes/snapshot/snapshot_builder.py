@@ -17,7 +17,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     KubeNode,
     Pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     Demands,
     accepted_values,
     may_run,

@@ -22,7 +22,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
 )
 from runai.hub_service.clusters.states import membership
 from runai.hub_service.clusters.states.membership import throughput_for_core
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import (
     ElasticRules,
     ElasticState,

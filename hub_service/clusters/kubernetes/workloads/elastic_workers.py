@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import translate_api_errors
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
     ElasticJob,
     ElasticJobs,

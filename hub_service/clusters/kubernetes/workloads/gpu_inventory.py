@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_reconciler import (
     ReservationReconciler,
 )
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.model.cluster import NodeReport

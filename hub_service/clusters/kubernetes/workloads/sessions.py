@@ -4,7 +4,7 @@ On one machine a session's process is attached, and its GPUs can be released and
 its own environment and keeps its GPUs until it ends; JupyterHub or a Job starts and stops it.
 """
 
-from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
+from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
 from runai.hub_service.model.records import Process, WorkerEnvironment, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict
 

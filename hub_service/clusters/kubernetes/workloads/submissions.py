@@ -18,8 +18,8 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import create_under_free_name
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
-from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
+from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
 from runai.hub_service.clusters.states.user_actions import name_taken
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec

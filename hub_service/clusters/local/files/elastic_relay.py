@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.model.records import Process, WorkloadId
 from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 from runai.hub_service.wire.errors import Unavailable

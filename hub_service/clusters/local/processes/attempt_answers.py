@@ -14,7 +14,7 @@ from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.supervisor.checkpoint_check import CHECK_WITHIN_S
 from runai.hub_service.clusters.local.supervisor.code_note import READ_WITHIN_S
 from runai.hub_service.clusters.states.code_changes import awaited_start
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.model.records import Code, WorkloadId
 from runai.hub_service.wire.errors import Unavailable
 

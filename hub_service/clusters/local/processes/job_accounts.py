@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount
 from runai.hub_service.processes.user_account import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
-from runai.hub_service.clusters.local.processes.worker_process import (
+from runai.hub_service.clusters.local.processes.process_watch import (
     ProcessWatch,
     end_tree,
     kill_leftovers,
@@ -24,7 +24,7 @@ from runai.hub_service.clusters.local.processes.worker_process import (
 )
 from runai.hub_service.clusters.local.supervisor.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
-from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses, end_session
 from runai.hub_service.wire.errors import Unavailable

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, Protocol
 
-from runai.hub_service.clusters.states.state import ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ExitStatus, StoredWorkload
 from runai.hub_service.model.records import StateReason, WorkloadId
 from runai.hub_service.processes.accounts.account_directory import (
     AccountAway,

@@ -10,7 +10,12 @@ from typing import assert_never, cast
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.resize import incoming_devices, without_resize
-from runai.hub_service.clusters.states.state import ACTIVE, Grant, StoredWorkload, Transition
+from runai.hub_service.clusters.states.stored_workload import (
+    ACTIVE,
+    Grant,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.clusters.workloads.capacity_check import (
     refusal_of_gang,
     refusal_of_place,

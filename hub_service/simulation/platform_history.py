@@ -14,7 +14,7 @@ from typing import Any, Final
 from runai.hub_service.model.gpu_types import total
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.model.request_codec import workload_of
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import (
     LeftOut,

@@ -25,6 +25,13 @@ from typing import NoReturn, Self
 
 import psutil
 
+from runai.hub_service.clusters.local.data_dir_checks import (
+    JOBS,
+    adapt_to_node,
+    check_place,
+    make_data_dir,
+    moved_rows,
+)
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
 from runai.hub_service.clusters.local.files.elastic_relay import ElasticRelay
 from runai.hub_service.clusters.local.files.job_dir_cleanup import (
@@ -33,22 +40,19 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
     HomeJobDir,
     JobDirCleanup,
 )
-from runai.hub_service.clusters.local.files.logs import WorkerLog, chosen_workers
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
-from runai.hub_service.clusters.local.place import (
-    JOBS,
-    adapt_to_node,
-    check_place,
-    make_data_dir,
-    moved_rows,
-)
+from runai.hub_service.clusters.local.files.worker_log import WorkerLog, chosen_workers
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.attempt_answers import (
     CheckpointAnswers,
     CodeAnswers,
 )
 from runai.hub_service.clusters.local.processes.job_accounts import JobAccounts
-from runai.hub_service.clusters.local.processes.left_over import LEFT_OVER, LeftOverProcesses
+from runai.hub_service.clusters.local.processes.left_over_processes import (
+    LEFT_OVER,
+    LeftOverProcesses,
+)
+from runai.hub_service.clusters.local.processes.process_watch import at_present_clock, is_same
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -56,13 +60,12 @@ from runai.hub_service.clusters.local.processes.reconciler import (
 )
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.clusters.local.processes.start_accounts import StartAccounts
-from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
-from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
 from runai.hub_service.limits.sharing import Sharing

@@ -22,7 +22,7 @@ from runai.hub_service.wire.problems import new_id
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner import form
 from runai.spawner.admission import SessionRefused
-from runai.spawner.session import OF_MACHINE, OPTIONS, SessionRequest
+from runai.spawner.session_request import OF_MACHINE, OPTIONS, SessionRequest
 
 LONGEST_OPTIONS: Final = 10_000  # characters of JSON; our form's have about 40
 PATIENCE_SECONDS = 1.0  # an unavailable service detects ended sessions itself

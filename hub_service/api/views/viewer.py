@@ -13,13 +13,13 @@ from functools import cached_property, lru_cache
 from pydantic import ValidationError
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import DeviceState, NodeResources, ReadModel
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
 from runai.hub_service.api.views.memory_limit_views import limit_view, process_views
 from runai.hub_service.api.views.progress_views import metrics_view, progress_view
-from runai.hub_service.api.views.start_views import start_view
+from runai.hub_service.api.views.read_model import DeviceState, NodeResources, ReadModel
+from runai.hub_service.api.views.start_forecasts import start_view
 from runai.hub_service.api.views.workload_queues import ProjectSums
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.gpu_types import table_notes

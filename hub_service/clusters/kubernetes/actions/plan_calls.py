@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import (
     ApiCall,
     DecisionExecutor,
     promised,
@@ -27,10 +27,10 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     memory_annotations,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import DeviceBookings
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import Claim, Storage
+from runai.hub_service.clusters.kubernetes.snapshot.device_bookings import DeviceBookings
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     overcommitted_workers,
     too_few_for_all,

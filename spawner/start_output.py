@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from runai.spawner.session import session_name
+from runai.spawner.session_request import session_name
 
 LOG_BYTES: Final = 10_000_000
 SPARE_BYTES: Final = 64 * 1024

@@ -12,13 +12,13 @@ from urllib.parse import quote
 import httpx
 from jupyterhub.app import JupyterHub
 
-from runai.embedded.accounts.accounts import Removal
-from runai.embedded.accounts.removal import (
+from runai.embedded.accounts.account_removal import (
     LATE_JOBS_S,
     RETRY_INTERVAL_S,
     AccountRemoval,
     RemovalPending,
 )
+from runai.embedded.accounts.accounts import Removal
 from runai.hub_service.model.admin_files import read_projects
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError

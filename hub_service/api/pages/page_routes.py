@@ -31,8 +31,8 @@ from runai.hub_service.api.routes.usage import usage_between, usage_of_each
 from runai.hub_service.api.services.explanations import explanation
 from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep, WatcherDep
 from runai.hub_service.api.views.overview_views import overview_view
+from runai.hub_service.api.views.viewer import Viewer
 from runai.hub_service.api.views.workload_pages import WorkloadListFilter, page_of
-from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.ledger import UsageFilter
 from runai.hub_service.model.records import WorkloadRecord, WorkloadState, workload_id
 from runai.hub_service.wire.base_schema import ProjectName

@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import RequestShape
-from runai.hub_service.scheduler.state.victim_order import (
+from runai.hub_service.scheduler.state.victims import (
     VictimKey,
     pauses_expire,
     protected_until,

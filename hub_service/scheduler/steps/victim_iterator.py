@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.placement.fit_check import FitCheck
 from runai.hub_service.scheduler.placement.quota_check import first_cap_exceeded, quota_path
-from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.equivalence_classes import PodSet
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking
-from runai.hub_service.scheduler.state.victim_order import (
+from runai.hub_service.scheduler.state.victims import (
     TIES,
     Protected,
     Victim,

@@ -1,6 +1,6 @@
 """Supervisor of one device's MPS daemon, detached because its clients outlive the service.
 
-`python -P -s -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts it, tests its
+`python -P -s -m runai.hub_service.limits.mps_supervisor DEVICE DIRECTORY` starts it, tests its
 memory limit, and writes to DIRECTORY/state.json whether clients may connect, or why not. SIGTERM
 stops the daemon and the supervisor. A second supervisor in the same directory exits at once.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from runai.hub_service.limits.memory_probe import try_limit
-from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
+from runai.hub_service.limits.mps_daemon import MpsDaemon, MpsUnavailable
 
 CANARY_MIB = 1024
 """Limit for the test, small compared to the free memory of any device. On a full device every

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from runai.hub_service.controller.idle.decision import IdleActionKind
-from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.idle.idle_watch import IdleNow
+from runai.hub_service.controller.idle.idleness import IdleActionKind
 from runai.hub_service.controller.notifications.channels import Channel, Undelivered
-from runai.hub_service.controller.notifications.news import (
+from runai.hub_service.controller.notifications.events import (
     NEVER_RAN,
     Kind,
     Notification,

@@ -21,10 +21,10 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     show_waiting,
     why,
 )
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import (
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_reconciler import (
     ReservationReconciler,
 )
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, with_moves
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     Pod,
@@ -45,7 +45,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import (
     VOLUMES,
     Claim,
     Volume,

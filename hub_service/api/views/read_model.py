@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.views.device_holders import NO_HOLDERS, DeviceHolders
-from runai.hub_service.api.views.latest_reports import AgentReports
+from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.api.views.view_cache import MeasurementTimes, ViewCache, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
-from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.idle.idle_watch import IdleNow
 from runai.hub_service.controller.notifications import RecentNotifications
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model import time_limits

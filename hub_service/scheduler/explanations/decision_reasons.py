@@ -22,7 +22,11 @@ from runai.hub_service.scheduler.model.quantity import (
 from runai.hub_service.scheduler.model.snapshot import Reason, Workload
 from runai.hub_service.scheduler.placement.backfill import BackfillHold
 from runai.hub_service.scheduler.placement.quota_check import BlockReason, first_cap_exceeded
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet, pending_pod_sets
+from runai.hub_service.scheduler.state.equivalence_classes import (
+    EquivalenceClass,
+    PodSet,
+    pending_pod_sets,
+)
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
     PlannedWorker,

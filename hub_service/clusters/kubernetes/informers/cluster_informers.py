@@ -24,7 +24,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import PYTORCH_JOBS, PYTORCH_KIND
-from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+from runai.hub_service.clusters.kubernetes.objects.volume_binding import (
     VOLUMES,
     Claim,
     Storage,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt
-from runai.hub_service.clusters.local.processes.worker_process import is_running
+from runai.hub_service.clusters.local.processes.process_watch import is_running
 from runai.hub_service.clusters.local.store.cluster_lock import (
     HUB_LOCK,
     HUB_TOKEN,
@@ -25,7 +25,7 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
     holder,
     last_holder,
 )
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import Process
 from runai.hub_service.model.workload_spec import with_min_resources
 from runai.hub_service.sqlite.files import opened_to_read

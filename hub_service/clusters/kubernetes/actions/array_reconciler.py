@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from http import HTTPStatus
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob

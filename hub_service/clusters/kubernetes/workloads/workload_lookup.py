@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job

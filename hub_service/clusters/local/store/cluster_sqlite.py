@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model.records import (
     HistoryEvent,

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, translate_api_errors
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event, pod_path
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
-from runai.hub_service.clusters.kubernetes.informers.job_informers import (
+from runai.hub_service.clusters.kubernetes.informers.cluster_informers import (
     ChangeSignals,
     ClusterInformers,
 )
@@ -38,11 +38,11 @@ from runai.hub_service.clusters.kubernetes.workloads import history, logs
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs
 from runai.hub_service.clusters.kubernetes.workloads.elastic_workers import ElasticWorkers
 from runai.hub_service.clusters.kubernetes.workloads.gpu_inventory import GpuInventory
-from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
-from runai.hub_service.clusters.kubernetes.workloads.projects import ProjectStore
+from runai.hub_service.clusters.kubernetes.workloads.project_store import ProjectStore
 from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
 from runai.hub_service.clusters.kubernetes.workloads.submissions import Submissions
-from runai.hub_service.clusters.states.state import StoredWorkload
+from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
+from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import LogChunk

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runai.hub_service.controller.idle.decision import (
+from runai.hub_service.controller.idle.idleness import (
     IdleAction,
     IdleActionKind,
     Idleness,

@@ -8,7 +8,7 @@ that mark.
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import at_once
+from runai.hub_service.clusters.kubernetes.actions.decision_executor import at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import memory_mib
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     Term,
     any_term,
     may_mount,

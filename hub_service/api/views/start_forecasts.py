@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.controller.decision_messages import Foreseen
-from runai.hub_service.controller.loop import Cycle
 from runai.hub_service.scheduler.explanations.forecast import refreshed
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.errors import Unavailable
