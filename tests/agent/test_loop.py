@@ -202,7 +202,7 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
         def enforce(self, poll, allocations):
             raise RuntimeError("no idea")
 
-    async with running_agent(source, service, idle_s=SOON, keeper=Broken()):
+    async with running_agent(source, service, idle_s=SOON, enforcer=Broken()):
         await eventually_async(lambda: len(service.reports) >= 2)
 
     assert "could not be enforced" in caplog.text

@@ -55,7 +55,7 @@ async def end_and_delete(lab, spec) -> None:
     await lab.end(spec, 0)
     await lab.until(spec.id, "succeeded")
     await lab.cluster.delete(spec.id, by="ana")
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
 
 
 async def test_backup_of_a_running_platform_is_complete_and_private(platform, backup, tmp_path):

@@ -68,7 +68,7 @@ def test_backup_copies_a_platform_on_a_read_only_disk(
 def test_restore_reads_a_backup_on_a_read_only_disk(platform, copy_read_only, runai, tmp_path):
     directory, store = platform
     backup_result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(directory.root))
-    store.save(gone_projects=["vision"])
+    store.save(deleted_projects=["vision"])
     store.close()
     read_only_backup = copy_read_only(Path(backup_result.stdout.strip()))
 

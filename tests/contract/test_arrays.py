@@ -211,7 +211,7 @@ async def test_deleting_an_array_stops_its_running_elements(lab):
     await lab.cluster.delete("vision/sweep", by="ana")
 
     for index in range(4):
-        await lab.until_gone(f"vision/sweep-{index}")
+        await lab.until_deleted(f"vision/sweep-{index}")
     assert await states_by_id(lab) == {}
     with pytest.raises(NotFound):
         await lab.cluster.workload("vision/sweep")

@@ -87,9 +87,9 @@ async def test_workers_started_together_are_the_ranks_of_generation_one(lab):
 async def test_joining_worker_gets_a_rank_once_it_is_ready(lab):
     spec = await start_training(lab, 0)
     await start_joiner(lab, spec, 2)
-    await lab.tell(spec, "starting", 2)
+    await lab.report_status(spec, "starting", 2)
     before = await ranks(lab)
-    await lab.tell(spec, "ready", 2)
+    await lab.report_status(spec, "ready", 2)
 
     assert (before, await ranks(lab)) == ([0], [0, 2])
     current_target = await target(lab)
@@ -123,7 +123,7 @@ async def test_lost_worker_loses_its_rank_and_may_rejoin(lab):
 
     assert (record.state, record.failures, await ranks(lab)) == ("running", 0, [1])
     await start_joiner(lab, spec, 0)
-    await lab.tell(spec, "ready", 0)
+    await lab.report_status(spec, "ready", 0)
     assert await ranks(lab) == [1, 0]
 
 
@@ -173,7 +173,7 @@ async def test_job_succeeds_when_all_of_its_ranks_have_finished(lab):
 async def test_job_succeeds_without_waiting_for_a_joiner(lab):
     spec = await start_training(lab, 0)
     await start_joiner(lab, spec, 1)
-    await lab.tell(spec, "ready", 1)
+    await lab.report_status(spec, "ready", 1)
     assert await ranks(lab) == [0, 1]
     joined_target = await target(lab)
     await lab.end(spec, 0, worker=0)
@@ -210,7 +210,7 @@ async def test_reporting_job_counts_as_saving_across_pause_and_restart(lab):
     await lab.cluster.apply(plan(start(spec.id, 0, worker=0)))
     await lab.until(spec.id, "running")
     await eventually_async(lambda: _has_ranks(lab, 1))
-    await lab.tell(spec, "running", 0)
+    await lab.report_status(spec, "running", 0)
     reported = await observed_workload(lab, spec.id)
     await lab.cluster.apply(plan(stop(spec.id, 0)))
     await lab.until(spec.id, "paused")
@@ -252,7 +252,7 @@ async def test_joining_worker_waits_for_the_checkpoint_of_the_last_rank(lab):
 
 async def test_reported_speeds_reach_the_snapshot_as_throughput(lab):
     spec = await start_training(lab, 0)
-    await lab.tell(spec, "running", 0, gpus=1, speed=10.0)
+    await lab.report_status(spec, "running", 0, gpus=1, speed=10.0)
 
     workload = await observed_workload(lab, spec.id)
     assert workload.throughput == {"1": 10_000, "3": 30_000}
@@ -278,5 +278,5 @@ async def test_no_worker_is_offered_for_growth_while_a_worker_joins(lab):
     lab.clock.at += 100
 
     assert len((await observed_workload(lab, spec.id)).workers) == 2
-    await lab.tell(spec, "ready", 1)
+    await lab.report_status(spec, "ready", 1)
     assert len((await observed_workload(lab, spec.id)).workers) == 3

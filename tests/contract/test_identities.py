@@ -24,7 +24,7 @@ async def test_change_with_the_uid_of_an_earlier_workload_is_refused(lab, change
     spec = lab.job("exp", workers=4, elastic=True, min_workers=1)
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
     [later] = await lab.cluster.submit([spec])
 
     with pytest.raises(Conflict, match="another one, submitted by ana") as refused:
@@ -54,7 +54,7 @@ async def test_change_at_any_moment_of_a_replacement_spares_the_later_workload(l
     async def replace_it():
         with contextlib.suppress(NotFound):  # the change itself deletes it
             await lab.cluster.delete(spec.id, by="bob")
-        await lab.until_gone(spec.id)
+        await lab.until_deleted(spec.id)
         return (await lab.cluster.submit([spec]))[0]
 
     replacing = asyncio.create_task(replace_it())
@@ -86,7 +86,7 @@ async def test_read_with_the_uid_of_an_earlier_workload_is_refused(lab, read):
     spec = lab.job("exp")
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
     await lab.cluster.submit([spec])
 
     with pytest.raises(Conflict, match="another one, submitted by ana") as refused:
@@ -101,7 +101,7 @@ async def test_followed_log_ends_when_a_new_workload_takes_the_name(lab):
     followed = asyncio.create_task(anext(_logs(lab.cluster, uid="", follow=True), None))
     await asyncio.sleep(0)  # it follows the earlier one from here on
     await lab.cluster.delete(spec.id, by="ana")
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
 
     [later] = await lab.cluster.submit([spec])
 

@@ -118,7 +118,7 @@ async def test_recreated_project_has_no_workload_of_its_predecessor(lab):
         with pytest.raises(Conflict, match="has 1 finished workload: vision/exp"):
             await lab.cluster.delete_project("vision")
         await lab.cluster.delete("vision/exp", by="root")
-        await lab.until_gone("vision/exp")
+        await lab.until_deleted("vision/exp")
     await lab.cluster.delete_project("vision")
     await lab.cluster.put_project(ProjectSpec("vision", members=("zoe",)))
 

@@ -125,7 +125,7 @@ async def test_deletion_during_a_resize_removes_the_job(lab):
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.delete(spec.id, by="ana")
 
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
 
 
 async def test_impossible_resize_is_refused_without_side_effects(lab):

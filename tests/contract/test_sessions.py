@@ -86,7 +86,7 @@ async def test_deleting_a_session_ends_its_process(lab):
 
     await lab.cluster.delete(spec.id, by="ana")
 
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)
 
 
 async def test_session_with_a_command_is_started_by_the_cluster_and_not_retried(lab):

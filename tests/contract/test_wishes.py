@@ -103,4 +103,4 @@ async def test_deleting_a_running_job_stops_it_first(lab):
     assert (await lab.cluster.workload(spec.id)).state == "stopping"
     await lab.cluster.delete(spec.id, by="ana")
 
-    await lab.until_gone(spec.id)
+    await lab.until_deleted(spec.id)

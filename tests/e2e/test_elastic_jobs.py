@@ -149,7 +149,7 @@ def test_elastic_examples_succeed_after_resizes_and_a_service_kill(story):
     assert done.elastic is not None
     assert done.elastic.resizes >= 3
     assert done.elastic.speed, "what it told of its speed outlives the service"
-    assert "after 240 updates" in story.said("digits")
+    assert "after 240 updates" in story.output("digits")
 
 
 @pytest.mark.jax

@@ -120,7 +120,7 @@ class ShortAttempt(VirtualAttempt):
     """Directory of a start, dropped when its end was read."""
 
     def forget_environment(self) -> None:
-        self._machine.heard(self._start)  # type: ignore[attr-defined]
+        self._machine.drop_reported_end(self._start)  # type: ignore[attr-defined]
 
 
 class Month:

@@ -160,7 +160,24 @@ def is_in_code(name: str) -> bool:
     return bool(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", CODE))
 
 
+DEVELOPERS = {
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("Makefile", "pyproject.toml", ".ci/run", "CONTRIBUTING.md")
+} | {
+    name: text for name, text in {**PAGES, **SOURCES}.items() if re.match("docs/|benchmarks/", name)
+}
+"""Texts that name tests, files and loggers for developers."""
+LOGGERS = set(re.findall(r'getLogger\("([^"]+)"\)', CODE))
+TESTS = {path.stem for path in (ROOT / "tests").rglob("test_*.py")} | {
+    name
+    for source, text in SOURCES.items()
+    if source.startswith(("tests/", "benchmarks/", "docs/"))
+    for name in re.findall(r"def (test_\w+)\(", text)
+}
+
 KINDS = {
+    "tests": Kind(r"\b(test_\w*[a-z0-9])\b", TESTS.__contains__, DEVELOPERS),
+    "loggers": Kind(r"\blogger\W{1,12}(runai[.\w]*\w)", LOGGERS.__contains__, DEVELOPERS),
     "options": Kind(
         r"(?<![\w-])(--[a-z][a-z-]+)",
         is_option,
@@ -194,7 +211,11 @@ KINDS = {
     "files in code": Kind(
         r"(?<![\w./-])((?:docs|clusters|hub_service|helm|images|embedded)/[\w/]+\.(?:md|py|yaml))\b",
         is_file,
-        {name: text for name, text in SOURCES.items() if not name.startswith("tests/")},
+        {
+            name: text
+            for name, text in (SOURCES | DEVELOPERS).items()
+            if not name.startswith("tests/")
+        },
     ),
 }
 

@@ -53,37 +53,37 @@ async def server() -> AsyncIterator[StartingServer]:
 async def test_old_pod_of_the_same_name_is_ignored_by_a_start(server: StartingServer):
     server.set_pod("old", FAILED)
 
-    assert server.spawner._look() == PodStart()
+    assert server.spawner._pod_state() == PodStart()
 
 
 async def test_start_ends_when_a_new_pod_replaces_its_own(server: StartingServer):
     server.set_pod("new", RUNNING)
-    server.spawner._look()
+    server.spawner._pod_state()
     server.set_pod("another", RUNNING)
 
     with pytest.raises(SessionRefused, match=DELETED):
-        server.spawner._look()
+        server.spawner._pod_state()
 
 
 async def test_start_continues_while_its_pod_is_not_cached_yet(server: StartingServer):
-    assert server.spawner._look() == PodStart()
+    assert server.spawner._pod_state() == PodStart()
 
 
 async def test_start_ends_when_its_pod_is_deleted(server: StartingServer):
     server.set_pod("new", RUNNING)
-    server.spawner._look()
+    server.spawner._pod_state()
     server.clear_pods()
 
     with pytest.raises(SessionRefused, match=DELETED):
-        server.spawner._look()
+        server.spawner._pod_state()
 
 
 async def test_start_continues_while_the_pod_watch_restarts(server: StartingServer):
     server.set_pod("new", RUNNING)
-    pod_start = server.spawner._look()
+    pod_start = server.spawner._pod_state()
     server.reload()
 
-    assert server.spawner._look() == pod_start
+    assert server.spawner._pod_state() == pod_start
 
 
 async def test_pod_is_not_polled_before_its_watch_reports_the_end(server: StartingServer):

@@ -73,7 +73,7 @@ async def identify(request: Request) -> Actor:
     """
     platform = request.app.state.platform
     authenticator: Authenticator = platform.authenticator
-    caller_limits: CallerLimits = platform.callers
+    caller_limits: CallerLimits = platform.caller_limits
     identifications: asyncio.Semaphore = platform.identifications
     if identifications.locked():
         raise Unavailable(

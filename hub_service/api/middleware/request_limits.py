@@ -180,7 +180,7 @@ class RequestLimits:
         if scope["type"] != "http" or scope["path"] in self._free:
             await self._app(scope, receive, send)
             return
-        caller_limits: CallerLimits = scope["app"].state.platform.callers
+        caller_limits: CallerLimits = scope["app"].state.platform.caller_limits
         submits = scope["method"] == "POST" and scope["path"] == self._submits
         try:
             name = caller_limits.enter(credential_of(Headers(scope=scope)), submits=submits)

@@ -69,7 +69,7 @@ def next_elements(job: Job, *pods: Pod, limit: int = 3, is_awaited: bool = False
         pytest.param({"is_suspended": True}, [], [], id="suspended by a user"),
         pytest.param({"deleted": NOW}, [], [], id="being deleted"),
         pytest.param(
-            {"is_suspended": True, "is_held": True, "parallelism": 5},
+            {"is_suspended": True, "is_queued": True, "parallelism": 5},
             [],
             [(0, False, 1), (1, False, 2), (2, False, 3)],
             id="held",
@@ -190,13 +190,17 @@ def test_deleted_elements_get_their_pods_last(deleted, done, min_parallelism):
     ("pod", "sizes", "expected"),
     [
         pytest.param({"gpus": 2}, [(3, 0), (3, 0), (3, 0)], 4, id="whole GPUs"),
-        pytest.param({"part": DeviceRequest(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"),
         pytest.param(
-            {"part": DeviceRequest(milli=300, devices=2)}, [(3, 0)], 5, id="two fractions"
+            {"device_request": DeviceRequest(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"
         ),
-        pytest.param({"part": DeviceRequest(mib=5000)}, [(1, 8000), (1, 16000)], 6, id="memory"),
         pytest.param(
-            {"part": DeviceRequest(mib=5000)}, [(1, 0)], 0, id="memory of unknown devices"
+            {"device_request": DeviceRequest(milli=300, devices=2)}, [(3, 0)], 5, id="two fractions"
+        ),
+        pytest.param(
+            {"device_request": DeviceRequest(mib=5000)}, [(1, 8000), (1, 16000)], 6, id="memory"
+        ),
+        pytest.param(
+            {"device_request": DeviceRequest(mib=5000)}, [(1, 0)], 0, id="memory of unknown devices"
         ),
     ],
 )

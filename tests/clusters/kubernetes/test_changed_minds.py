@@ -70,7 +70,7 @@ def test_job_suspended_by_its_user_after_a_resume_stays_suspended(borrowed_gpu, 
         borrowed_gpu.runs("mine")
         borrowed_gpu.is_paused_for_bob("mine")
         borrowed_gpu.change("mine", suspend=False)
-        eventually(lambda: not borrowed_gpu.is_held("mine"), what="it is not held any more")
+        eventually(lambda: not borrowed_gpu.is_queued("mine"), what="it is not held any more")
         eventually(lambda: borrowed_gpu.work.pods("mine"), what="it has its pod again")
         borrowed_gpu.change("mine", suspend=True)
         eventually(lambda: not borrowed_gpu.work.pods("mine"), what="its pod is gone")
@@ -78,4 +78,4 @@ def test_job_suspended_by_its_user_after_a_resume_stays_suspended(borrowed_gpu, 
         borrowed_gpu.work.create(job("younger", project="patty"))
         borrowed_gpu.runs("younger")
     assert borrowed_gpu.work.job("mine")["spec"]["suspend"]
-    assert not borrowed_gpu.is_held("mine")
+    assert not borrowed_gpu.is_queued("mine")

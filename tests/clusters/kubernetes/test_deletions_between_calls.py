@@ -6,7 +6,7 @@ No device is shared without a reservation either.
            delete the reservation
     which  object is deleted before the call arrives: the requesting pod, the reservation, the node
 
-`plugin.look()` asserts each time that no device is oversubscribed.
+`plugin.sync_pods()` asserts each time that no device is oversubscribed.
 """
 
 from __future__ import annotations

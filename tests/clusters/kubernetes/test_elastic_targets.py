@@ -114,7 +114,7 @@ def workers(lab, rights, eventually):
 
 
 def test_target_does_not_await_a_worker_removed_before_it_started(workers):
-    workers.come_up(0, 1)
+    workers.mark_running(0, 1)
     assert workers.ranks() == []  # the third one may start at any moment
 
     record = workers.scheduler.call(
@@ -125,12 +125,12 @@ def test_target_does_not_await_a_worker_removed_before_it_started(workers):
 
 
 def test_ready_report_of_a_worker_counts_before_the_watch_sees_it_run(workers):
-    workers.come_up(0, 1)
+    workers.mark_running(0, 1)
     assert workers.ranks() == []
 
     def all_train() -> bool:
         for index in range(3):  # as workers in pods repeat their reports, too
-            workers.tell(index)
+            workers.report_ready(index)
         return sorted(workers.ranks()) == [f"vision/e-{index}" for index in range(3)]
 
     workers.eventually(all_train, what="all of them train")
@@ -149,7 +149,7 @@ class ReportingApi:
 
 
 def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
-    workers.come_up(0, 1, 2)
+    workers.mark_running(0, 1, 2)
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
 
@@ -166,7 +166,7 @@ def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
 
 
 def test_workers_that_end_one_after_the_other_are_no_resizes(workers):
-    workers.come_up(0, 1, 2)
+    workers.mark_running(0, 1, 2)
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     for index in range(3):
         workers.says(index, WorkerPhase.RUNNING)

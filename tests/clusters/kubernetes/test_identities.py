@@ -68,7 +68,7 @@ async def test_users_own_object_has_its_own_uid_in_every_view(workload_lookup, u
     (listed,) = await workload_lookup.workloads()
 
     assert listed.uid == (await workload_lookup.workload(OWN)).uid == user_object.uid
-    assert (await workload_lookup.same(OWN, user_object.uid)).uid == user_object.uid
+    assert (await workload_lookup.workload_with_uid(OWN, user_object.uid)).uid == user_object.uid
     assert await workload_lookup.subject(OWN) == user_object
     assert all(
         p == user_object or p.owner.uid == user_object.uid

@@ -157,7 +157,9 @@ def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
 @pytest.mark.parametrize(
     "share",
     [
-        pytest.param({"gpus": 0, "part": read_part({"gpu-fraction": "0.5"}, 0)[0]}, id="a part"),
+        pytest.param(
+            {"gpus": 0, "device_request": read_part({"gpu-fraction": "0.5"}, 0)[0]}, id="a part"
+        ),
         pytest.param({"gpus": 2}, id="two GPUs"),
         pytest.param({"kind": "build", "owner": None, "index": None}, id="a notebook"),
     ],
@@ -206,7 +208,7 @@ def test_rejected_pod_shows_that_the_free_device_is_the_lost_one():
     cluster.pods.pop()  # one ends by itself
 
     guess = cluster.observe(gpu_node(3)).nodes[0].broken_devices
-    closed = cluster.observe(gpu_node(3), closed={"gpu-1"}).nodes[0].broken_devices
+    closed = cluster.observe(gpu_node(3), nodes_in_backoff={"gpu-1"}).nodes[0].broken_devices
     after = cluster.observe(gpu_node(3)).nodes[0].broken_devices
 
     assert (guess, closed, after) == ((0,), (0, 1, 2, 3), (3,))
@@ -253,7 +255,7 @@ def cluster_with_reservation() -> PlayedCluster:
 MOMENTS = {
     "the plugin restarts": (gpu_node(0), {}),
     "the kubelet forgets its plugin": (gpu_node(0, has=0), {}),
-    "the node rejects pods": (gpu_node(4), {"closed": {"gpu-1"}}),
+    "the node rejects pods": (gpu_node(4), {"nodes_in_backoff": {"gpu-1"}}),
 }
 
 
@@ -303,7 +305,7 @@ def test_claim_that_is_rejected_on_its_reserved_device_stops_a_second_job():
     assert (len(cluster.stopped), cluster.bound()) == (1, True)
     cluster.pods[-1] = replace(cluster.pods[-1], uid="uid-again", node="", bound=None)
 
-    cluster.cycle(gpu_node(3), closed={"gpu-1"})
+    cluster.cycle(gpu_node(3), nodes_in_backoff={"gpu-1"})
     before = len(cluster.stopped)
     for _ in range(3):
         cluster.cycle(gpu_node(3))
@@ -391,6 +393,6 @@ def test_claims_on_two_nodes_stop_at_most_one_job_each(
     offered = {"none": 0, "healthy": healthy, "all": 4}
     for first, second, rejects in offers:
         nodes = gpu_node(offered[first]), gpu_node(offered[second], name="gpu-2")
-        cluster.cycle(*nodes, closed={"gpu-1"} if rejects else ())
+        cluster.cycle(*nodes, nodes_in_backoff={"gpu-1"} if rejects else ())
 
     assert len(cluster.stopped) <= claims

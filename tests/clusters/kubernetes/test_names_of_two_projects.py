@@ -51,12 +51,12 @@ async def test_workloads_with_the_same_job_name_coexist_and_end_separately(lab):
     assert {record.id for record in await lab.cluster.workloads()} == {LAB, SECRET}
 
     await lab.cluster.delete(LAB, by="ana")
-    await lab.until_gone(LAB)
+    await lab.until_deleted(LAB)
     assert list(jobs(lab)) == [other_name(other)]
 
     await lab.cluster.submit([one])
     await lab.cluster.delete(SECRET, by="ana")
-    await lab.until_gone(SECRET)
+    await lab.until_deleted(SECRET)
     assert list(jobs(lab)) == ["lab-secret-job-1"]
 
 

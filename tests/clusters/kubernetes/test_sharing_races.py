@@ -1,6 +1,6 @@
 """Races between two API calls of GPU sharing.
 
-No device is given twice and no pod is lost. `plugin.look()` asserts each time that no device is
+No device is given twice and no pod is lost. `plugin.sync_pods()` asserts each time that no device is
 oversubscribed. `test_faults_between_calls` covers calls that fail.
 """
 
@@ -161,11 +161,11 @@ def test_agent_report_older_than_the_reservation_is_ignored(
     with Scheduler(rights) as scheduler:
         work.create(half("one"))
         until(lambda: plugin.has, what="a device is reserved")
-        plugin.tell(scheduler, age=60)
+        plugin.report(scheduler, age=60)
         cycles = len(scheduler.cycles)
         eventually(lambda: len(scheduler.cycles) > cycles, what="it looks")
         assert visible(work) == {}
-        plugin.tell(scheduler)
+        plugin.report(scheduler)
         until(lambda: visible(work), what="it is bound")
 
     (reservation,) = plugin.reservations()
@@ -205,7 +205,7 @@ def test_mig_device_is_not_shared(ready, rights, plugin, until):
     with Scheduler(rights) as scheduler:
         work.create(half("one"))
         until(lambda: plugin.has, what="a device is reserved")
-        plugin.tell(scheduler)
+        plugin.report(scheduler)
         until(lambda: events(work, "NoDevice"), what="it is told")
 
     assert (

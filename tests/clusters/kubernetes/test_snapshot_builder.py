@@ -167,7 +167,7 @@ def test_priority_of_a_session_is_in_the_snapshot(priority):
     ("min_workers", "expected"), [(1, 2), (0, None)], ids=["an elastic job", "a gang"]
 )
 def test_annotation_guarantees_workers_of_elastic_jobs_alone(min_workers, expected):
-    job = a_job("j", 2, least=min_workers)
+    job = a_job("j", 2, min_workers=min_workers)
     job = replace(job, template=replace(job.template, guaranteed=3))
     pods = [a_pod(f"j-{i}", of=job) for i in range(2)]
 
@@ -178,7 +178,7 @@ def test_nominated_devices_are_reserved():
     pod = a_pod("a")
 
     worker = (
-        build_snapshot(pod, promises={pod.uid: NominatedPlacement("gpu-0", (1,))})
+        build_snapshot(pod, nominations={pod.uid: NominatedPlacement("gpu-0", (1,))})
         .workloads[0]
         .workers[0]
     )

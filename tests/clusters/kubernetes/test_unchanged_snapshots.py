@@ -79,8 +79,8 @@ def test_reused_snapshot_builder_equals_a_fresh_one(
         snapshot_input = build_input(
             active_pods,
             device_ids,
-            promises={f"uid-{promised}": NominatedPlacement("gpu-0", (0,))},
-            broken_since={} if since is None else {"vision/lab.gang": since},
+            nominations={f"uid-{promised}": NominatedPlacement("gpu-0", (0,))},
+            below_min_since={} if since is None else {"vision/lab.gang": since},
         )
         snapshot = builder.snapshot(now, snapshot_input)
 

@@ -29,7 +29,7 @@ from runai.hub_service.scheduler.model.snapshot import Reason, Stop, Wait
 GANG = a_job("gang", 2)
 GANGS = [GANG, a_job("gang", 2, is_suspended=True), a_job("gang", 2, succeeded=1)]
 QUEUED_GANGS = [
-    a_job("gang", 2, is_suspended=True, is_held=True, starts=(1.0,), template=a_pod(
+    a_job("gang", 2, is_suspended=True, is_queued=True, starts=(1.0,), template=a_pod(
         "gang", uid=GANG.uid, kind="train", sentence=text))
     for text in ("it waits", "it was paused")
 ]  # fmt: skip
@@ -113,7 +113,7 @@ def test_reused_record_builder_equals_a_fresh_one(course: list[Any]) -> None:
     cluster_state = cluster_state_of([], None, device_ids, [])
     for active_pods, job, decisions, promised, elastic in course:
         cluster_state = cluster_state_of(
-            active_pods, job, device_ids, decisions, promises=promised, elastic=elastic
+            active_pods, job, device_ids, decisions, nominations=promised, elastic=elastic
         )
         records = record_builder.records(cluster_state)
 

@@ -244,7 +244,7 @@ async def test_account_identity_follows_the_admins_command(
     if command == "same person":
         directory.known.take_uid("ana", 2003)
     elif command != "nothing":
-        directory.known.ask_to_forget("ana")
+        directory.known.request_forget("ana")
     if command == "forget":  # as the hub does when all has ended
         directory.known.forget("ana")
 

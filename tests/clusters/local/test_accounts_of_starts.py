@@ -136,7 +136,7 @@ class TestUnreachableAccount:
 
         assert (await lab.cluster.suspend(workload, by="ana")).state == "suspended"
         await lab.cluster.delete(workload, by="ana")
-        await lab.until_gone(workload)
+        await lab.until_deleted(workload)
 
     async def test_array_of_which_all_elements_have_begun_can_be_resumed(self, lab):
         array = await queued(lab, "many", array=1, command=("sleep", "1000"))
@@ -285,7 +285,7 @@ class TestReusedUserName:
 
         assert lab.cluster._accounts.of(lab.cluster._rows[workload]).uid == UIDS["ana"]
         await lab.cluster.delete(workload, by="an admin")
-        await lab.until_gone(workload)
+        await lab.until_deleted(workload)
 
         await eventually_async(lambda: is_removed(checkpoint_dir))
 
@@ -302,7 +302,7 @@ class TestForgotten:
             for one in (("exp", "ana"), ("other", "pat"))
         ]
         known = lab.cluster._directory.known
-        known.ask_to_forget("ana")
+        known.request_forget("ana")
         if by == "deletion when the name is another's":
             known.forget("ana")
             unix.answer("ana", unix.entry("ana", uid=2003))
@@ -313,7 +313,7 @@ class TestForgotten:
                 lab.cluster._commit({workload: Transition(None, aged=True)})
             else:
                 await lab.cluster.delete(workload, by="an admin")
-            await lab.until_gone(workload)
+            await lab.until_deleted(workload)
         await eventually_async(lambda: is_removed(other_dir / "source.py"))
 
         assert [path.name for path in sorted(own_dir.rglob("*"))] == [
@@ -335,14 +335,14 @@ class TestForgotten:
     async def test_job_of_a_user_being_forgotten_starts_only_afterwards(self, lab, unix):
         workload = await queued(lab)
         known = lab.cluster._directory.known
-        known.ask_to_forget("ana")
+        known.request_forget("ana")
         await begin(lab, workload)
 
         assert (await lab.until(workload, "retrying")).reason.code == "being_forgotten"
         with pytest.raises(Forbidden, match="ana is being forgotten"):
             await queued(lab, "next")
         await lab.cluster.delete(workload, by="the hub")
-        await lab.until_gone(workload)
+        await lab.until_deleted(workload)
 
         known.forget("ana")
         await begin(lab, await queued(lab, "mine"))

@@ -88,7 +88,7 @@ async def test_start_that_cannot_be_stored_is_stored_later(disk, tmp_path):
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
 async def test_deletion_that_cannot_be_stored_removes_no_file(aged, disk, tmp_path):
     clock = Clock()
-    async with local_lab(tmp_path, clock, keeping=RetentionPolicy(max_age_s=60.0)) as lab:
+    async with local_lab(tmp_path, clock, retention=RetentionPolicy(max_age_s=60.0)) as lab:
         spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))

@@ -412,7 +412,7 @@ async def test_checkpoints_survive_a_pause_and_are_deleted_with_the_workload(lab
     await eventually_async(lambda: has_output("ready\nsaved\nready\n"))
 
     await lab.cluster.delete(workload, by="ana")
-    await lab.until_gone(workload)
+    await lab.until_deleted(workload)
     jobs = tmp_path / "data" / "jobs"
     assert not (jobs / workload).exists()
     await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
@@ -487,7 +487,7 @@ async def test_followed_log_excludes_a_later_workload_of_the_same_name(lab, tail
     followed = lab.cluster.logs(workload, worker=None, tail=tail, follow=True)
     assert (await anext(followed)).lines == b"mine\n"
     await lab.cluster.delete(workload, by="ana")
-    await lab.until_gone(workload)
+    await lab.until_deleted(workload)
 
     await _run(lab, "exp", "echo not mine; echo secret", user="mia")
     await lab.until(workload, "succeeded")

@@ -92,10 +92,10 @@ async def test_fork_bomb_that_grows_during_its_stop_is_ended_with_a_reason(
     forks = tmp_path / "forks"
     command = (sys.executable, "-I", "-S", "-c", GROWING_BOMB, str(forks))
     spec = lab.job("hostile", command=command, grace_seconds=1)
-    count_before = neighbour.counted()
+    count_before = neighbour.progress()
     await begin(lab, spec)
     record = await lab.until(spec.id, "failed")
-    count_after = neighbour.counted()
+    count_after = neighbour.progress()
 
     assert record.reason is not None
     assert record.reason.code == "contained"

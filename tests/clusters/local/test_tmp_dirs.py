@@ -500,7 +500,7 @@ class TestJobs:
         place = await tmp_dir(lab, spec.id)
 
         await lab.cluster.delete(spec.id, by="ana")
-        await lab.until_gone(spec.id)
+        await lab.until_deleted(spec.id)
 
         await wait_until_removed(place)
 

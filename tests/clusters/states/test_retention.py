@@ -193,7 +193,7 @@ async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(
 ):
     clock = Clock()
     policy = RetentionPolicy(max_age_s=60.0)
-    async with local_lab(tmp_path, clock, keeping=policy) as lab:
+    async with local_lab(tmp_path, clock, retention=policy) as lab:
         spec = lab.job("exp", command=("sh", "-c", script))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))

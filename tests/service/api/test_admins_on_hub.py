@@ -34,7 +34,7 @@ def hub(real_hub: Hub) -> Hub:
 def test_token_has_admin_rights_only_with_an_admin_scope(hub, user, scopes, admin):
     """The hub issues no token with a scope that the user may not hand on."""
     token = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
-    reply = hub.ask(token, "api/v1/whoami") if token else None
+    reply = hub.call_service(token, "api/v1/whoami") if token else None
 
     assert (reply is not None and reply.json()["admin"]) is admin
 
@@ -42,13 +42,13 @@ def test_token_has_admin_rights_only_with_an_admin_scope(hub, user, scopes, admi
 def test_admins_token_without_admin_scope_is_refused_with_a_login_hint(hub):
     token = hub.token("root", OPEN, SUBMIT)
     job = {"command": ["true"], "project": "vision", "name": "of-ana"}
-    hub.ask(hub.token("ana", OPEN, SUBMIT), "api/v1/workloads", "POST", json=job)
+    hub.call_service(hub.token("ana", OPEN, SUBMIT), "api/v1/workloads", "POST", json=job)
     replies = [
-        hub.ask(token, "api/v1/projects/vision", "PUT", json={"quota": 9}),
-        hub.ask(token, "api/v1/history?since=2026-01-01T00:00:00Z"),
-        hub.ask(token, "api/v1/workloads/vision/of-ana", "DELETE"),
+        hub.call_service(token, "api/v1/projects/vision", "PUT", json={"quota": 9}),
+        hub.call_service(token, "api/v1/history?since=2026-01-01T00:00:00Z"),
+        hub.call_service(token, "api/v1/workloads/vision/of-ana", "DELETE"),
     ]
-    allowed = hub.ask(
+    allowed = hub.call_service(
         hub.token("root", OPEN, SUBMIT, ADMIN), "api/v1/workloads/vision/of-ana", "DELETE"
     )
 

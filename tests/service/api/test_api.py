@@ -137,7 +137,7 @@ async def test_shutdown_answers_long_polls_and_ends_event_streams(simulated):
     waiting = asyncio.create_task(ana.wait("vision/exp1", workload.version, timeout_s=30))
     events = aiter(ana.events())
     await anext(events)
-    simulated.platform.leaving.set()
+    simulated.platform.shutdown.set()
 
     assert (await waiting).version == workload.version
     with pytest.raises(Unavailable, match="ended the stream"):

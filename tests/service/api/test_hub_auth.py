@@ -74,7 +74,7 @@ def test_doctor_reports_whether_the_hub_knows_the_service(hub, token, verdict, m
 
 
 def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
-    reply = hub.ask(hub.token("nel", OPEN, SUBMIT), "api/v1/whoami").json()
+    reply = hub.call_service(hub.token("nel", OPEN, SUBMIT), "api/v1/whoami").json()
 
     assert (reply["name"], reply["groups"], reply["projects"]) == ("nel", ["nlp-people"], ["nlp"])
     assert (reply["kind"], reply["admin"]) == ("user", False)
@@ -84,14 +84,16 @@ def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
     ("has", "lacks"), [(SUBMIT, OPEN), (OPEN, SUBMIT)], ids=["the service", "to submit"]
 )
 def test_refusal_names_the_missing_scope_of_a_token(hub, has, lacks):
-    reply = hub.ask(hub.token("ana", has), "api/v1/workloads", "POST", json={"command": ["true"]})
+    reply = hub.call_service(
+        hub.token("ana", has), "api/v1/workloads", "POST", json={"command": ["true"]}
+    )
 
     assert (reply.status_code, reply.json()["code"]) == (403, "missing_scope")
     assert lacks in reply.json()["detail"]
 
 
 def test_service_named_like_a_user_is_not_that_user(hub):
-    reply = hub.ask(IMPOSTOR, "api/v1/whoami")
+    reply = hub.call_service(IMPOSTOR, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (403, "not_a_user")
 
@@ -99,10 +101,10 @@ def test_service_named_like_a_user_is_not_that_user(hub):
 def test_whoami_returns_503_while_hub_database_fails(hub):
     token = hub.token("ana", OPEN, SUBMIT)
     with failing(hub.data, reads=True):
-        reply = hub.ask(token, "api/v1/whoami")
+        reply = hub.call_service(token, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (503, "hub_unavailable")
-    assert hub.ask(token, "api/v1/whoami").json()["name"] == "ana"
+    assert hub.call_service(token, "api/v1/whoami").json()["name"] == "ana"
 
 
 @dataclass
@@ -153,7 +155,7 @@ async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clo
     clock.ahead = CACHE_TTL_S + 1
 
     assert await actor_or_error(users, token) == "unauthenticated"
-    assert hub.ask(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
+    assert hub.call_service(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
     assert CACHE_TTL_S + CHECK_EVERY_S < 60  # a stream checks its reader in between
 
 
@@ -177,12 +179,12 @@ async def test_hub_group_change_takes_effect_within_a_minute(hub, clock, users):
 def test_hub_process_submits_a_session_with_the_users_groups(hub):
     hub.token("nel")
     session = {"kind": "session", "owner": "nel", "name": "lab-nel", "gpus": 0.5}
-    reply = hub.ask(HUB_TOKEN, "api/v1/workloads", "POST", json=session)
-    refused = hub.ask(
+    reply = hub.call_service(HUB_TOKEN, "api/v1/workloads", "POST", json=session)
+    refused = hub.call_service(
         HUB_TOKEN, "api/v1/workloads", "POST", json={**session, "owner": "nobody-here"}
     )
 
-    hub.ask(HUB_TOKEN, "api/v1/workloads/nlp/lab-nel", "DELETE")
+    hub.call_service(HUB_TOKEN, "api/v1/workloads/nlp/lab-nel", "DELETE")
     assert reply.json()["workloads"][0]["id"] == "nlp/lab-nel"
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 

@@ -151,8 +151,8 @@ async def test_pages_escape_stored_text(hostile_platform):
         async with hostile_platform.http(who) as http:
             # The ledger counts only GPUs that were allocated for a moment at least.
             parsed = await eventually_async(partial(parsed_page_with, http, path, names))
-            if parsed.acting:
-                active[who, path] = parsed.acting
+            if parsed.active_elements:
+                active[who, path] = parsed.active_elements
 
     assert active == {}
 

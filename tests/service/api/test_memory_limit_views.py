@@ -90,7 +90,7 @@ async def test_unavailable_mps_is_explained_in_overview_and_workload(simulated):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
     mps_settings = {device.mps for node in await ana.nodes() for device in node.devices}
     assert mps_settings == {None}
-    simulated.platform.present.sharing = BrokenMps()
+    simulated.platform.agent_reports.sharing = BrokenMps()
     assert "MPS is not available on lab: its limit is not kept on this machine." in (
         (await root.overview()).notes
     )

@@ -23,7 +23,7 @@ async def test_streams_of_one_user_share_a_rendering(simulated):
     first = await asyncio.gather(*(anext(stream) for stream in many))
 
     assert len({id(event) for event in first}) == 1
-    assert feeds.drawn < 10
+    assert feeds.render_count < 10
     for stream in many:
         await stream.aclose()
 

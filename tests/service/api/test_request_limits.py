@@ -169,7 +169,7 @@ async def test_concurrent_calls_of_one_user_are_limited(who, query, streams, beg
     async def call(name: str) -> None:
         headers = {"authorization": f"Bearer {name}"}
         limiter.store(credential_of(Headers(headers)), name, exempt=name == "hub")
-        state = SimpleNamespace(platform=SimpleNamespace(callers=limiter))
+        state = SimpleNamespace(platform=SimpleNamespace(caller_limits=limiter))
         scope = {
             "type": "http",
             "method": "GET",
@@ -192,7 +192,7 @@ async def test_concurrent_calls_of_one_user_are_limited(who, query, streams, beg
 @pytest.fixture
 def limited_clock(simulated, monkeypatch, clock):
     """Allow each identified user the given number of calls a second."""
-    limiter = simulated.platform.callers
+    limiter = simulated.platform.caller_limits
     monkeypatch.setattr(limiter, "allowance", Allowance(calls_per_s=RATE))
     monkeypatch.setattr(request_limits, "REFUSAL_DELAY_S", 0.01)
     for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
@@ -257,7 +257,7 @@ async def test_client_retries_after_the_given_wait_and_stores_each_job_once(
         for name in names:
             await ana.submit(SubmitRequest(name=name, gpus=1, command=["train"]))
 
-    assert simulated.platform.callers.refused > 0
+    assert simulated.platform.caller_limits.refused > 0
     assert any(seconds >= 1.0 for seconds in waited)
     stored = [record.spec.name for record in await simulated.platform.cluster.workloads()]
     assert stored == names

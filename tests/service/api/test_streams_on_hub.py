@@ -109,7 +109,7 @@ def test_streams_reveal_no_workload_of_a_foreign_project(streams):
     eventually(lambda: len(page.events()) > rendered_before, what="on the page, too")
     streamed_text = events.text + page.text
     for name in ("secret-exp-1", "secret-exp-2"):
-        hub.ask(ana, f"api/v1/workloads/vision/{name}", "DELETE")
+        hub.call_service(ana, f"api/v1/workloads/vision/{name}", "DELETE")
     assert set(refused.values()) == {404}
     assert [secret for secret in SECRETS if secret in streamed_text] == []
 
@@ -132,7 +132,7 @@ def test_streams_of_a_revoked_token_end_within_a_minute(streams):
         return all(stream.ended.is_set() for stream in open_streams.values())
 
     eventually(all_have_ended, within=MINUTE_S)
-    hub.ask(first, "api/v1/workloads/vision/watched-exp", "DELETE")
+    hub.call_service(first, "api/v1/workloads/vision/watched-exp", "DELETE")
 
 
 @pytest.mark.slow
@@ -162,4 +162,4 @@ def test_streams_stop_within_a_minute_after_reader_loses_group(streams):
 
     eventually(has_lost_access, within=MINUTE_S)
     assert not events.ended.is_set()
-    hub.ask(owner, "api/v1/workloads/watched/groups-exp", "DELETE")
+    hub.call_service(owner, "api/v1/workloads/watched/groups-exp", "DELETE")

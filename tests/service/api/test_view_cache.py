@@ -48,11 +48,11 @@ async def test_overview_from_a_shared_cache_equals_one_from_a_private_cache(simu
     for client in (ana, mia):
         await client.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
     actors = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
-    read_model = await simulated.platform.world()
-    shared_model = replace(read_model, drawn=ViewCache())  # no view of an earlier moment
+    read_model = await simulated.platform.read_model()
+    shared_model = replace(read_model, view_cache=ViewCache())  # no view of an earlier moment
 
     for actor in (*actors, *actors):  # nothing is awaited from here on, so nothing changes
-        private_model = replace(shared_model, drawn=ViewCache(), queued=Queues.of)
+        private_model = replace(shared_model, view_cache=ViewCache(), queued=Queues.of)
         private_view = overview_view(Viewer(private_model, actor))
 
         shared_view = overview_view(Viewer(shared_model, actor))
@@ -66,7 +66,7 @@ async def test_cache_drops_views_of_deleted_workloads(simulated):
         await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
     assert len(queued) > MAX_STALE_VIEWS // 2
-    view = Viewer(await simulated.platform.world(), ANA).workload(queued[0])
+    view = Viewer(await simulated.platform.read_model(), ANA).workload(queued[0])
 
     for number in range(9):  # each generation replaces the one before
         renamed_records = [
@@ -202,7 +202,7 @@ class _GrowingMeter:
 async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
-    read_model, cache = await simulated.platform.world(), ViewCache()
+    read_model, cache = await simulated.platform.read_model(), ViewCache()
     assert all(record.allocated for record in read_model.workloads)
 
     for second in range(5):
@@ -218,8 +218,8 @@ async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated
             idle=lambda _id, now=idle: now,
         )
         for record in later.workloads:
-            rebuilt = Viewer(replace(later, drawn=ViewCache()), ANA).workload(record)
-            assert Viewer(replace(later, drawn=cache), ANA).workload(record) == rebuilt
+            rebuilt = Viewer(replace(later, view_cache=ViewCache()), ANA).workload(record)
+            assert Viewer(replace(later, view_cache=cache), ANA).workload(record) == rebuilt
 
 
 async def test_unrelated_submission_rebuilds_no_device_view(simulated, monkeypatch):
@@ -258,7 +258,7 @@ async def test_progress_of_all_jobs_is_cached_and_of_one_job_is_read_separately(
 
     monkeypatch.setattr(cluster, "progress", record_query)
     now = 0.0
-    monkeypatch.setattr(platform._reported, "_clock", lambda: now)
+    monkeypatch.setattr(platform._progress_cache, "_clock", lambda: now)
     await asyncio.gather(*(platform.world() for _ in range(9)))
     await ana.overview()
     await ana.workload(reply.workloads[0].id)

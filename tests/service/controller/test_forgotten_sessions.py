@@ -47,7 +47,7 @@ def hub() -> FakeHub:
 
 @pytest.fixture
 def forgotten(cluster, hub) -> ForgottenSessions:
-    return ForgottenSessions(cluster, hub.ask)
+    return ForgottenSessions(cluster, hub.active_servers)
 
 
 async def remaining_names(cluster: SimulatedCluster) -> list[str]:

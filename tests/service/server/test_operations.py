@@ -145,7 +145,7 @@ async def test_readiness_follows_scheduler_database_and_shutdown(simulated, http
     reply = await http.get("health/ready")
     assert (reply.status_code, reply.json()["because"]) == (503, "database")
     platform.checks = {}
-    platform.leaving.set()
+    platform.shutdown.set()
     assert (await http.get("health/ready")).json()["because"] == "leaving"
     assert (await http.get("health/live")).status_code == 200
 
