@@ -7,8 +7,8 @@
            the API server, or the scheduler's last call before it is killed
 
 Only the fates with distinct results are listed for a call: a kill before one call equals a kill
-after the previous one, and `test_evictions` covers refused evictions. `plugin.sync_pods()` asserts each
-time that no device is oversubscribed. `test_deletions_between_calls` covers objects that are
+after the previous one, and `test_evictions` covers refused evictions. `plugin.sync_pods()` asserts
+each time that no device is oversubscribed. `test_deletions_between_calls` covers objects that are
 deleted while a call is in flight.
 """
 

@@ -1,7 +1,7 @@
 """Races between two API calls of GPU sharing.
 
-No device is given twice and no pod is lost. `plugin.sync_pods()` asserts each time that no device is
-oversubscribed. `test_faults_between_calls` covers calls that fail.
+No device is given twice and no pod is lost. `plugin.sync_pods()` asserts each time that no device
+is oversubscribed. `test_faults_between_calls` covers calls that fail.
 """
 
 from __future__ import annotations
