@@ -58,7 +58,7 @@ def test_user_add_with_admin_flag_makes_an_admin(user):
     [(["--password-stdin"], 1), ([], 2)],
     ids=["from standard input", "asked for twice"],
 )
-def test_chosen_password_is_never_printed(user, directory, options, typed):
+def test_passwd_command_never_prints_the_chosen_password(user, directory, options, typed):
     result = user("passwd", "bob", *options, stdin="correct horse battery\n" * typed)
 
     assert result.exit_code == 0
@@ -66,7 +66,7 @@ def test_chosen_password_is_never_printed(user, directory, options, typed):
     assert "correct horse" not in result.output
 
 
-def test_user_remove_explains_what_ends_and_what_stays(user, directory):
+def test_user_remove_prints_which_logins_servers_and_jobs_end(user, directory):
     result = user("remove", "bob")
 
     assert "bob" not in Accounts(directory).all()
@@ -75,7 +75,7 @@ def test_user_remove_explains_what_ends_and_what_stays(user, directory):
         assert phrase in result.stderr
 
 
-def test_removed_name_is_added_again_only_with_same_person_flag(user, directory):
+def test_removed_user_name_is_added_again_only_with_the_same_person_flag(user, directory):
     user("remove", "bob")
     refused = user("add", "bob")
     added = user("add", "bob", "--same-person")
@@ -95,7 +95,7 @@ def test_user_add_refuses_an_existing_name_with_a_hint(user):
     assert result.stderr.startswith("Error: There is a user bob already.\nHint: ")
 
 
-def test_user_list_names_a_directory_without_accounts(runai, tmp_path):
+def test_user_list_refuses_a_data_directory_without_accounts(runai, tmp_path):
     result = runai("user", "--data-dir", str(tmp_path), "list")
 
     assert result.exit_code == 1
@@ -116,7 +116,7 @@ def test_user_list_names_a_directory_without_accounts(runai, tmp_path):
     ],
     ids=" ".join,
 )
-def test_platform_of_a_different_account_is_refused_and_unchanged(
+def test_data_directory_of_a_different_account_is_refused_and_unchanged(
     directory, runai, monkeypatch, arguments
 ):
     owner = directory.secrets.stat().st_uid
@@ -134,7 +134,7 @@ def test_platform_of_a_different_account_is_refused_and_unchanged(
     assert {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")} == before
 
 
-def test_backup_to_a_separate_folder_works_for_a_different_account(
+def test_backup_to_a_separate_folder_succeeds_for_a_different_account(
     directory, runai, monkeypatch, tmp_path
 ):
     SqliteStore(directory.root / "cluster.sqlite").close()

@@ -33,7 +33,7 @@ def context():
     return click.Context(cli, info_name="runai")
 
 
-def test_listed_summary_matches_each_commands_help(context):
+def test_summary_in_the_command_list_matches_each_commands_help(context):
     commands = {name: cli.get_command(context, name) for name in ENTRIES}
 
     assert {
@@ -49,7 +49,7 @@ def test_every_command_has_help(runai):
 
 
 @pytest.mark.parametrize(("plural", "name"), [("projects", "project"), ("users", "user")])
-def test_plural_command_names_are_aliases(plural, name, context):
+def test_plural_command_names_are_aliases_of_the_singular_names(plural, name, context):
     assert cli.get_command(context, plural) is cli.get_command(context, name)
 
 
@@ -109,14 +109,14 @@ def test_submit_help_omits_the_original_runai_spellings(runai):
 
 
 @pytest.mark.parametrize("command", [(), ("project",), ("help",), ("help", "submit")], ids=" ".join)
-def test_help_and_bare_groups_exit_with_0(runai, command):
+def test_help_command_and_bare_command_groups_print_usage_and_exit_with_0(runai, command):
     result = runai(*command)
 
     assert result.exit_code == 0
     assert "Usage: " in result.output
 
 
-def test_version_is_a_command_and_an_option(runai):
+def test_version_is_both_a_command_and_an_option(runai):
     assert runai("version").output == runai("--version").output
 
 
@@ -136,14 +136,14 @@ def test_cli_reference_page_matches_the_commands():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_for_each_shell(shell, runai):
+def test_completion_command_prints_a_script_for_each_shell(shell, runai):
     result = runai("completion", shell)
 
     assert result.exit_code == 0
     assert "_RUNAI_COMPLETE" in result.stdout
 
 
-def test_completion_is_silent_without_a_platform(home, monkeypatch, runai):
+def test_shell_completion_is_silent_without_a_platform(home, monkeypatch, runai):
     monkeypatch.setenv("_RUNAI_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "runai logs ")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -191,7 +191,7 @@ def options():
 
 
 @pytest.mark.parametrize(("command", "option"), [*options()])
-def test_option_help_is_a_sentence_and_its_placeholder_is_known(command, option):
+def test_option_help_is_a_sentence_with_a_known_placeholder(command, option):
     assert re.fullmatch(r"[A-Z]\w+ .+[^.]\.", option.help or "")
     if not option.is_flag and not isinstance(option.type, click.Choice):
         words = re.findall(r"[A-Z]{2,}|\bN\b", placeholder(option, command))

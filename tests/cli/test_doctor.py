@@ -140,7 +140,7 @@ def test_doctor_reports_the_mps_state_of_each_device(mps_states, expected):
     ],
     ids=["version 1", "version 2, not delegated", "version 2, delegated"],
 )
-def test_doctor_notes_what_is_weaker_without_control_groups(tmp_path, mounts, text):
+def test_doctor_notes_soft_memory_limits_without_control_groups_version_2(tmp_path, mounts, text):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text(mounts.format(place=tmp_path))
     (tmp_path / "self/cgroup").write_text("0::/user.slice\n")
@@ -200,7 +200,7 @@ def set_health(home, free_port):
     ],
     ids=["cannot store", "without its history"],
 )
-def test_doctor_names_the_remedy_if_the_service_lacks_a_database(
+def test_doctor_names_the_remedy_if_the_service_cannot_use_its_database(
     findings, set_health, health, subject, text, mend
 ):
     set_health(health)

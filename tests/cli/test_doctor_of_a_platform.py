@@ -68,7 +68,7 @@ def test_doctor_names_files_owned_by_a_different_account(findings, platform, nam
     assert finding["mend"] == f"sudo chown 0 {platform / name}"
 
 
-def test_doctor_fails_if_the_accounts_cannot_be_read(findings, platform):
+def test_doctor_fails_if_the_accounts_file_cannot_be_read(findings, platform):
     (platform / "secrets/accounts.json").mkdir()
 
     finding = findings("--data-dir", str(platform))["accounts"]
@@ -127,7 +127,7 @@ def test_doctor_names_a_database_of_a_newer_version(change, version_text, findin
     ],
     ids=["in a leaf of a delegated group", "in the unit's own group"],
 )
-def test_doctor_reports_request_enforcement_by_the_platforms_cgroup(
+def test_doctor_reports_whether_cpu_and_memory_requests_are_enforced_by_cgroups(
     group, verdict, text, platform, tmp_path
 ):
     (tmp_path / str(os.getpid())).mkdir()
@@ -218,7 +218,7 @@ def test_doctor_lists_inherited_shell_variables_without_secrets(shell, texts, pl
     assert "hunter2" not in str(shell_findings)
 
 
-def test_doctor_skips_the_shell_of_a_process_it_cannot_read(platform, tmp_path):
+def test_doctor_skips_shell_variables_of_a_process_it_cannot_read(platform, tmp_path):
     with ExitStack() as stack:
         stack.callback(os.close, claim(platform))
 
@@ -398,7 +398,7 @@ def test_doctor_omits_the_reason_of_an_earlier_failed_start(platform, failing_st
         pytest.param("no JSON", "settings", "note", "last_start.json cannot be read", id="broken"),
     ],
 )
-def test_doctor_reports_problems_of_the_admins_file_at_the_last_start(
+def test_doctor_reports_problems_of_admins_config_file_at_the_last_start(
     findings, platform, written, subject, verdict, text
 ):
     (platform / "last_start.json").write_text(written)
@@ -413,7 +413,7 @@ def test_doctor_reports_problems_of_the_admins_file_at_the_last_start(
 @pytest.mark.parametrize(
     "written", [None, '{"added": [], "without_gpu": ""}'], ids=["none", "well"]
 )
-def test_doctor_is_silent_about_a_complete_admins_file(findings, platform, written):
+def test_doctor_is_silent_about_a_complete_admins_config_file(findings, platform, written):
     if written is not None:
         (platform / "last_start.json").write_text(written)
 

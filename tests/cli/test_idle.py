@@ -127,7 +127,7 @@ def test_idle_session_is_listed_by_top_and_extended_by_keep(node, as_user):
     assert json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
 
 
-def test_session_releases_and_regains_its_gpus(node, as_user):
+def test_release_and_regain_commands_return_and_restore_a_sessions_gpus(node, as_user):
     bob = as_user("bob")
     unneeded = bob("regain", "lab")
     released = bob("release", "lab")

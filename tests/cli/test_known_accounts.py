@@ -79,7 +79,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("answer", "sentence"), REFUSALS.values(), ids=REFUSALS)
-def test_user_same_person_is_refused_and_changes_nothing(
+def test_user_same_person_refusal_leaves_the_known_uid_unchanged(
     user, unix, known_accounts, answer, sentence
 ):
     unix.answer("ana", answer or unix.entry("ana"))
@@ -132,7 +132,7 @@ def test_user_same_person_and_forget_need_system_users(runai, tmp_path, command)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make an account")
-def test_changed_uid_is_the_same_person_and_a_recreated_account_is_not(directory, runai):
+def test_usermod_uid_change_is_the_same_person_and_a_recreated_account_is_not(directory, runai):
     name, known_accounts = f"u{uuid4().hex[:12]}", KnownAccounts(directory.root)
 
     async def meet():

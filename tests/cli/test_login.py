@@ -47,7 +47,7 @@ def test_login_by_password_stores_a_token_and_no_password(log_in, runai, platfor
     assert runai("whoami").stdout.splitlines()[0].split() == ["User:", "bob"]
 
 
-def test_token_has_the_permissions_of_its_owner(log_in, runai):
+def test_token_of_a_login_has_the_permissions_of_its_owner(log_in, runai):
     log_in("bob")
     refused = runai("project", "create", "audio")
     log_in("admin")

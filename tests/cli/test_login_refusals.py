@@ -37,7 +37,7 @@ def test_login_refuses_a_token_argument_without_repeating_it(runai, token_argume
     assert not config_path().exists()
 
 
-def test_login_names_an_address_without_a_hub(runai, free_port):
+def test_login_at_an_address_without_a_hub_names_the_address(runai, free_port):
     url = f"http://127.0.0.1:{free_port()}/"
 
     result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
@@ -54,7 +54,7 @@ def test_login_names_an_address_without_a_hub(runai, free_port):
         ("http://hub.example.org", True),
     ],
 )
-def test_hub_login_flags_a_password_sent_without_encryption(address, overheard):
+def test_hub_login_flags_a_password_sent_over_http_to_a_remote_host(address, overheard):
     with HubLogin(hub_root(address)) as hub:
         assert hub.is_overheard == overheard
 
@@ -100,7 +100,7 @@ def test_login_refuses_a_ca_file_for_an_address_without_tls(runai, address):
     assert result.stderr.startswith("Error: --ca is for an address with https, and http://")
 
 
-def test_login_names_the_invalid_address(runai):
+def test_login_refuses_an_invalid_hub_address_and_names_it(runai):
     assert "'ftp://x' is no address of a JupyterHub." in runai("login", "ftp://x").stderr
 
 
@@ -143,7 +143,9 @@ class RefusingHub(FailingHub):
     ],
     ids=["wrong password", "a reason"],
 )
-def test_refused_login_has_the_reason_of_the_hubs_page(runai, monkeypatch, sentence, hint):
+def test_refused_login_prints_the_reason_from_the_hubs_login_page(
+    runai, monkeypatch, sentence, hint
+):
     monkeypatch.setattr(RefusingHub, "sentence", sentence)
     with ThreadingHTTPServer(("127.0.0.1", 0), RefusingHub) as server:
         Thread(target=server.serve_forever).start()
@@ -311,7 +313,7 @@ def test_login_refuses_malformed_hub_replies_in_one_sentence(
     assert "Traceback" not in result.stderr
 
 
-def test_login_greeting_escapes_control_sequences(runai):
+def test_login_greeting_escapes_control_sequences_of_the_hubs_reply(runai):
     with hostile_hub() as url:
         result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
 

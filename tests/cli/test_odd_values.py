@@ -132,7 +132,7 @@ def admin(as_user, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "parameter"), [*parameters()])
-def test_odd_value_ends_in_an_answer_or_one_sentence(admin, words, parameter):
+def test_odd_command_line_value_is_accepted_or_refused_in_one_sentence(admin, words, parameter):
     @given(VALUES)
     @ODD
     def run_example(value: str) -> None:
@@ -201,7 +201,9 @@ def api(service) -> Iterator[httpx.Client]:
         for name in row[2].model_fields
     ],
 )
-def test_odd_field_of_a_body_is_answered_or_refused_in_one_sentence(api, method, path, body, field):
+def test_odd_field_of_an_api_request_body_is_accepted_or_refused_in_one_sentence(
+    api, method, path, body, field
+):
     is_idle, other_fields = body
     rest_json = "".join(
         f", {json.dumps(key)}: {json.dumps(value)}"
@@ -222,7 +224,7 @@ def test_odd_field_of_a_body_is_answered_or_refused_in_one_sentence(api, method,
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_odd_value_in_a_query_is_answered_or_refused_in_one_sentence(api, query):
+def test_odd_value_of_an_api_query_is_accepted_or_refused_in_one_sentence(api, query):
     path, _, name = query.partition("?")
 
     @given(VALUES.filter(lambda text: len(text) < 4000 and "\udcff" not in text))
@@ -234,7 +236,7 @@ def test_odd_value_in_a_query_is_answered_or_refused_in_one_sentence(api, query)
 
 
 @pytest.mark.parametrize("kind", ["projects", "workloads/vision", "workloads"])
-def test_odd_name_in_a_path_is_answered_or_refused_in_one_sentence(api, kind):
+def test_odd_name_in_an_api_path_is_accepted_or_refused_in_one_sentence(api, kind):
     @given(NAMES.filter(lambda text: len(text) < 1000 and "\udcff" not in text))
     @ODD
     def run_example(value: str) -> None:

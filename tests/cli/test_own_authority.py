@@ -34,7 +34,7 @@ def hub(authority, tmp_path):
         yield running
 
 
-def test_later_commands_trust_the_ca_file_of_the_login(runai, findings, hub, ca):
+def test_commands_after_login_trust_the_ca_file_of_the_login(runai, findings, hub, ca):
     done = runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
     use_project("vision")
 
@@ -47,7 +47,7 @@ def test_later_commands_trust_the_ca_file_of_the_login(runai, findings, hub, ca)
     assert findings()["service"]["verdict"] == "ok"
 
 
-def test_commands_name_a_ca_file_removed_since_the_login(runai, findings, hub, ca):
+def test_commands_name_a_ca_file_that_was_removed_after_login(runai, findings, hub, ca):
     runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
     ca.unlink()
     sentence = f"The authority's certificate cannot be read from {ca}: No such file or directory."
@@ -62,7 +62,9 @@ def test_commands_name_a_ca_file_removed_since_the_login(runai, findings, hub, c
 
 
 @pytest.mark.parametrize("trusted", [None, "other.crt"], ids=["the system's", "another one"])
-def test_untrusted_certificate_is_refused_with_a_ca_hint(runai, findings, hub, tmp_path, trusted):
+def test_untrusted_hub_certificate_is_refused_with_a_ca_option_hint(
+    runai, findings, hub, tmp_path, trusted
+):
     path = tmp_path / "other.crt"
     path.write_bytes(Authority().certificate)
     named = [] if trusted is None else ["--ca", str(path)]
@@ -84,7 +86,7 @@ def test_untrusted_certificate_is_refused_with_a_ca_hint(runai, findings, hub, t
         assert report[subject]["mend"].startswith(HINT)
 
 
-def test_certificate_for_a_different_address_is_refused_without_a_ca_hint(
+def test_hub_certificate_for_a_different_address_is_refused_without_a_ca_option_hint(
     runai, authority, ca, tmp_path
 ):
     with tls_hub(authority.server(["hub"], ["127.0.0.2"]), tmp_path) as elsewhere:

@@ -34,19 +34,19 @@ def echo_arguments(name, gpus, program):
         ),
     ],
 )
-def test_first_double_dash_separates_options_from_the_program(arguments, expected):
+def test_first_double_dash_separates_submit_options_from_the_program(arguments, expected):
     assert CliRunner().invoke(echo_arguments, arguments).output == f"{expected!r}\n"
 
 
 @pytest.mark.parametrize("arguments", [["exp1"], ["exp1", "--"], []], ids=" ".join)
-def test_missing_program_argument_is_a_usage_error_with_a_hint(arguments):
+def test_submit_without_a_program_is_a_usage_error_with_a_hint(arguments):
     result = CliRunner().invoke(echo_arguments, arguments)
 
     assert result.exit_code == 2
     assert "put the program behind --" in result.output
 
 
-def test_two_names_before_the_dashes_are_a_usage_error():
+def test_two_job_names_before_the_double_dash_are_a_usage_error():
     assert CliRunner().invoke(echo_arguments, ["exp1", "exp2", "--", "true"]).exit_code == 2
 
 
@@ -81,7 +81,7 @@ def test_missing_script_is_refused_before_submission(program, missing, tmp_path)
         pytest.param(["python", "-W", "ignore", "train.py"], id="cannot-tell"),
     ],
 )
-def test_arguments_not_certain_to_be_scripts_are_not_checked(program, tmp_path):
+def test_program_arguments_not_certain_to_be_scripts_are_not_checked(program, tmp_path):
     (tmp_path / "here.py").touch()
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -90,7 +90,7 @@ def test_arguments_not_certain_to_be_scripts_are_not_checked(program, tmp_path):
     check_program(program, tmp_path, str(programs))
 
 
-def test_program_of_the_users_own_libraries_is_found(tmp_path, monkeypatch):
+def test_program_in_the_users_own_libraries_is_accepted(tmp_path, monkeypatch):
     programs = tmp_path / FOLDER / "bin"
     programs.mkdir(parents=True)
     (programs / "own-tool").touch(mode=0o755)

@@ -104,7 +104,7 @@ def test_project_commands_explain_each_refusal(as_user):
         assert sentence in result.stderr.splitlines()[0], case
 
 
-def test_lowered_limit_is_reported_with_allocated_gpus_and_excess(admin, bob, eventually):
+def test_lowered_project_limit_is_reported_with_allocated_gpus_and_excess(admin, bob, eventually):
     for name in ("one", "two"):
         bob("submit", name, "-g", "0.5", "--", "sleep", "600")
     eventually(lambda: all(bob.described(name)["state"] == "running" for name in ("one", "two")))
@@ -120,7 +120,7 @@ def test_lowered_limit_is_reported_with_allocated_gpus_and_excess(admin, bob, ev
     assert bob.described("one")["state"] == "running"
 
 
-def test_removed_member_is_reported_with_their_remaining_workloads(admin, bob, eventually):
+def test_removed_project_member_is_reported_with_their_remaining_workloads(admin, bob, eventually):
     bob("submit", "runs", "-g", "1", "--", "sleep", "600")
     eventually(lambda: bob.described("runs")["state"] == "running")
     for name in ("late", "later"):
@@ -206,7 +206,7 @@ def test_umask_of_a_project_is_three_octal_digits(admin):
     assert describe_project(admin, "vision")["umask"] == ""
 
 
-def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
+def test_project_set_options_set_project_fields_and_the_value_none_unsets_them(admin):
     created = admin("project", "create", "lab", "--group", "lab", "--admin-group", "heads")
     set_ = admin(
         *("project", "set", "vision", "--parent", "lab", "--priority", "120", "--weight", "3"),
@@ -239,7 +239,7 @@ def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
     assert (last["parent"], last["node_types_build"]) == (None, None)
 
 
-def test_idle_rules_of_a_project_are_off_until_they_are_set(admin):
+def test_idle_rules_of_a_project_are_off_by_default_and_change_by_project_set(admin):
     before = describe_project(admin, "vision")
     changed = admin("project", "set", "vision", "--release-idle", "30m", "--stop-idle-jobs", "2h")
     admin("project", "set", "vision", "--tell-idle", "none")

@@ -58,7 +58,9 @@ def _run(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
     [("pydantic", "1.10"), ("click", "7.0"), ("httpx", "0.1"), ("rich", "1.0")],
     ids=["pydantic", "click", "httpx", "rich"],
 )
-def test_library_of_the_client_that_is_too_old_is_named(name, version, words, runai, tmp_path):
+def test_outdated_client_library_is_named_with_the_pip_command(
+    name, version, words, runai, tmp_path
+):
     ran = runai(wheel(tmp_path, name, version), *words)
 
     assert ran.returncode == 1
@@ -68,7 +70,7 @@ def test_library_of_the_client_that_is_too_old_is_named(name, version, words, ru
 
 
 @pytest.mark.parametrize("name", ["jupyterhub", "fastapi", "sqlalchemy", "psutil"])
-def test_library_of_the_platform_that_is_too_old_is_named_before_a_start(name, runai, tmp_path):
+def test_up_names_an_outdated_platform_library_before_it_starts(name, runai, tmp_path):
     ran = runai(wheel(tmp_path, name, "0.1"), *UP)
 
     assert ran.returncode == 1
@@ -85,7 +87,7 @@ def test_doctor_names_a_library_that_is_too_old_but_loads(runai, tmp_path):
     assert finding["text"].startswith("numpy 0.1 is too old, ")
 
 
-def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
+def test_missing_client_libraries_are_named_with_the_pip_command_that_installs_them(tmp_path):
     (tmp_path / "runai").symlink_to(Path(hub_service.__file__).parents[1])
     dist_info = tmp_path / "jupyter_runai-0.1.0.dist-info"
     dist_info.mkdir()
@@ -114,7 +116,7 @@ def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
         pytest.param("of-nobody", "0.1", "", id="not needed"),
     ],
 )
-def test_old_library_of_a_library_that_the_client_needs_is_named(
+def test_outdated_transitive_library_of_the_client_is_named(
     name, version, expected, runai, tmp_path
 ):
     """An old httpx brings an old h11, which stays when httpx is removed."""

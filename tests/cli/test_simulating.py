@@ -77,13 +77,13 @@ def test_simulate_prints_a_table_of_allocation_and_wait(simulate):
     ]
 
 
-def test_changed_quota_changes_the_simulated_pauses(simulate):
+def test_simulate_with_changed_quotas_reports_different_pauses(simulate):
     result = simulate("--set", "b.quota=0", "--set", "a.quota=2", "-o", "json")
 
     assert json.loads(result.stdout)["pauses"] == 0
 
 
-def test_policy_option_selects_the_simulated_policy(simulate):
+def test_simulate_policy_option_selects_the_scheduling_policy(simulate):
     pauses = {
         policy: json.loads(simulate("--policy", policy, "-o", "json").stdout)["pauses"]
         for policy in ("quota", "pool")
@@ -101,7 +101,7 @@ def test_simulate_reads_the_cluster_from_a_file(simulate, files):
     assert json.loads(result.stdout)["jobs"] == 2
 
 
-def test_simulate_counts_jobs_that_never_ran(simulate):
+def test_simulate_reports_the_number_of_jobs_that_never_ran(simulate):
     result = simulate(cluster="1x1")
 
     assert result.exit_code == 0
@@ -113,7 +113,7 @@ def test_simulate_counts_jobs_that_never_ran(simulate):
     [("svg", b"<svg "), ("html", b"<!doctype html>"), ("png", b"\x89PNG")],
     ids=["svg", "html", "png"],
 )
-def test_picture_format_follows_the_file_ending(simulate, files, ending, begins):
+def test_simulate_picture_format_follows_the_file_extension(simulate, files, ending, begins):
     result = simulate("--picture", str(files / f"held.{ending}"))
 
     assert result.exit_code == 0
@@ -147,7 +147,7 @@ def test_simulate_refuses_invalid_options_in_one_sentence(simulate, arguments, c
     assert message in result.stderr
 
 
-def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, files):
+def test_simulate_measures_jobs_submitted_in_one_second_until_the_last_has_ended(simulate, files):
     (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1"))
 
     figures = json.loads(simulate("-o", "json").stdout)
@@ -166,7 +166,7 @@ def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, file
         pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="digits"),
     ],
 )
-def test_simulate_names_mistakes_in_a_trace_of_one_second(
+def test_simulate_names_mistakes_in_a_trace_with_all_jobs_at_one_second(
     simulate, files, trace, arguments, message
 ):
     (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1") + trace)
@@ -193,7 +193,7 @@ def test_simulate_names_a_duplicate_key_in_a_nodes_file(simulate, files):
     assert "'devices' is there twice in one object" in result.stderr
 
 
-def test_job_larger_than_the_cluster_is_reported_as_never_run(simulate, files):
+def test_simulate_reports_a_job_larger_than_the_cluster_as_never_run(simulate, files):
     (files / "jobs.csv").write_text(f"{TRACE}c1,a,0,1000000000,5\n")
 
     result = simulate()

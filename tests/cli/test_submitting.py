@@ -23,7 +23,7 @@ PYTHON = sys.executable
 COMMAND = (PYTHON, "-m", "runai.hub_service.cli")
 
 
-def test_submitted_job_is_acknowledged_and_runs_to_its_end(bob, eventually):
+def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventually):
     program = "import os; print(os.environ['A'], os.environ['RUNAI_PROJECT'])"
     result = bob("submit", "exp1", "-g", "0.5", "-e", "A=b=c", "--", PYTHON, "-c", program)
 
@@ -104,7 +104,9 @@ def test_submitted_job_is_acknowledged_and_runs_to_its_end(bob, eventually):
         ),
     ],
 )
-def test_submit_sends_the_requested_options(bob, tmp_path, options, message, expected):
+def test_submit_sends_the_requested_options_to_the_service(
+    bob, tmp_path, options, message, expected
+):
     (tmp_path / "work").mkdir()
 
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
@@ -117,7 +119,7 @@ def test_submit_sends_the_requested_options(bob, tmp_path, options, message, exp
     }
 
 
-def test_code_version_is_recorded_at_submission_and_start(bob, tmp_path, eventually):
+def test_code_version_of_a_job_is_recorded_at_submission_and_start(bob, tmp_path, eventually):
     (tmp_path / "train.py").write_text("import time; time.sleep(600)")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/HEAD").write_text("c" * 40)
@@ -195,7 +197,7 @@ def test_array_submission_runs_a_job_for_each_index(bob, eventually):
     assert [bob("logs", f"sweep-{i}").stdout for i in range(3)] == ["0\n", "1\n", "2\n"]
 
 
-def test_describe_shows_reported_metrics_while_a_job_runs_and_after(bob, eventually):
+def test_describe_prints_reported_metrics_while_a_job_runs_and_after(bob, eventually):
     report = """if True:
         import pathlib, time
         from runai.reporter import Reporter
@@ -254,7 +256,7 @@ def test_dry_run_predicts_the_outcome_and_stores_nothing(bob, options, lines):
         pytest.param("taints, volumes, admission", "would be submitted", id="on Kubernetes"),
     ],
 )
-def test_dry_run_predicts_a_start_only_if_it_checks_everything(unchecked, outcome):
+def test_dry_run_predicts_an_immediate_start_only_if_nothing_is_unchecked(unchecked, outcome):
     assert _dry_run_outcome(overviews.workload("exp1"), unchecked) == outcome
 
 
@@ -287,11 +289,11 @@ KILL_ITSELF = "import os; os.kill(os.getpid(), {})"
         ),
     ],
 )
-def test_program_without_a_terminal_ends_with_its_own_exit_code(bob, command, code):
+def test_submit_wait_without_a_terminal_exits_with_the_programs_exit_code(bob, command, code):
     assert bob("submit", "exp1", "--wait", "--", *command).exit_code == code
 
 
-def test_program_gets_its_arguments_as_they_were_written(bob):
+def test_submitted_program_gets_its_arguments_verbatim(bob):
     arguments = ["--", "-g", "two\nlines", "*.py", "$HOME", '{"lr": [1e-3, "a b"]}', "", "ä"]
     program = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
@@ -300,7 +302,7 @@ def test_program_gets_its_arguments_as_they_were_written(bob):
     assert json.loads(bob("logs", "exp1").stdout) == arguments
 
 
-def test_submit_prints_its_reply_as_json(bob):
+def test_submit_with_json_output_prints_the_submitted_workload(bob):
     result = bob("submit", "exp1", "-g", "1", "-o", "json", "--", "sleep", "600")
 
     assert json.loads(result.stdout)["workloads"][0]["id"] == "vision/exp1"
@@ -339,7 +341,7 @@ def test_submit_refusal_is_one_sentence_with_a_hint(bob):
     assert json.loads(bob("list", "-o", "json").stdout) == []
 
 
-def test_submit_prints_an_error_as_json(bob):
+def test_submit_with_json_output_prints_an_error_as_json(bob):
     result = bob("submit", "exp1", "-p", "vison", "-o", "json", "--", "sleep", "600")
 
     assert (result.exit_code, result.stdout) == (1, "")

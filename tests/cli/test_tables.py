@@ -192,7 +192,7 @@ box   2    H200 broken     0          -     -/140G    -
     assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
 
 
-def test_description_omits_fields_without_a_value():
+def test_workload_description_omits_fields_without_a_value():
     detail = WorkloadDetail(
         **RUNNING.model_dump(),
         command=["python", "train.py", "--name", "a b"],
@@ -264,7 +264,7 @@ def test_description_omits_fields_without_a_value():
         ),
     ],
 )
-def test_description_has_lines_for_optional_fields(fields, expected):
+def test_workload_description_has_lines_for_optional_fields(fields, expected):
     detail = WorkloadDetail(**{**RUNNING.model_dump(), **fields})
 
     lines = dict(describe.workload_lines(detail, NOW))
@@ -276,7 +276,7 @@ def test_table_prints_markup_in_user_names_as_text(printed):
     assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
 
 
-def test_time_limit_end_is_listed_once_its_warning_is_due():
+def test_workload_table_has_the_time_limit_end_once_its_warning_is_due():
     ends, soon = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
     rows = WORKLOADS.rows(
         [
@@ -288,7 +288,7 @@ def test_time_limit_end_is_listed_once_its_warning_is_due():
     assert [str(row[-1]) for row in rows] == ["its time limit ends it in 8 min", ""]
 
 
-def test_reason_column_explains_idle_and_released_gpus(printed):
+def test_workload_tables_reason_column_explains_idle_and_released_gpus(printed):
     idle = IdleView(since=NOW, text="idle for 12 min, its GPU goes to others in 18 min")
     release_reason = ReasonView(code="released", text="idle for 30 min")
     rows = WORKLOADS.rows(

@@ -29,7 +29,7 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 # -- colours -------------------------------------------------------------------------------------
 
 
-def test_colours_are_for_terminals_only_and_the_words_are_the_same(bob):
+def test_command_output_has_colours_only_on_a_terminal_and_the_same_words_in_a_pipe(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
     eventually(lambda: bob.described("exp1")["state"] == "running")
     environment = {"HOME": os.environ["HOME"], **bob.environment}
@@ -71,7 +71,7 @@ def test_no_color_variable_disables_colours_of_errors(home, arguments):
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_narrow_table_leaves_out_columns_and_cuts_no_name(bob, columns):
+def test_narrow_terminal_table_omits_columns_and_truncates_no_name(bob, columns):
     bob("submit", "a-name-of-thirty-letters-or-more", "-g", "0.5", *SLEEP)
     environment = {**bob.environment, "COLUMNS": str(columns)}
     for arguments, name in (
@@ -96,7 +96,7 @@ def test_narrow_table_leaves_out_columns_and_cuts_no_name(bob, columns):
     [["--version"], ["--help"], ["completion", "bash"], ["schedule", "-"], ["schedule", "-h"]],
     ids=" ".join,
 )
-def test_output_to_a_full_disk_ends_with_one_sentence(home, arguments):
+def test_command_output_to_a_full_disk_ends_with_one_error_sentence(home, arguments):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [*RUNAI, *arguments],
@@ -112,7 +112,7 @@ def test_output_to_a_full_disk_ends_with_one_sentence(home, arguments):
     assert ended.stderr == sentence
 
 
-def test_submit_names_a_removed_current_folder(tmp_path):
+def test_submit_from_a_removed_current_folder_is_refused_with_its_name(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
 
@@ -132,7 +132,7 @@ def test_submit_names_a_removed_current_folder(tmp_path):
     ]
 
 
-def test_log_with_unencodable_letters_is_escaped_and_complete(bob):
+def test_logs_command_escapes_unencodable_letters_and_prints_every_line(bob):
     bob("submit", "exp1", "--", "printf", "first\\n日本 😀 é\\nlast\\n")
     eventually(lambda: bob.described("exp1")["state"] == "succeeded")
     environment = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", **bob.environment}
@@ -148,7 +148,7 @@ def test_log_with_unencodable_letters_is_escaped_and_complete(bob):
     assert json.loads(printed("describe", "exp1", "-o", "json"))["command"][1].count("日本 😀 é")
 
 
-def test_json_output_escapes_control_characters_without_loss(bob):
+def test_json_output_escapes_control_characters_without_data_loss(bob):
     control_text = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
     bob("submit", "exp1", "-e", f"A={control_text}", "--", "sleep", "600", control_text)
     with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
@@ -212,7 +212,7 @@ def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments,
         running.terminate()
 
 
-def test_spinner_is_cleared_when_the_command_ends(home, silent_hub):
+def test_terminal_spinner_is_cleared_when_the_command_ends(home, silent_hub):
     program = [*RUNAI, "login", address(silent_hub), "--token"]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         call, _ = silent_hub.accept()
@@ -238,7 +238,7 @@ print("done", flush=True)
 """
 
 
-def test_progress_bar_names_the_current_file(home):
+def test_terminal_progress_bar_names_the_current_file(home):
     program = [sys.executable, "-c", PROGRESS_SCRIPT]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         terminal.read_until(b"Copying: ledger.sqlite")
@@ -248,7 +248,7 @@ def test_progress_bar_names_the_current_file(home):
         terminal.read_until(b"done")
 
 
-def test_spinner_is_not_written_into_a_pipe(home: Path, silent_hub):
+def test_terminal_spinner_is_not_written_into_a_pipe(home: Path, silent_hub):
     with subprocess.Popen(
         [*RUNAI, "login", address(silent_hub), "--token"],
         env={"PATH": os.environ["PATH"], "HOME": str(home)},

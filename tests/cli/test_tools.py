@@ -309,7 +309,7 @@ def folder(tmp_path: Path) -> Path:
         tool_case("Ray", RAY, marks=LARGE),
     ],
 )
-def test_tool_resumes_each_jobs_saved_work_after_a_pause(
+def test_training_tool_resumes_each_jobs_saved_work_after_a_pause(
     tool_program: ToolProgram, bob: Any, folder: Path
 ):
     (folder / "train.py").write_text(tool_program.program)

@@ -77,7 +77,7 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
         assert not top.query_one("#empty").display
 
 
-async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, screen):
+async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_workload(bob, screen):
     for name in ("a", "b", "c"):
         bob("submit", name, "-g", "1", *SLEEP)
     top = screen(TopOptions())
@@ -104,7 +104,7 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
     assert top.failed is None
 
 
-async def test_wide_terminals_show_more_columns(bob, screen):
+async def test_top_displays_more_columns_on_a_wide_terminal(bob, screen):
     top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=(180, 30)) as pilot:
         await wait_until(pilot, lambda: "AVG UTIL" in headings(top))

@@ -119,11 +119,11 @@ JOB_OPTIONS = TopOptions(view="jobs")
         ),
     ],
 )
-def test_views_filter_and_sort_their_rows(options, expected):
+def test_top_views_filter_and_sort_rows_by_the_options(options, expected):
     assert selected_names(options) == expected
 
 
-def test_unknown_sort_column_is_refused_with_the_known_columns():
+def test_top_refuses_an_unknown_sort_column_and_lists_the_known_columns():
     with pytest.raises(InvalidRequest, match="no column 'colour' of nodes") as refused:
         select_rows(OVERVIEW, TopOptions(sort="colour"), NOW)
 
@@ -131,7 +131,7 @@ def test_unknown_sort_column_is_refused_with_the_known_columns():
     assert refused.value.hint.startswith("Columns: node, gpu, device, allocated")
 
 
-def test_sort_key_cycles_through_all_columns_and_back_to_the_default():
+def test_top_sort_key_cycles_through_all_columns_and_back_to_the_default():
     options, order = TopOptions(view="projects"), []
     for _ in range(9):
         options = options.sorted_after(NOW, wide=False)
@@ -143,13 +143,13 @@ def test_sort_key_cycles_through_all_columns_and_back_to_the_default():
     ]
 
 
-def test_changed_view_retains_filters_and_resets_the_order():
+def test_changed_top_view_retains_the_user_filter_and_resets_the_sort_order():
     options = TopOptions(view="jobs", sort="age", reverse=True, idle=True, user="bob")
 
     assert options.of("nodes") == TopOptions(user="bob")
 
 
-def test_headline_has_allocation_utilization_and_waiting_jobs():
+def test_top_headline_has_gpu_allocation_utilization_and_waiting_job_count():
     text = headline(OVERVIEW)
 
     assert text == "1.5 of 4 GPUs allocated (38%), 67% of them utilized; 2 waiting"
@@ -163,7 +163,7 @@ def test_headline_has_allocation_utilization_and_waiting_jobs():
         pytest.param([None, None, None], None, id="nothing"),
     ],
 )
-def test_history_begins_at_the_first_recorded_step(recorded, begins):
+def test_top_usage_history_begins_at_the_first_recorded_step(recorded, begins):
     hour = timedelta(hours=1)
     points = [
         UsagePoint(at=NOW + (index + 1) * hour, allocated=allocated, utilized=None)

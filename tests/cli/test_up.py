@@ -40,7 +40,7 @@ def test_schedule_jsonl_prints_a_plan_for_each_line(runai):
         pytest.param(["-"], '{"nods": []}', "nods", id="unknown-field"),
     ],
 )
-def test_schedule_names_what_it_cannot_read(runai, arguments, stdin, named):
+def test_schedule_names_a_missing_snapshot_file_or_unknown_field(runai, arguments, stdin, named):
     result = runai("schedule", *arguments, stdin=stdin)
 
     assert result.exit_code == 2

@@ -53,7 +53,7 @@ GIB = 1024
         pytest.param(ENV, "A=", ("A", ""), id="empty-value"),
     ],
 )
-def test_command_line_value_is_converted_to_its_type(kind, text, value):
+def test_option_value_is_converted_to_its_type(kind, text, value):
     assert kind.convert(text, None, None) == value
 
 
@@ -145,20 +145,20 @@ def test_command_line_value_is_converted_to_its_type(kind, text, value):
         ),
     ],
 )
-def test_invalid_values_are_refused_with_a_sentence(kind, text, sentence):
+def test_invalid_option_value_is_refused_with_a_sentence(kind, text, sentence):
     with pytest.raises(click.BadParameter) as refused:
         kind.convert(text, None, None)
 
     assert refused.value.message == sentence
 
 
-def test_env_name_without_a_value_takes_the_callers_variable(monkeypatch):
+def test_env_option_without_a_value_takes_the_callers_variable(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
 
     assert ENV.convert("WANDB_MODE", None, None) == ("WANDB_MODE", "offline")
 
 
-def test_invalid_env_pair_is_refused_without_its_value():
+def test_invalid_env_option_is_refused_without_printing_its_value():
     with pytest.raises(click.BadParameter) as refused:
         ENV.convert("MY TOKEN=hush", None, None)
 

@@ -36,7 +36,7 @@ def exits(code):
         ),
     ],
 )
-def test_wait_exits_with_the_first_code_other_than_0(bob, jobs, code, line):
+def test_wait_command_exits_with_the_first_job_exit_code_other_than_0(bob, jobs, code, line):
     for name, options in jobs.items():
         bob("submit", name, *options)
 
@@ -46,7 +46,7 @@ def test_wait_exits_with_the_first_code_other_than_0(bob, jobs, code, line):
     assert result.stderr.splitlines()[-1] == line
 
 
-def test_wait_refuses_an_unknown_name_before_waiting(bob):
+def test_wait_command_refuses_an_unknown_job_before_waiting(bob):
     bob("submit", "runs", *SLEEP)
 
     result = bob("wait", "runs", "gone")
@@ -55,7 +55,7 @@ def test_wait_refuses_an_unknown_name_before_waiting(bob):
     assert result.stderr.startswith("Error: There is no workload 'gone' that you may see.")
 
 
-def test_wait_timeout_exits_with_124_and_leaves_the_jobs(bob, eventually):
+def test_wait_command_timeout_exits_with_124_and_leaves_the_jobs_running(bob, eventually):
     bob("submit", "done", *exits(0))
     bob("submit", "runs", *SLEEP)
     eventually(lambda: bob.described("done")["state"] == "succeeded")
@@ -70,7 +70,7 @@ def test_wait_timeout_exits_with_124_and_leaves_the_jobs(bob, eventually):
     eventually(lambda: bob.described("runs")["state"] == "running")
 
 
-def test_wait_for_a_suspended_job_names_the_resume_command(bob):
+def test_wait_command_on_a_suspended_job_prints_the_resume_command(bob):
     bob("submit", "exp1", *NEVER_STARTS)
     bob("suspend", "exp1")
 
@@ -103,7 +103,7 @@ def test_wait_for_a_suspended_job_names_the_resume_command(bob):
 @pytest.mark.parametrize(
     "polls_before_delete", [0, 1], ids=["before it is seen", "while it is waited for"]
 )
-def test_wait_exits_with_1_when_its_job_is_deleted(
+def test_wait_command_exits_with_1_when_its_job_is_deleted(
     bob, eventually, monkeypatch, polls_before_delete, names, expected
 ):
     bob("submit", "gone", *NEVER_STARTS)

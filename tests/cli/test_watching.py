@@ -24,7 +24,7 @@ CONTENTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3))
 
 
 @given(CONTENTS, st.lists(CONTENTS, max_size=8))
-def test_last_printed_lines_match_the_last_event(first, events):
+def test_rows_last_printed_by_a_watched_list_match_the_last_event(first, events):
     printed = PrintedRows[tuple[str, int]](lambda row: row[1])
     screen: dict[str, int] = {}
 
@@ -47,7 +47,7 @@ def test_last_printed_lines_match_the_last_event(first, events):
     )
 
 
-def test_row_that_no_longer_matches_is_printed_once_more():
+def test_watched_row_that_no_longer_matches_the_filter_is_printed_once_more():
     printed = PrintedRows[str](lambda state: state, lambda state: state == "running")
     states = ["queued", "running", "failed", "failed", "running"]
 
@@ -84,7 +84,7 @@ def read_until(output: IO[str], *words: str) -> list[str]:
     raise AssertionError(words)
 
 
-def test_watched_list_prints_the_table_then_each_change(bob):
+def test_watched_list_prints_the_table_then_a_row_for_each_change(bob):
     bob("submit", "exp1", "-g", "5", *SLEEP)
     with watching(bob) as output:
         assert output.readline().split()[:4] == ["NAME", "PROJECT", "USER", "STATE"]
@@ -107,7 +107,7 @@ def test_watched_list_prints_the_table_then_each_change(bob):
         pytest.param(["--state", "running"], ["exp1", "running"], id="state"),
     ],
 )
-def test_every_list_can_be_watched(bob, arguments, words):
+def test_every_list_command_prints_changes_with_the_watch_option(bob, arguments, words):
     with watching(bob, *arguments) as output:
         bob("submit", "exp1", "-g", "0.5", *SLEEP)
         bob("submit", "lab", "--interactive", *SLEEP)

@@ -70,7 +70,7 @@ def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
         ("job-x job 1 GPU", {"project": "job-x", "gpus": "1"}),
     ],
 )
-def test_addition_text_is_parsed_into_a_request(text, request_):
+def test_addition_of_a_what_if_plan_is_parsed_into_a_request(text, request_):
     assert parse_addition(text) == request_
 
 
@@ -83,5 +83,5 @@ def test_addition_text_is_parsed_into_a_request(text, request_):
         ("vision.min_runtime=10m", ("vision", "min_runtime", 600)),
     ],
 )
-def test_setting_text_is_parsed_into_a_change(text, change):
+def test_setting_of_a_what_if_plan_is_parsed_into_a_project_change(text, change):
     assert tuple(parse_setting(text).values()) == change

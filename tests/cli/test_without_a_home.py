@@ -41,7 +41,7 @@ def home(monkeypatch):
     ],
     ids=" ".join,
 )
-def test_command_without_a_home_is_refused_with_a_hint(runai, arguments):
+def test_command_without_a_home_directory_is_refused_with_a_hint(runai, arguments):
     result = runai(*arguments)
 
     assert result.exit_code == 1
@@ -70,7 +70,7 @@ def _file(content):
         pytest.param(lambda path: path.symlink_to(path), id="link to itself"),
     ],
 )
-def test_broken_login_file_is_ignored_in_a_session_and_named_elsewhere(tmp_path, make):
+def test_broken_login_file_is_ignored_in_a_session_and_refused_by_name_elsewhere(tmp_path, make):
     login = tmp_path / "runai" / "config.json"
     login.parent.mkdir()
     make(login)
@@ -85,7 +85,7 @@ def test_broken_login_file_is_ignored_in_a_session_and_named_elsewhere(tmp_path,
         find_connection(environment)
 
 
-def test_session_connects_without_a_home():
+def test_session_connects_without_a_home_directory():
     connection = find_connection({"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
 
     assert (connection.url, connection.token, connection.project) == ("http://x/", "t", None)
@@ -95,26 +95,26 @@ def test_session_connects_without_a_home():
     ("path", "named"),
     [("~/x", "this account (uid "), ("~nobody-of-this-name/x", "nobody-of-this-name")],
 )
-def test_path_below_an_unknown_home_is_refused(path, named):
+def test_path_below_an_unknown_home_directory_is_refused(path, named):
     with pytest.raises(InvalidRequest) as refused:
         expanded(path)
 
     assert named in refused.value.message
 
 
-def test_notebook_job_in_an_unknown_home_is_refused():
+def test_notebook_job_with_workdir_in_an_unknown_home_directory_is_refused():
     with pytest.raises(InvalidRequest, match="home directory of nobody-of-this-name"):
         submit_request(["true"], workdir="~nobody-of-this-name")
 
 
-def test_up_without_a_home_needs_a_data_directory(tmp_path):
+def test_up_without_a_home_directory_needs_the_data_dir_option(tmp_path):
     with pytest.raises(InvalidRequest, match="home directory of this account"):
         parse([])
 
     assert parse(["--data-dir", str(tmp_path)]).data_dir == tmp_path
 
 
-def test_doctor_notes_a_missing_home_and_continues(runai):
+def test_doctor_notes_a_missing_home_directory_and_continues(runai):
     result = runai("doctor")
 
     assert result.exit_code == 1

@@ -49,7 +49,7 @@ def test_list_has_running_and_waiting_jobs_with_reasons(bob, eventually):
     assert "only 5 of its 8 workers fit" in " ".join(second[7:])
 
 
-def test_missing_workloads_are_answered_with_a_hint(bob):
+def test_list_and_describe_without_a_matching_workload_print_a_hint(bob):
     listed, described = bob("list"), bob("describe", "exp9")
     filtered = bob("list", "--state", "running")
 
@@ -122,7 +122,7 @@ def test_list_prints_projects_and_nodes_as_tables_and_json(bob):
     assert len(nodes) == 5 + 2  # the last lines are the CPUs and the note
 
 
-def test_name_output_lists_one_name_in_each_line(bob):
+def test_list_with_name_output_prints_one_name_per_line(bob):
     bob("submit", "a", *SLEEP)
     bob("submit", "sweep", "--array", "3", "-g", "1", *SLEEP)
 
@@ -131,7 +131,7 @@ def test_name_output_lists_one_name_in_each_line(bob):
     assert len(bob("list", "nodes", "-o", "name").stdout.split()) == 1
 
 
-def test_elements_of_an_array_are_listed_once_they_begin(bob, eventually):
+def test_array_elements_are_listed_once_they_begin(bob, eventually):
     bob("submit", "sweep", "--array", "3", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "sweep-0") == "running")
 
@@ -146,7 +146,7 @@ def test_elements_of_an_array_are_listed_once_they_begin(bob, eventually):
     assert "Allocated" not in described  # each of its jobs has its own
 
 
-def test_simulated_devices_are_marked_in_every_table_and_description(bob, eventually):
+def test_simulated_gpus_are_marked_in_every_table_and_description(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "a") == "running")
     (node,) = json.loads(bob("list", "nodes", "-o", "json").stdout)
@@ -399,7 +399,7 @@ def test_suspend_continues_after_a_refused_workload(bob):
     assert deleted.stdout == "session vision/lab deleted\njob vision/waits deleted\n"
 
 
-def test_elastic_job_is_scaled_up_within_its_projects_limit(as_user, tmp_path, monkeypatch):
+def test_elastic_job_is_scaled_up_but_not_beyond_its_projects_limit(as_user, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     eve = as_user("eve")
     eve("submit", "big", "--elastic", "--workers", "2", *SLEEP)
@@ -437,7 +437,7 @@ def test_delete_all_finished_deletes_only_the_callers_finished_jobs(bob, as_user
     ],
     ids=["nothing to delete", "names and all that is finished", "no number of workers"],
 )
-def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sentence):
+def test_missing_or_conflicting_command_arguments_exit_with_code_2(runai, arguments, sentence):
     result = runai(*arguments)
 
     assert result.exit_code == 2
@@ -452,7 +452,7 @@ def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sen
         pytest.param("submit", signal.SIGHUP, -signal.SIGHUP, id="submission, closed terminal"),
     ],
 )
-def test_interrupted_wait_leaves_the_job_running(bob, act, number, code):
+def test_interrupted_wait_command_leaves_the_job_running(bob, act, number, code):
     if act == "wait":
         bob("submit", "exp1", *SLEEP)
     arguments = ["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP]
@@ -475,7 +475,9 @@ def test_interrupted_wait_leaves_the_job_running(bob, act, number, code):
     assert state(bob, "exp1") == "running"
 
 
-def test_wait_survives_a_service_restart(start_service, command_line, tmp_path, eventually):
+def test_submit_wait_continues_after_a_service_restart(
+    start_service, command_line, tmp_path, eventually
+):
     gate = tmp_path / "gate"
     program = (
         f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)"
@@ -516,7 +518,7 @@ def test_shell_completion_offers_workload_names(bob):
     assert done.stdout.split() == ["plain,exp1"]
 
 
-def test_token_is_never_printed(bob):
+def test_login_token_is_never_printed(bob):
     token = bob.environment["JUPYTERHUB_API_TOKEN"]
 
     for arguments in (["whoami"], ["config"], ["doctor"], ["config", "show", "-o", "json"]):
@@ -527,7 +529,7 @@ def test_token_is_never_printed(bob):
 @pytest.mark.parametrize(
     "arguments", [["logs"], ["exec"], ["logs", "-f"]], ids=["logs", "exec", "follow"]
 )
-def test_array_is_refused_where_one_job_is_needed(bob, arguments):
+def test_logs_and_exec_refuse_an_array_and_name_its_jobs(bob, arguments):
     bob("submit", "sweep", "--array", "3", *SLEEP)
 
     result = bob(*arguments, "sweep", *(["--", "true"] if arguments == ["exec"] else []))
@@ -537,7 +539,7 @@ def test_array_is_refused_where_one_job_is_needed(bob, arguments):
     assert "Name it: sweep-0 to sweep-2." in result.stderr
 
 
-def test_changed_workload_is_reported_with_its_outcome_and_job_count(bob):
+def test_resume_and_delete_print_the_workloads_new_state_and_the_arrays_job_count(bob):
     bob("submit", "lr", "--array", "3", *SLEEP)
     bob("submit", "exp1", "-g", "1", *SLEEP)
     bob("suspend", "exp1")

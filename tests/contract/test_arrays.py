@@ -55,14 +55,14 @@ async def test_array_is_one_record_until_its_elements_start(lab):
     assert whole.states["queued"] == MANY - 4
 
 
-async def test_elements_start_by_their_index(lab):
+async def test_array_elements_start_in_index_order(lab):
     await submit_array(lab, gpus=0.25)
 
     assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(MANY)]
     assert "vision/sweep" not in await states_by_id(lab)
 
 
-async def test_scheduler_sees_one_element_more_than_can_start(lab):
+async def test_scheduler_receives_one_more_array_element_than_can_start(lab):
     await submit_array(lab, 10_000)
 
     observed = (await lab.cluster.observe()).workloads
@@ -72,7 +72,7 @@ async def test_scheduler_sees_one_element_more_than_can_start(lab):
 
 @pytest.mark.parametrize("name", ["sweep", "sweep-0", f"sweep-{MANY - 1}"])
 @pytest.mark.parametrize("begun", [False, True], ids=["waits", "has begun"])
-async def test_names_of_array_and_elements_are_refused_to_new_jobs(lab, name, begun):
+async def test_names_of_an_array_and_its_elements_are_refused_to_new_jobs(lab, name, begun):
     await submit_array(lab)
     if begun:
         await run_cycle(lab)
@@ -82,7 +82,7 @@ async def test_names_of_array_and_elements_are_refused_to_new_jobs(lab, name, be
     assert f"vision/{name}" in await lab.cluster.names()
 
 
-async def test_array_with_a_taken_name_is_refused_whole(lab):
+async def test_array_with_one_taken_element_name_is_refused_whole(lab):
     await lab.cluster.submit([lab.job("sweep-3"), lab.job(f"sweep-{MANY}")])
 
     with pytest.raises(Conflict, match="already has a workload named sweep-3 "):
@@ -92,7 +92,7 @@ async def test_array_with_a_taken_name_is_refused_whole(lab):
 
 
 @pytest.mark.parametrize("name", [f"sweep-{MANY}", "sweep-01", "sweep-", "sweep-x", "swee-0"])
-async def test_name_outside_the_array_is_free_and_unknown(lab, name):
+async def test_name_that_is_no_array_element_is_free_and_unknown(lab, name):
     await submit_array(lab)
 
     assert f"vision/{name}" not in await lab.cluster.names()
@@ -100,14 +100,14 @@ async def test_name_outside_the_array_is_free_and_unknown(lab, name):
         await lab.cluster.workload(f"vision/{name}")
 
 
-async def test_repeated_key_stores_no_second_array(lab):
+async def test_array_submitted_twice_with_the_same_key_is_stored_once(lab):
     first = await submit_array(lab, key="the-same-key")
     [again] = await lab.cluster.submit([lab.job("other", array=3, key="the-same-key")])
 
     assert again == first
 
 
-async def test_unfinished_jobs_count_each_element(lab):
+async def test_unfinished_job_count_includes_each_array_element(lab):
     await submit_array(lab)
     await run_cycle(lab)
 
@@ -115,7 +115,7 @@ async def test_unfinished_jobs_count_each_element(lab):
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
-async def test_element_has_its_own_record_environment_and_history(lab):
+async def test_array_element_has_its_own_record_environment_and_history(lab):
     record = await submit_array(lab)
     before = await lab.cluster.workload("vision/sweep-2")
     assert (before.state, before.submitted, before.size) == ("queued", record.submitted, 1)
@@ -132,7 +132,7 @@ async def test_element_has_its_own_record_environment_and_history(lab):
     assert history[0].at == record.submitted
 
 
-async def test_array_shows_the_wait_of_its_next_element(lab):
+async def test_array_record_has_the_wait_reason_of_its_next_element(lab):
     await submit_array(lab)
     await run_cycle(lab)
     await lab.cluster.submit([lab.job("tail")])
@@ -147,7 +147,7 @@ async def test_array_shows_the_wait_of_its_next_element(lab):
     assert last.reason == whole.reason
 
 
-async def test_wait_of_an_element_does_not_change_the_position_of_the_array(lab):
+async def test_wait_of_an_array_element_does_not_change_the_queue_position_of_the_array(lab):
     await submit_array(lab)
     reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
     await lab.cluster.observe()
@@ -160,7 +160,7 @@ async def test_wait_of_an_element_does_not_change_the_position_of_the_array(lab)
 # ---- changes
 
 
-async def test_deleted_element_never_starts(lab):
+async def test_deleted_array_element_never_starts(lab):
     await submit_array(lab)
     for index in (0, 2):
         await lab.cluster.delete(f"vision/sweep-{index}", by="ana")
@@ -172,7 +172,7 @@ async def test_deleted_element_never_starts(lab):
 
 
 @pytest.mark.not_on_kubernetes("an array is one Job, which is suspended whole")
-async def test_suspended_element_waits_until_it_is_resumed(lab):
+async def test_suspended_array_element_waits_until_it_is_resumed(lab):
     await submit_array(lab)
 
     suspended = await lab.cluster.suspend("vision/sweep-0", by="ana")
@@ -255,7 +255,7 @@ async def test_single_job_operations_are_refused_for_an_array(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller makes pods by their index")
-async def test_repeated_start_of_an_element_changes_nothing(lab):
+async def test_repeated_start_of_an_array_element_changes_nothing(lab):
     await submit_array(lab)
     start_plan = plan(start("vision/sweep-5", 0))
 

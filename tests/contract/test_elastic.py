@@ -66,7 +66,7 @@ async def _is_pending(lab: Lab, worker: int) -> bool:
     return bool((await lab.cluster.workload("vision/e")).workers[worker].state == "pending")
 
 
-async def test_workers_started_together_are_the_ranks_of_generation_one(lab):
+async def test_elastic_workers_started_together_are_the_ranks_of_generation_one(lab):
     await start_training(lab, 0, 1)
     current_target = await target(lab)
 
@@ -84,7 +84,7 @@ async def test_workers_started_together_are_the_ranks_of_generation_one(lab):
     assert port.isdecimal()
 
 
-async def test_joining_worker_gets_a_rank_once_it_is_ready(lab):
+async def test_joining_elastic_worker_gets_a_rank_once_it_is_ready(lab):
     spec = await start_training(lab, 0)
     await start_joiner(lab, spec, 2)
     await lab.report_status(spec, "starting", 2)
@@ -102,7 +102,7 @@ async def test_joining_worker_gets_a_rank_once_it_is_ready(lab):
     assert "resized" in await event_kinds(lab, spec.id)
 
 
-async def test_stopping_worker_loses_its_rank_at_once(lab):
+async def test_stopping_elastic_worker_loses_its_rank_at_once(lab):
     spec = await start_training(lab, 0, 1, 2)
     await lab.cluster.apply(plan(stop(spec.id, 0)))
     current_target = await target(lab)
@@ -115,7 +115,7 @@ async def test_stopping_worker_loses_its_rank_at_once(lab):
     assert (await target(lab)).gen == current_target.gen
 
 
-async def test_lost_worker_loses_its_rank_and_may_rejoin(lab):
+async def test_failed_elastic_worker_loses_its_rank_and_may_rejoin(lab):
     spec = await start_training(lab, 0, 1)
     await lab.end(spec, 1, worker=0)
     await eventually_async(lambda: _is_pending(lab, 0))
@@ -128,7 +128,7 @@ async def test_lost_worker_loses_its_rank_and_may_rejoin(lab):
 
 
 @pytest.mark.not_on_kubernetes("its pod is made again after 10 s, then after twice as long")
-async def test_worker_that_is_lost_too_often_does_not_rejoin(lab):
+async def test_elastic_worker_that_fails_too_often_does_not_rejoin(lab):
     spec = await start_training(lab, 0, 1)
     for _ in range(MAX_WORKER_LOSSES):
         await lab.end(spec, 1, worker=1)
@@ -144,7 +144,7 @@ async def test_worker_that_is_lost_too_often_does_not_rejoin(lab):
     await lab.until(spec.id, "succeeded")
 
 
-async def test_loss_below_min_workers_fails_the_job(lab):
+async def test_elastic_job_fails_when_fewer_than_min_workers_remain(lab):
     spec = await start_training(lab, 0, 1, min_workers=2)
     await lab.end(spec, 3, worker=1)
     record = await lab.until(spec.id, "failed")
@@ -152,7 +152,7 @@ async def test_loss_below_min_workers_fails_the_job(lab):
     assert record.failures == 1
 
 
-async def test_job_without_worker_reports_fails_as_a_whole(lab):
+async def test_elastic_job_without_worker_reports_fails_when_a_worker_fails(lab):
     spec = elastic_spec(lab)
     await lab.started(spec)
     await lab.end(spec, 3, worker=1)
@@ -160,7 +160,7 @@ async def test_job_without_worker_reports_fails_as_a_whole(lab):
     await lab.until(spec.id, "failed")
 
 
-async def test_job_succeeds_when_all_of_its_ranks_have_finished(lab):
+async def test_elastic_job_succeeds_when_all_of_its_ranks_have_finished(lab):
     spec = await start_training(lab, 0, 1)
     await start_joiner(lab, spec, 2)  # the joiner never gets ready
     await lab.end(spec, 0, worker=0)
@@ -170,7 +170,7 @@ async def test_job_succeeds_when_all_of_its_ranks_have_finished(lab):
     assert (record.failures, record.pauses) == (0, ())
 
 
-async def test_job_succeeds_without_waiting_for_a_joiner(lab):
+async def test_elastic_job_succeeds_without_waiting_for_a_joining_worker(lab):
     spec = await start_training(lab, 0)
     await start_joiner(lab, spec, 1)
     await lab.report_status(spec, "ready", 1)
@@ -185,7 +185,7 @@ async def test_job_succeeds_without_waiting_for_a_joiner(lab):
     )  # one generation has one target, so all workers read the same
 
 
-async def test_pause_removes_all_ranks_and_resume_starts_a_new_generation(lab):
+async def test_elastic_job_pause_removes_all_ranks_and_resume_starts_a_new_generation(lab):
     spec = await start_training(lab, 0, 1)
     await lab.cluster.apply(plan(stop(spec.id, 0), stop(spec.id, 1)))
     pause = await target(lab)
@@ -203,7 +203,7 @@ async def test_pause_removes_all_ranks_and_resume_starts_a_new_generation(lab):
     )
 
 
-async def test_reporting_job_counts_as_saving_across_pause_and_restart(lab):
+async def test_elastic_job_that_reported_saves_checkpoints_after_pause_and_restart(lab):
     spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
     before = await observed_workload(lab, spec.id)
@@ -227,7 +227,7 @@ async def test_reporting_job_counts_as_saving_across_pause_and_restart(lab):
     ]
 
 
-async def test_guaranteed_workers_in_the_snapshot_are_capped_by_the_workers(lab):
+async def test_guaranteed_workers_in_the_snapshot_are_capped_by_the_number_of_workers(lab):
     spec = elastic_spec(lab, guaranteed_workers=3)
     await lab.cluster.submit([spec])
     before = await observed_workload(lab, spec.id)
@@ -237,7 +237,7 @@ async def test_guaranteed_workers_in_the_snapshot_are_capped_by_the_workers(lab)
     assert (before.guaranteed_workers, after.guaranteed_workers) == (3, 2)
 
 
-async def test_joining_worker_waits_for_the_checkpoint_of_the_last_rank(lab):
+async def test_joining_elastic_worker_waits_for_the_checkpoint_of_the_last_rank(lab):
     spec = await start_training(lab, 1)
     await start_joiner(lab, spec, 0)
     await lab.cluster.apply(plan(stop(spec.id, 1)))
@@ -250,7 +250,7 @@ async def test_joining_worker_waits_for_the_checkpoint_of_the_last_rank(lab):
     assert (await ranks(lab), (await target(lab)).reason) == ([0], Reason.START)
 
 
-async def test_reported_speeds_reach_the_snapshot_as_throughput(lab):
+async def test_reported_training_speeds_reach_the_snapshot_as_throughput(lab):
     spec = await start_training(lab, 0)
     await lab.report_status(spec, "running", 0, gpus=1, speed=10.0)
 
@@ -262,7 +262,7 @@ async def test_reported_speeds_reach_the_snapshot_as_throughput(lab):
     ("seconds", "worker_names"),
     [(29, ["vision/e-0"]), (30, ["vision/e-0", "vision/e-1", "vision/e-2"])],
 )
-async def test_recently_resized_job_does_not_grow(lab, seconds, worker_names):
+async def test_recently_resized_elastic_job_does_not_grow(lab, seconds, worker_names):
     spec = await start_training(lab, 0)
     # On Kubernetes real seconds pass too between sizing the job and observing it.
     lab.clock.at += seconds if lab.kind != "kubernetes" or seconds >= 30 else 0

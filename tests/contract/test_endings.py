@@ -131,7 +131,7 @@ async def test_clock_set_back_does_not_delay_a_retry(lab):
     assert (await lab.cluster.workload(spec.id)).state == "queued"
 
 
-async def test_failed_worker_stops_its_gang(lab):
+async def test_failed_worker_fails_its_whole_gang(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)
 
@@ -157,7 +157,7 @@ async def test_gang_succeeds_when_all_its_workers_have_finished(lab):
     await lab.until(spec.id, "succeeded")
 
 
-async def test_gang_is_paused_and_resumed_as_a_whole(lab):
+async def test_whole_gang_is_paused_and_resumed(lab):
     spec = lab.job("gang", workers=2)
     await lab.started(spec)
 

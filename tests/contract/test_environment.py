@@ -11,7 +11,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 
 
-async def test_environment_contains_the_worker_and_its_gpu_share(lab):
+async def test_worker_environment_contains_workload_ids_and_gpu_share(lab):
     spec = lab.job(gpus=0.5, env={"LR": "0.1", "RUNAI_WORKER": "somebody/else"}, array_index=4)
     await lab.started(spec, share=0.5)
 
@@ -79,7 +79,7 @@ async def test_agent_receives_a_memory_limit_for_shares_but_not_for_whole_device
     assert limits == {shared.id: (4000,), whole.id: (None,)}
 
 
-async def test_note_is_a_warning_in_the_history(lab):
+async def test_cluster_note_about_a_workload_is_a_warning_in_its_history(lab):
     spec = lab.job()
     await lab.started(spec)
     await lab.cluster.observe()

@@ -44,7 +44,7 @@ async def test_mended_device_is_used_again(lab):
 
 
 @not_with_device_plugin
-async def test_fault_of_a_device_missing_from_a_report_is_unchanged(lab):
+async def test_fault_of_a_device_missing_from_a_fault_report_is_unchanged(lab):
     await lab.cluster.note_faults(NODE, BROKEN)
     await lab.cluster.note_faults(NODE, {DEVICES[1].uuid: "", "nobody's": "gone"})
 
@@ -52,7 +52,7 @@ async def test_fault_of_a_device_missing_from_a_report_is_unchanged(lab):
 
 
 @not_with_device_plugin
-async def test_start_on_a_broken_device_is_refused(lab):
+async def test_job_start_on_a_broken_device_is_refused(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     await lab.cluster.note_faults(NODE, BROKEN)
@@ -64,7 +64,7 @@ async def test_start_on_a_broken_device_is_refused(lab):
 
 
 @not_with_device_plugin
-async def test_job_on_a_broken_device_runs_on_and_gets_one_fault_event(lab):
+async def test_running_job_on_a_broken_device_continues_and_gets_one_fault_event(lab):
     spec, neighbour = lab.job("there"), lab.job("neighbour")
     await lab.started(spec, neighbour)
     before = await event_kinds(lab, neighbour.id)
@@ -84,7 +84,7 @@ async def test_job_on_a_broken_device_runs_on_and_gets_one_fault_event(lab):
 
 
 @not_with_device_plugin
-async def test_reservation_on_a_broken_device_is_released(lab):
+async def test_gpu_reservation_on_a_broken_device_is_released(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
     await lab.cluster.submit([second])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from labs import plan, start
 
 
-async def test_holders_are_only_the_workloads_with_devices(lab):
+async def test_cluster_holders_are_only_the_workloads_with_devices(lab):
     waits, holds = lab.job("waits"), lab.job("holds")
     await lab.cluster.submit([waits])
     assert await lab.cluster.holders() == {}
@@ -22,7 +22,7 @@ async def test_holders_are_only_the_workloads_with_devices(lab):
     assert await lab.cluster.holders() == {}
 
 
-async def test_holders_are_cached_until_a_further_workload_gets_a_device(lab):
+async def test_cluster_holders_are_cached_until_a_further_workload_gets_a_device(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
     await lab.until(first.id, "running")

@@ -20,7 +20,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_change_with_the_uid_of_an_earlier_workload_is_refused(lab, change):
+async def test_change_request_with_the_uid_of_an_earlier_workload_is_refused(lab, change):
     spec = lab.job("exp", workers=4, elastic=True, min_workers=1)
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
@@ -36,7 +36,7 @@ async def test_change_with_the_uid_of_an_earlier_workload_is_refused(lab, change
     await change(lab.cluster, uid=later.uid)
 
 
-async def test_elements_of_an_array_have_its_uid(lab):
+async def test_array_elements_have_the_uid_of_their_array(lab):
     [array] = await lab.cluster.submit([lab.job("exp", array=3)])
     await lab.cluster.delete("vision/exp-1", by="ana", uid=array.uid)
 
@@ -47,7 +47,9 @@ async def test_elements_of_an_array_have_its_uid(lab):
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_change_at_any_moment_of_a_replacement_spares_the_later_workload(lab, change):
+async def test_change_request_during_replacement_of_its_workload_spares_the_later_workload(
+    lab, change
+):
     spec = lab.job("exp", workers=4, elastic=True, min_workers=1)
     [earlier] = await lab.cluster.submit([spec])
 
@@ -82,7 +84,7 @@ def _logs(cluster, *, uid, follow=False):
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-async def test_read_with_the_uid_of_an_earlier_workload_is_refused(lab, read):
+async def test_read_request_with_the_uid_of_an_earlier_workload_is_refused(lab, read):
     spec = lab.job("exp")
     [earlier] = await lab.cluster.submit([spec])
     await lab.cluster.delete(spec.id, by="ana")
@@ -95,7 +97,7 @@ async def test_read_with_the_uid_of_an_earlier_workload_is_refused(lab, read):
     assert refused.value.code == "another_workload"
 
 
-async def test_followed_log_ends_when_a_new_workload_takes_the_name(lab):
+async def test_followed_log_ends_when_a_new_workload_takes_the_workloads_name(lab):
     spec = lab.job("exp")
     [earlier] = await lab.cluster.submit([spec])
     followed = asyncio.create_task(anext(_logs(lab.cluster, uid="", follow=True), None))

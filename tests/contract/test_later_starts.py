@@ -54,7 +54,7 @@ async def _start_again(lab: Lab, spec: WorkloadSpec) -> None:
     ],
     ids=["pause", "suspension", "move", "pause of a gang"],
 )
-async def test_restart_after_a_stop_sets_runai_resumed(lab, end, fields):
+async def test_job_restart_after_a_stop_sets_runai_resumed(lab, end, fields):
     spec = lab.job(on_term=143, **fields)
     await lab.started(spec)
     _, at_first = await lab.sees(spec)
@@ -68,7 +68,7 @@ async def test_restart_after_a_stop_sets_runai_resumed(lab, end, fields):
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
 @pytest.mark.parametrize("workers", [1, 2], ids=["job", "member of a gang"])
 @pytest.mark.parametrize("on_term", [143, "ignore"], ids=["ends", "is killed"])
-async def test_every_retry_after_a_crash_sets_runai_resumed(lab, workers, on_term):
+async def test_every_job_retry_after_a_crash_sets_runai_resumed(lab, workers, on_term):
     spec = lab.job(workers=workers, backoff_limit=3, on_term=on_term, grace_seconds=1)
     await lab.started(spec)
     resumed_flags = [(await lab.sees(spec))[1]]
@@ -82,7 +82,7 @@ async def test_every_retry_after_a_crash_sets_runai_resumed(lab, workers, on_ter
 
 
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
-async def test_suspended_retry_sets_runai_resumed_when_it_restarts(lab):
+async def test_suspended_job_retry_sets_runai_resumed_when_it_restarts(lab):
     spec = lab.job(backoff_limit=1)
     await lab.started(spec)
     await _crash(lab, spec)
@@ -94,7 +94,7 @@ async def test_suspended_retry_sets_runai_resumed_when_it_restarts(lab):
     assert (await lab.sees(spec))[1]
 
 
-async def test_restart_on_other_devices_sets_runai_resumed(lab):
+async def test_worker_restart_on_different_devices_sets_runai_resumed(lab):
     spec = lab.job("e", on_term=143, elastic=True, gpus_max=MilliGpu(4000))
     await lab.started(spec)
     assert list(await lab.cluster.apply(plan(resize(spec.id, 0, 1)))) == []

@@ -20,7 +20,7 @@ async def last_move_text(lab: Lab, workload: str) -> str:
     return re.sub(r"\d+ s$", "N s", last_move(await lab.cluster.history(workload)))
 
 
-async def test_history_and_record_report_a_move_until_the_next_stop(lab):
+async def test_history_and_record_of_a_moved_job_report_the_move_until_its_next_stop(lab):
     small, owner = lab.job("small", on_term=143), lab.job("owner", project="nlp")
     await lab.started(small)
     await lab.cluster.submit([owner])
@@ -67,7 +67,7 @@ async def test_moved_array_element_reports_its_move_until_its_next_stop(lab):
     assert [record.moved for record in (moving, moved, stopped, paused)] == [MOVED, MOVED, "", ""]
 
 
-async def test_default_policy_moves_a_saving_half_gpu_job_to_free_a_whole_gpu(lab):
+async def test_default_policy_moves_a_checkpointing_half_gpu_job_to_free_a_whole_gpu(lab):
     await lab.cluster.put_project(ProjectSpec("vision", quota=MilliGpu(3000)))
     await lab.cluster.put_project(ProjectSpec("nlp", quota=MilliGpu(1000)))
     saver, other = (lab.job(name, gpus=0.5, saves=name == "saver") for name in ("saver", "other"))

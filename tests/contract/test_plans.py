@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.model.snapshot import Reason, Unreserve, Wait, 
 
 
 @pytest.mark.not_on_kubernetes("processes are the kubelet's")
-async def test_start_allocates_devices_and_runs_the_worker(lab):
+async def test_job_start_allocates_devices_and_runs_the_worker(lab):
     spec = lab.job(gpus=2)
     await lab.started(spec, device=1)
     record = await lab.cluster.workload(spec.id)
@@ -30,7 +30,7 @@ async def test_start_allocates_devices_and_runs_the_worker(lab):
     assert (observed.state, observed.node, observed.devices) == (WorkerState.RUNNING, NODE, (1, 2))
 
 
-async def test_repeated_plan_changes_nothing(lab):
+async def test_plan_applied_twice_does_not_change_the_workload(lab):
     spec = lab.job()
     await lab.started(spec)
     before = await lab.cluster.workload(spec.id)
@@ -40,7 +40,7 @@ async def test_repeated_plan_changes_nothing(lab):
     assert before == await lab.cluster.workload(spec.id)
 
 
-async def test_start_on_an_allocated_device_is_refused(lab):
+async def test_job_start_on_an_allocated_device_is_refused(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
     await lab.cluster.submit([second])
@@ -51,7 +51,7 @@ async def test_start_on_an_allocated_device_is_refused(lab):
     assert (await lab.cluster.workload(second.id)).state == "queued"
 
 
-async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
+async def test_two_half_gpu_jobs_share_a_device_and_a_third_is_refused(lab):
     halves = [lab.job(f"half-{i}", gpus=0.5) for i in range(3)]
     await lab.cluster.submit(halves)
 
@@ -62,7 +62,7 @@ async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
     await lab.until("vision/half-1", "running")
 
 
-async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
+async def test_gpu_memory_requests_share_a_device_until_its_memory_is_allocated(lab):
     # Three of 5,333 MiB are 15,999 of 16,000; each counts 334 milli-GPU, rounded up (P3).
     thirds = [
         replace(lab.job(f"third-{i}", gpus=0), gpu_memory_mib=5333, gpus=MilliGpu(0))
@@ -86,7 +86,7 @@ MISSING_OBJECTS = {
 }
 
 
-async def test_decision_about_a_missing_object_is_refused_alone(lab):
+async def test_decision_about_a_missing_object_is_refused_and_the_rest_of_the_plan_applied(lab):
     await lab.cluster.submit([lab.job(name) for name in (*MISSING_OBJECTS, "other")])
     decisions = [decision for decision, _ in MISSING_OBJECTS.values()]
 
@@ -102,7 +102,7 @@ async def test_decision_about_a_missing_object_is_refused_alone(lab):
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
-async def test_gang_starts_together_and_its_workers_have_ranks(lab):
+async def test_gang_workers_start_together_and_have_ranks(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)
     environments = [(await lab.cluster.environment(spec.id, index)).variables for index in range(3)]
@@ -131,7 +131,7 @@ async def test_part_of_a_gang_is_not_started(lab):
     assert (await lab.cluster.workload(spec.id)).allocated == 0
 
 
-async def test_reservation_is_stored_observed_and_released(lab):
+async def test_gpu_reservation_is_stored_observed_and_released(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     decision = reserve(spec.id, 2, waits_for=["vision/eve-0"])
@@ -158,7 +158,7 @@ async def test_reserved_worker_starts_on_its_reserved_device(lab):
     await lab.until(spec.id, "running")
 
 
-async def test_repeated_wait_updates_the_reason_with_one_event(lab):
+async def test_repeated_wait_decision_updates_the_reason_with_one_event(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
 

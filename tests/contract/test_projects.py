@@ -105,7 +105,7 @@ async def test_project_in_use_is_not_deleted(lab):
     assert list(await lab.cluster.projects()) == []
 
 
-async def test_recreated_project_has_no_workload_of_its_predecessor(lab):
+async def test_recreated_project_has_no_workload_of_the_deleted_project(lab):
     await lab.cluster.put_project(ProjectSpec("vision"))
     await lab.cluster.put_project(ProjectSpec("nlp"))
     specs = [lab.job(), lab.job("other", project="nlp")]
@@ -127,7 +127,7 @@ async def test_recreated_project_has_no_workload_of_its_predecessor(lab):
 
 
 @pytest.mark.not_on_kubernetes("devices have no UUIDs there without an agent")
-async def test_snapshot_contains_the_nodes(lab):
+async def test_snapshot_contains_the_clusters_nodes(lab):
     snapshot = await lab.cluster.observe()
 
     [node] = snapshot.nodes
@@ -141,7 +141,7 @@ async def test_snapshot_contains_the_nodes(lab):
     ]
 
 
-async def test_project_change_gets_the_current_project_and_may_refuse(lab):
+async def test_project_change_function_gets_the_current_project_and_may_refuse(lab):
     await lab.cluster.put_project(ProjectSpec("lab", limit=MilliGpu(4000), members=("ana",)))
     received = []
 

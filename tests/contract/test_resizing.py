@@ -30,7 +30,7 @@ async def wait_for_restart(lab: Lab, workload: str) -> WorkloadRecord:
 
 
 @pytest.mark.parametrize("new_devices", [(0, 1, 3), (0,)], ids=["more", "fewer"])
-async def test_resized_worker_restarts_on_its_new_devices(lab, new_devices):
+async def test_resized_elastic_worker_restarts_on_its_new_devices(lab, new_devices):
     spec = await start_elastic(lab, gpus=2)
     assert list(await lab.cluster.apply(plan(resize(spec.id, *new_devices)))) == []
     record = await wait_for_restart(lab, spec.id)
@@ -42,7 +42,7 @@ async def test_resized_worker_restarts_on_its_new_devices(lab, new_devices):
     assert (len(devices_seen), is_resumed) == (len(new_devices), True)
 
 
-async def test_repeated_resize_changes_nothing(lab):
+async def test_repeated_worker_resize_changes_nothing(lab):
     spec = await start_elastic(lab)
     resize_plan = plan(resize(spec.id, 0, 1))
     await lab.cluster.apply(resize_plan)
@@ -55,7 +55,7 @@ async def test_repeated_resize_changes_nothing(lab):
     assert after == await lab.cluster.workload(spec.id)
 
 
-async def test_device_of_a_pending_resize_is_refused_to_a_second_job(lab):
+async def test_device_of_a_pending_worker_resize_is_refused_to_a_second_job(lab):
     spec = await start_elastic(lab, on_term="ignore", grace_seconds=3600)
     other = lab.job("other")
     await lab.cluster.submit([other])
@@ -67,7 +67,7 @@ async def test_device_of_a_pending_resize_is_refused_to_a_second_job(lab):
     assert refused.text == "device 1 of box has no room for it"
 
 
-async def test_returned_device_stays_allocated_until_the_worker_stops(lab):
+async def test_device_released_by_a_resize_is_allocated_until_the_worker_stops(lab):
     spec = await start_elastic(lab, gpus=2, on_term="ignore", grace_seconds=3600)
     owner = lab.job("owner", project="nlp")
     await lab.cluster.submit([owner])
@@ -82,7 +82,7 @@ async def test_returned_device_stays_allocated_until_the_worker_stops(lab):
     assert refused.text == "device 0 of box has no room for it"
 
 
-async def test_latest_resize_during_a_restart_wins(lab):
+async def test_latest_worker_resize_during_a_restart_takes_effect(lab):
     spec = await start_elastic(lab, gpus=2)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1, 2)))
     assert list(await lab.cluster.apply(plan(resize(spec.id, 1)))) == []
@@ -92,14 +92,14 @@ async def test_latest_resize_during_a_restart_wins(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller does not count the pods of a suspended Job")
-async def test_exit_with_0_during_a_resize_finishes_the_job(lab):
+async def test_worker_exit_with_0_during_a_resize_finishes_the_job(lab):
     spec = await start_elastic(lab, on_term=0)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
 
     assert (await lab.until(spec.id, "succeeded")).exit_code == 0
 
 
-async def test_stop_during_a_resize_pauses_the_job(lab):
+async def test_worker_stop_during_a_resize_pauses_the_job(lab):
     spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.apply(plan(stop(spec.id)))
@@ -109,7 +109,7 @@ async def test_stop_during_a_resize_pauses_the_job(lab):
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["stays", "resumed at once"])
-async def test_suspension_during_a_resize_suspends_the_job(lab, resumed):
+async def test_job_suspension_during_a_resize_suspends_the_job(lab, resumed):
     spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.suspend(spec.id, by="ana")
@@ -120,7 +120,7 @@ async def test_suspension_during_a_resize_suspends_the_job(lab, resumed):
     assert (record.state, record.allocated) == ("paused" if resumed else "suspended", 0)
 
 
-async def test_deletion_during_a_resize_removes_the_job(lab):
+async def test_job_deletion_during_a_resize_removes_the_job(lab):
     spec = await start_elastic(lab)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
     await lab.cluster.delete(spec.id, by="ana")
@@ -128,7 +128,7 @@ async def test_deletion_during_a_resize_removes_the_job(lab):
     await lab.until_deleted(spec.id)
 
 
-async def test_impossible_resize_is_refused_without_side_effects(lab):
+async def test_impossible_worker_resize_is_refused_without_side_effects(lab):
     await start_elastic(lab)
     await lab.started(lab.job("rigid"), device=3)
     await lab.cluster.submit([lab.job("waits", elastic=True, gpus_max=MilliGpu(4000))])

@@ -33,7 +33,7 @@ async def start_training(lab: Lab, *workers: int, of: int) -> WorkloadSpec:
     return spec
 
 
-async def test_waiting_job_requests_its_new_worker_numbers_at_once(lab: Lab):
+async def test_scaled_waiting_job_requests_its_new_worker_counts_at_once(lab: Lab):
     spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
     await scale(lab, spec, workers=4, min_workers=2)
@@ -46,7 +46,7 @@ async def test_waiting_job_requests_its_new_worker_numbers_at_once(lab: Lab):
     ]
 
 
-async def test_running_job_gets_pending_workers_when_scaled_up(lab: Lab):
+async def test_running_elastic_job_gets_pending_workers_when_scaled_up(lab: Lab):
     spec = await start_training(lab, 0, 1, of=2)
     record = await scale(lab, spec, workers=3)
 
@@ -70,7 +70,7 @@ async def test_surplus_workers_stop_and_are_removed_while_the_job_runs(lab: Lab)
     assert (await lab.cluster.workload(spec.id)).state == "running"
 
 
-async def test_repeated_scaling_changes_nothing(lab: Lab):
+async def test_repeated_scale_request_changes_nothing(lab: Lab):
     spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
     first = await scale(lab, spec, workers=4)

@@ -11,7 +11,7 @@ from runai.hub_service.wire.errors import Conflict
 pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 
 
-async def test_session_is_granted_attached_and_released_with_its_process(lab):
+async def test_session_is_granted_gpus_attached_and_released_when_its_process_ends(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -107,7 +107,7 @@ async def test_priority_of_a_session_reaches_the_snapshot(lab, priority):
     assert (await observed_workload(lab, spec.id)).priority == priority
 
 
-async def test_released_session_runs_on_and_regains_its_gpus(lab):
+async def test_released_session_continues_to_run_and_regains_its_gpus(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -135,7 +135,7 @@ async def test_released_session_runs_on_and_regains_its_gpus(lab):
     assert (await lab.until(spec.id, "ended")).allocated == 0
 
 
-async def test_workload_that_is_no_running_session_cannot_be_released(lab):
+async def test_workload_other_than_a_running_session_cannot_be_released(lab):
     await lab.cluster.submit([lab.session(), lab.job("exp1")])
 
     for workload in ("vision/lab-ana", "vision/exp1"):

@@ -28,7 +28,7 @@ async def test_submitted_job_is_queued_and_reaches_the_snapshot(lab):
     ]
 
 
-async def test_submission_with_a_taken_name_stores_no_job(lab):
+async def test_batch_submission_with_one_taken_name_stores_no_job(lab):
     await lab.cluster.submit([lab.job("exp-1")])
 
     with pytest.raises(Conflict, match="vision already has a workload named exp-1") as refused:
@@ -38,7 +38,7 @@ async def test_submission_with_a_taken_name_stores_no_job(lab):
     assert [record.id for record in await lab.cluster.workloads()] == ["vision/exp-1"]
 
 
-async def test_submission_with_a_duplicate_name_is_refused(lab):
+async def test_batch_submission_with_a_duplicate_name_is_refused(lab):
     with pytest.raises(Conflict):
         await lab.cluster.submit([lab.job("exp"), lab.job("exp")])
 
@@ -59,7 +59,7 @@ async def test_name_of_a_finished_job_is_reserved_until_it_is_deleted(lab):
     assert record.state == "queued"
 
 
-async def test_number_of_unfinished_jobs_is_per_user(lab):
+async def test_unfinished_job_count_is_per_user(lab):
     ended, suspended = lab.job("ended"), lab.job("suspended")
     other_user_job = lab.job("others", user="mia")
     await lab.started(ended)

@@ -37,7 +37,7 @@ async def test_job_that_reached_its_time_limit_is_not_restarted(lab, on_term):
     assert await observed_workload(lab, spec.id) is None
 
 
-async def test_pause_does_not_count_against_the_time_limit(lab):
+async def test_pause_does_not_count_against_the_jobs_time_limit(lab):
     spec = lab.job(max_runtime=3600)
     await lab.started(spec)
     first = await lab.cluster.workload(spec.id)
@@ -95,7 +95,7 @@ async def test_array_elements_have_the_full_time_limit_separately(lab):
     assert (second.ran_s, second.spec.max_runtime) == (0, LIMIT_S)
 
 
-async def test_history_ends_with_the_timeout(lab):
+async def test_history_of_a_job_ends_with_the_time_limit_event(lab):
     spec = lab.job(max_runtime=LIMIT_S)
     await lab.started(spec)
 

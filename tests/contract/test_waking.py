@@ -21,7 +21,7 @@ async def _wakes(lab: Lab) -> bool:
     return True
 
 
-async def test_changes_wake_waiters_until_they_are_observed(lab):
+async def test_cluster_changes_wake_the_controller_until_they_are_observed(lab):
     await lab.cluster.observe()
     assert not await _wakes(lab)
 
@@ -34,7 +34,7 @@ async def test_changes_wake_waiters_until_they_are_observed(lab):
     assert not await _wakes(lab)
 
 
-async def test_worker_exit_wakes_a_waiter(lab):
+async def test_worker_exit_wakes_the_waiting_controller(lab):
     spec = lab.job()
     await lab.started(spec)
     await lab.cluster.observe()
@@ -46,7 +46,7 @@ async def test_worker_exit_wakes_a_waiter(lab):
         await woken
 
 
-async def test_wait_reason_update_wakes_no_waiter(lab):
+async def test_wait_reason_update_does_not_wake_the_controller(lab):
     await lab.cluster.submit([lab.job()])
     reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
 
@@ -62,7 +62,7 @@ async def test_wait_reason_update_wakes_no_waiter(lab):
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 @pytest.mark.parametrize("what", ["submitted", "resumed", "deleted", "suspended", "project"])
-async def test_user_change_wakes_the_waiter(lab, what):
+async def test_user_change_to_a_workload_or_project_wakes_the_controller(lab, what):
     runs, waits = lab.job("runs"), lab.job("waits")
     await lab.started(runs)
     await lab.cluster.submit([waits])
@@ -85,7 +85,7 @@ async def test_user_change_wakes_the_waiter(lab, what):
 
 
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
-async def test_waiting_for_one_workload_returns_its_next_state(lab):
+async def test_waiting_for_one_workload_returns_its_next_state_change(lab):
     spec = lab.session()
     [record] = await lab.cluster.submit([spec])
     waiting = asyncio.ensure_future(lab.cluster.wait(spec.id, record))

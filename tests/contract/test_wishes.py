@@ -12,7 +12,7 @@ from runai.hub_service.wire.errors import Conflict
 pytestmark = pytest.mark.tier("test")
 
 
-async def test_suspended_job_leaves_the_queue_and_resumes_at_its_old_place(lab):
+async def test_suspended_job_leaves_the_queue_and_resumes_at_its_old_queue_position(lab):
     spec = lab.job()
     [record] = await lab.cluster.submit([spec])
 
@@ -28,7 +28,7 @@ async def test_suspended_job_leaves_the_queue_and_resumes_at_its_old_place(lab):
     assert await event_kinds(lab, spec.id) == ["queued", "suspended", "queued"]
 
 
-async def test_suspending_a_job_releases_its_reservation(lab):
+async def test_suspending_a_job_releases_its_gpu_reservation(lab):
     spec = lab.job()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(reserve(spec.id, 0)))
@@ -47,7 +47,7 @@ async def test_suspending_a_running_job_stops_it(lab):
     assert (await lab.cluster.resume(spec.id, by="ana")).state == "paused"
 
 
-async def test_stopping_job_can_be_resumed(lab):
+async def test_suspended_job_can_be_resumed_while_its_worker_stops(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
 
@@ -57,7 +57,7 @@ async def test_stopping_job_can_be_resumed(lab):
     await lab.until(spec.id, "paused")
 
 
-async def test_job_being_paused_can_be_suspended(lab):
+async def test_job_can_be_suspended_while_the_scheduler_pauses_it(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
 

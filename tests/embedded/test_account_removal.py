@@ -128,7 +128,7 @@ def test_removed_account_loses_streams_tokens_and_a_hanging_server(
     assert status_by_token(platform, token) == 401
 
 
-def test_removal_while_the_hub_is_down_is_done_at_its_next_start(
+def test_account_removed_while_the_hub_is_down_loses_access_at_its_next_start(
     platform: HubPlatform, accounts: Accounts
 ):
     token = platform.token("eve")
@@ -145,7 +145,7 @@ def test_removal_while_the_hub_is_down_is_done_at_its_next_start(
     assert status_by_token(platform, token) == 401
 
 
-def test_account_added_again_at_once_loses_its_old_tokens(
+def test_account_added_again_right_after_removal_loses_its_old_tokens(
     platform: HubPlatform, accounts: Accounts
 ):
     token = platform.token("fay")

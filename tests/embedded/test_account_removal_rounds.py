@@ -110,7 +110,7 @@ async def run_rounds_until(
     await eventually_async(reached)
 
 
-async def test_late_job_of_a_removed_account_is_suspended(
+async def test_job_submitted_late_by_a_removed_account_is_suspended(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
@@ -125,7 +125,7 @@ async def test_late_job_of_a_removed_account_is_suspended(
     }
 
 
-async def test_job_resumed_after_its_account_is_added_again_runs_on(
+async def test_job_resumed_after_its_account_is_added_again_is_not_suspended(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
@@ -137,7 +137,7 @@ async def test_job_resumed_after_its_account_is_added_again_runs_on(
     assert rounds.service.states["vision/job"] == "running"
 
 
-async def test_hub_user_is_deleted_while_the_service_is_down(
+async def test_hub_user_of_a_removed_account_is_deleted_while_the_service_is_down(
     rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ):
     rounds.service.is_down = True
@@ -156,7 +156,7 @@ async def test_hub_user_is_deleted_while_the_service_is_down(
     )
 
 
-async def test_jobs_are_suspended_while_the_hub_refuses(
+async def test_jobs_of_a_removed_account_are_suspended_while_the_hub_refuses_requests(
     rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ):
     rounds.refuses = True
@@ -171,7 +171,7 @@ async def test_jobs_are_suspended_while_the_hub_refuses(
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-async def test_damaged_accounts_file_does_not_end_the_removal_rounds(
+async def test_account_removal_rounds_continue_after_a_damaged_accounts_file(
     rounds: Rounds, eventually_async: Callable[..., Any], tmp_path: Path
 ):
     whole = DataDirectory(tmp_path).accounts.read_text()

@@ -55,13 +55,13 @@ def test_first_accounts_are_an_admin_and_two_members(accounts: Accounts, directo
     assert all(accounts.check(name, password) for name, password in passwords.items())
 
 
-def test_second_start_makes_no_accounts(accounts: Accounts):
+def test_second_platform_start_adds_no_accounts(accounts: Accounts):
     accounts.make_first()
 
     assert accounts.make_first() == {}
 
 
-def test_passwords_are_different_and_hard_to_guess(accounts: Accounts):
+def test_first_passwords_are_different_and_hard_to_guess(accounts: Accounts):
     passwords = accounts.make_first()
 
     assert len(set(passwords.values())) == len(passwords)
@@ -91,7 +91,7 @@ def test_chosen_password_is_stored_only_as_a_hash(accounts: Accounts, directory:
         ("nobody", PASSWORD),
     ],
 )
-def test_check_refuses_wrong_passwords_and_unknown_users(
+def test_password_check_refuses_wrong_passwords_and_unknown_users(
     accounts: Accounts, name: str, password: str
 ):
     accounts.add("carol", PASSWORD)
@@ -133,7 +133,7 @@ def test_removed_account_can_no_longer_log_in(accounts: Accounts, directory: Dat
     assert "bob" not in read_passwords(directory)
 
 
-def test_removed_name_is_refused_without_the_same_person_flag(accounts: Accounts):
+def test_removed_user_name_is_refused_without_the_same_person_flag(accounts: Accounts):
     accounts.add("carol", PASSWORD)
     accounts.remove("carol")
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_removed_name_is_refused_without_the_same_person_flag(accounts: Accounts
     assert accounts.check("carol", "another person's") is None
 
 
-def test_removed_name_is_added_again_for_the_same_person(accounts: Accounts):
+def test_removed_user_name_is_added_again_for_the_same_person(accounts: Accounts):
     accounts.add("carol", PASSWORD, admin=True)
     accounts.remove("carol")
     accounts.ended("carol", accounts.to_end()["carol"])
@@ -167,7 +167,7 @@ REMOVALS = {
 
 @pytest.mark.usefixtures("quick_hashes")
 @pytest.mark.parametrize(("steps", "to_end"), REMOVALS.values(), ids=REMOVALS)
-def test_open_logins_of_a_removed_account_are_to_be_ended_once(
+def test_open_logins_of_a_removed_account_are_pending_to_end_until_ended_once(
     directory: DataDirectory, steps: list[str], to_end: bool
 ):
     Accounts(directory).add("carol", PASSWORD)
@@ -185,7 +185,7 @@ def test_open_logins_of_a_removed_account_are_to_be_ended_once(
     assert ("carol" in Accounts(directory).to_end()) == to_end
 
 
-def test_names_that_were_used_are_not_among_the_first_accounts(accounts: Accounts):
+def test_removed_first_accounts_are_not_added_again(accounts: Accounts):
     accounts.make_first()
     for name in [*accounts.all()]:
         accounts.remove(name)
@@ -193,7 +193,7 @@ def test_names_that_were_used_are_not_among_the_first_accounts(accounts: Account
     assert accounts.make_first() == {}
 
 
-def test_accounts_reflect_a_change_by_a_different_process(
+def test_account_list_reflects_a_change_by_a_different_process(
     accounts: Accounts, directory: DataDirectory
 ):
     accounts.make_first()
@@ -223,7 +223,7 @@ def test_short_password_is_refused(accounts: Accounts):
     assert "carol" not in accounts.all()
 
 
-def test_existing_name_is_refused_and_its_password_stays(accounts: Accounts):
+def test_existing_user_name_is_refused_and_its_password_is_unchanged(accounts: Accounts):
     accounts.add("carol", PASSWORD)
     with pytest.raises(Conflict, match="a user carol already"):
         accounts.add("carol", "something else")
@@ -231,7 +231,7 @@ def test_existing_name_is_refused_and_its_password_stays(accounts: Accounts):
     assert accounts.check("carol", PASSWORD)
 
 
-def test_unknown_name_is_refused_with_the_known_names(accounts: Accounts):
+def test_unknown_user_name_is_refused_with_the_known_names(accounts: Accounts):
     accounts.make_first()
     for change in (accounts.set_password, accounts.remove):
         with pytest.raises(NotFound, match=r"no user carol\. There is: admin, bob, patty"):
@@ -239,7 +239,9 @@ def test_unknown_name_is_refused_with_the_known_names(accounts: Accounts):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"accounts": []}', '{"accounts": {"a": 1}}'])
-def test_damaged_accounts_file_is_named(accounts: Accounts, directory: DataDirectory, text: str):
+def test_damaged_accounts_file_is_named_in_the_error(
+    accounts: Accounts, directory: DataDirectory, text: str
+):
     directory.accounts.write_text(text)
     with pytest.raises(InvalidRequest, match=r"accounts\.json is damaged"):
         accounts.all()
@@ -301,7 +303,7 @@ def test_account_change_on_a_full_disk_changes_nothing(
 
 
 @pytest.mark.parametrize("size", [0, 200])
-def test_first_accounts_are_made_at_the_next_start_after_a_full_disk(
+def test_first_accounts_are_added_at_the_next_start_after_a_full_disk(
     accounts: Accounts, directory: DataDirectory, size: int
 ):
     with limited_file_size(size), pytest.raises(Unavailable):

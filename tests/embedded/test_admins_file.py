@@ -97,13 +97,13 @@ def _output_of_refused_start(place: Path, file: str) -> str:
     return refused.stdout
 
 
-def test_exit_in_admins_config_file_is_reported_with_its_line(tmp_path: Path):
+def test_exit_call_in_admins_config_file_is_reported_with_its_line(tmp_path: Path):
     output = _output_of_refused_start(tmp_path, "import sys\n\nsys.exit('no licence')\n")
 
     assert "runai up: jupyterhub_config.py ends the start in line 3: no licence" in output
 
 
-def test_setting_of_wrong_type_is_refused_with_the_correct_syntax(tmp_path: Path):
+def test_admins_setting_of_wrong_type_is_refused_with_the_correct_syntax(tmp_path: Path):
     output = _output_of_refused_start(tmp_path, "c.JupyterHub.services = None")
 
     (finding,) = check_settings(tmp_path)

@@ -137,7 +137,7 @@ def render_attack(attack: str, target: str) -> bytes:
         *("space before the colon", "NUL in a value", "chunk extension", "length in a trailer"),
     ],
 )
-def test_recording_server_detects_smuggling_without_the_proxy(name: str):
+def test_recording_server_detects_request_smuggling_without_the_proxy(name: str):
     with raw_server() as server, connect(server.port) as attacker:
         attacker.sendall(render_attack(SMUGGLING[name], PREFIX))
         attacker.shutdown(socket.SHUT_WR)
@@ -147,7 +147,7 @@ def test_recording_server_detects_smuggling_without_the_proxy(name: str):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_user_server_receives_no_smuggled_request(
+def test_user_server_receives_no_smuggled_request_through_the_proxy(
     platform: HubPlatform, recording_server: RawServer, attack: str
 ):
     victim = f"{PREFIX}/victim"
@@ -168,7 +168,7 @@ def test_user_server_receives_no_smuggled_request(
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_smuggling_does_not_mix_up_replies_of_hub_and_service(
+def test_request_smuggling_does_not_mix_up_replies_of_hub_and_service(
     platform: HubPlatform, token: str, attack: str
 ):
     for target in (WHOAMI, "/hub/api/user"):
@@ -252,7 +252,7 @@ AS_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket"
         ),
     ],
 )
-def test_large_bodies_without_a_login_are_refused(
+def test_large_request_bodies_without_a_login_are_refused(
     platform: HubPlatform, token: str, target: str, headers: str, status: int
 ):
     head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n"
@@ -277,7 +277,7 @@ def test_large_bodies_without_a_login_are_refused(
         pytest.param("/services/runai/api/v1/workloads", 7 * 16 * PIECE, id="service"),
     ],
 )
-def test_half_sent_bodies_without_a_login_do_not_block_other_clients(
+def test_half_sent_request_bodies_without_a_login_do_not_block_other_clients(
     platform: HubPlatform, token: str, target: str, sent: bytes
 ):
     head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{UNKNOWN_TOKEN}\r\n{HUGE}\r\n\r\n".encode()
@@ -291,7 +291,9 @@ def test_half_sent_bodies_without_a_login_do_not_block_other_clients(
     assert reply.status == 200
 
 
-def test_large_bodies_reach_a_users_server(platform: HubPlatform, recording_server: RawServer):
+def test_large_request_bodies_reach_a_users_server(
+    platform: HubPlatform, recording_server: RawServer
+):
     recording_server.is_early = False
     reply = send_request(connect(platform.port), f"{PREFIX}/up", method="POST", body=80 * PIECE)
 
@@ -347,7 +349,7 @@ def test_proxy_does_not_follow_a_redirected_websocket_handshake(
         pytest.param("/user/cy", id="server that does not run"),
     ],
 )
-def test_redirects_never_lead_to_a_host_chosen_by_the_client(
+def test_http_redirects_never_lead_to_a_host_chosen_by_the_client(
     platform: HubPlatform, target: str, headers: list[str]
 ):
     with raw_server() as internal:

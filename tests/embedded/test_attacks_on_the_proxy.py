@@ -101,7 +101,7 @@ def crowd(port: int, begin: bytes) -> Iterator[list[socket.socket]]:
         yield connections
 
 
-def test_more_half_requests_than_the_soft_limit_leave_other_clients_served(
+def test_proxy_serves_other_clients_despite_half_sent_requests_above_the_soft_limit(
     hub: RawServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_descriptors: None
 ):
     monkeypatch.setattr(caddy_config, "HEADER_S", 600)  # none ends within the test
@@ -123,7 +123,7 @@ def test_more_half_requests_than_the_soft_limit_leave_other_clients_served(
         pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", id="half a body"),
     ],
 )
-def test_more_half_requests_than_the_hard_limit_only_delay_other_clients(
+def test_half_sent_requests_above_the_hard_limit_only_delay_other_proxy_clients(
     hub: RawServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +164,7 @@ HALF = b"POST /x HTTP/1.1\r\nHost: x\r\n"
         pytest.param(b"\x16\x03\x01\x02\x00\x01", True, True, id="half a TLS handshake"),
     ],
 )
-def test_idle_connections_are_closed(
+def test_proxy_closes_idle_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes, is_early: bool, tls: bool
 ):
     for limit in ("HEADER_S", "IDLE_S", "UPLOAD_S"):
@@ -299,7 +299,7 @@ def subdomains(
         pytest.param("hub.org", 200, id="hub"),
     ],
 )
-def test_malformed_host_reaches_no_user_server(
+def test_malformed_host_header_reaches_no_user_server(
     subdomains: int, servers_by_name: dict[str, RawServer], host: str, status: int
 ):
     reply = send_request(connect(subdomains), "/user/ana/", f"Host: {host}", "X: ana.hub.org")

@@ -92,7 +92,7 @@ async def test_refresh_fails_after_the_account_is_removed(
     assert (before, await authenticator.refresh_user(ana)) == (True, False)
 
 
-async def test_unknown_name_costs_the_same_hash_as_a_known_name(
+async def test_login_with_an_unknown_name_costs_the_same_hash_as_with_a_known_name(
     authenticator: AccountsAuthenticator, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 2**14)
@@ -111,7 +111,7 @@ async def test_unknown_name_costs_the_same_hash_as_a_known_name(
     assert hashed == [(2**14, 8)] * 2
 
 
-async def test_excess_concurrent_logins_are_429_with_retry_after(
+async def test_excess_concurrent_logins_get_429_with_retry_after(
     accounts: Accounts, authenticator: AccountsAuthenticator
 ):
     authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, slot_timeout_s=0)
@@ -147,7 +147,7 @@ async def test_guessed_account_is_listed_for_admins_and_owner_can_still_log_in(
         pytest.param(SimpleNamespace(admin=True), True, id="admin"),
     ],
 )
-async def test_hub_pages_display_the_warning_note_only_to_admins(
+async def test_hub_pages_display_the_password_guessing_warning_only_to_admins(
     authenticator: AccountsAuthenticator, user: object, reads: bool
 ):
     await guess(authenticator, "ana", MAX_WRONG)
@@ -176,7 +176,7 @@ async def test_no_password_reaches_the_log(
     ],
     ids=["a login", "a page", "a token"],
 )
-async def test_unreadable_accounts_file_is_503_and_noted_for_admins(
+async def test_unreadable_accounts_file_makes_logins_503_and_is_noted_for_admins(
     authenticator: AccountsAuthenticator,
     caplog: pytest.LogCaptureFixture,
     operation: Callable[[AccountsAuthenticator], Awaitable[object]],
@@ -194,7 +194,9 @@ async def test_unreadable_accounts_file_is_503_and_noted_for_admins(
     assert f"({path}). There is no login" in authenticator.note_for_admins()
 
 
-async def test_account_list_alone_decides_who_is_allowed(authenticator: AccountsAuthenticator):
+async def test_authenticator_allows_only_users_in_the_account_list(
+    authenticator: AccountsAuthenticator,
+):
     assert authenticator.any_allow_config
     assert not authenticator.allow_all
     assert authenticator.check_allowed("ana")

@@ -154,7 +154,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("name", "refused"), STATES)
 @pytest.mark.parametrize("send_request", REQUESTS)
-def test_requests_of_a_name_with_a_changed_uid_are_forbidden(
+def test_requests_of_a_user_with_a_changed_uid_are_forbidden(
     hub: Hub, send_request: Callable[[Hub, str], httpx.Response], name: str, refused: str
 ):
     answer = send_request(hub, name)
@@ -167,14 +167,14 @@ def test_requests_of_a_name_with_a_changed_uid_are_forbidden(
 
 
 @pytest.mark.parametrize(("name", "refused"), STATES)
-def test_login_of_a_name_with_a_changed_uid_is_forbidden(hub: Hub, name: str, refused: str):
+def test_login_of_a_user_with_a_changed_uid_is_forbidden(hub: Hub, name: str, refused: str):
     answer = log_in(hub.platform, name)
 
     assert answer.status_code == (403 if refused else 302)
     assert (sentence(CHANGED_UID) in answer.text) == bool(refused)
 
 
-def test_first_login_records_the_uid(hub: Hub):
+def test_first_login_records_the_users_uid(hub: Hub):
     assert hub.first_login_account is not None
     assert hub.first_login_account.uid == uid(CHANGED_UID)
 
@@ -196,7 +196,7 @@ def test_hub_api_does_not_reveal_the_owner_of_a_token_or_cookie(hub: Hub, kind: 
     assert CHANGED_UID not in answer.text
 
 
-def test_admin_can_still_read_a_user_with_a_changed_uid(hub: Hub):
+def test_admin_can_read_the_hub_user_with_a_changed_uid(hub: Hub):
     answer = hub.platform.http.get(f"/hub/api/users/{CHANGED_UID}")
 
     assert answer.json()["name"] == CHANGED_UID
@@ -210,7 +210,9 @@ def test_hub_start_records_uids_of_existing_users(hub: Hub):
     assert account.uid == uid(USER_AT_START)
 
 
-async def test_uid_recording_skips_accounts_with_failed_lookups(tmp_path: Path):
+async def test_uid_recording_skips_accounts_with_failed_lookups_and_records_the_next(
+    tmp_path: Path,
+):
     with accounts() as unix:
         unix.answer("pat", {"local": False})
         directory = unix.directory(tmp_path / "data")

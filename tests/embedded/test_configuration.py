@@ -54,7 +54,7 @@ def test_hub_listens_only_on_the_loopback_address(config: Any, trait: str):
     assert config.JupyterHub[trait].startswith("http://127.0.0.1:")
 
 
-def test_start_timeouts_allow_minutes_of_imports(config: Any):
+def test_service_and_server_start_timeouts_allow_minutes_of_imports(config: Any):
     service = service_of(config)
 
     assert service.get("timeout", STARTS_WITHIN_S) == STARTS_WITHIN_S
@@ -124,7 +124,7 @@ def test_service_role_has_only_read_scopes_and_server_deletion(config: Any):
     }
 
 
-def test_removals_token_is_stable_and_not_passed_to_any_process(
+def test_token_of_the_account_removal_service_is_stable_and_not_passed_to_any_process(
     config: Any, directory: DataDirectory
 ):
     later = configuration(Settings(directory.root, port=8123, simulate=5), directory)
@@ -139,7 +139,7 @@ def test_removals_token_is_stable_and_not_passed_to_any_process(
     assert token not in json.dumps([service_of(config), config.Spawner.environment])
 
 
-def test_notebook_token_is_scoped_to_its_user_and_the_service(config: Any):
+def test_notebook_token_scopes_are_limited_to_its_user_and_the_service(config: Any):
     assert set(config.Spawner.server_token_scopes) == {
         "users:activity!user",
         "access:servers!server",
@@ -172,7 +172,7 @@ def test_sessions_reach_the_service_directly_under_the_base_url(
     assert "api_url" not in config.RunaiLocalSpawner
 
 
-def test_service_environment_has_the_simulated_gpu_count(config: Any):
+def test_service_environment_contains_the_simulated_gpu_count(config: Any):
     service = service_of(config)
 
     assert service["environment"]["RUNAI_SIMULATE"] == "5"
@@ -190,7 +190,7 @@ def test_service_environment_has_the_simulated_gpu_count(config: Any):
         pytest.param({"subdomain_host": "https://hub.org:8443"}, "hub.org", id="subdomains"),
     ],
 )
-def test_proxy_variables_are_passed_on_and_no_proxy_includes_the_hub(
+def test_proxy_environment_variables_are_passed_on_and_no_proxy_includes_the_hub(
     directory: DataDirectory, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any], host: str
 ):
     monkeypatch.setenv("https_proxy", "http://proxy:3128")

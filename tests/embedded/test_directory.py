@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_directory_and_secrets_are_accessible_only_to_the_owner(directory: DataDirectory):
+def test_data_directory_and_secrets_are_accessible_only_to_the_owner(directory: DataDirectory):
     expected = {
         ".": 0o700,
         "secrets": 0o700,
@@ -45,7 +45,9 @@ def test_directory_and_secrets_are_accessible_only_to_the_owner(directory: DataD
     assert {path: mode(directory.root / path) for path in expected} == expected
 
 
-def test_prepare_corrects_permissions_and_preserves_secrets(directory: DataDirectory):
+def test_data_directory_preparation_corrects_permissions_and_preserves_secrets(
+    directory: DataDirectory,
+):
     token = directory.hub_token()
     directory.root.chmod(0o755)
     (directory.secrets / "hub_token").chmod(0o644)
@@ -56,21 +58,21 @@ def test_prepare_corrects_permissions_and_preserves_secrets(directory: DataDirec
     assert directory.hub_token() == token
 
 
-def test_system_users_can_traverse_the_directory_but_not_its_secrets(directory: DataDirectory):
+def test_system_users_can_traverse_the_data_directory_but_not_its_secrets(directory: DataDirectory):
     directory.prepare(system_users=True)
 
     assert mode(directory.root) == 0o711
     assert mode(directory.secrets) == 0o700
 
 
-def test_prepare_makes_admins_config_file_private(directory: DataDirectory):
+def test_data_directory_preparation_makes_admins_config_file_private(directory: DataDirectory):
     directory.own_config.write_text("c.LDAPAuthenticator.lookup_dn_search_password = 'x'")
     directory.prepare(system_users=True)
 
     assert mode(directory.own_config) == 0o600
 
 
-def test_secrets_are_long_and_distinct(directory: DataDirectory):
+def test_hub_secrets_are_long_and_distinct(directory: DataDirectory):
     assert len(directory.hub_token()) == 64
     assert directory.hub_token() != directory.cookie_secret.read_text()
 
@@ -81,7 +83,7 @@ def test_unusable_data_directory_is_named_in_the_error(tmp_path: Path):
         DataDirectory(tmp_path / "file" / "data").prepare(system_users=False)
 
 
-def test_lock_conflict_names_the_running_platform(directory: DataDirectory):
+def test_data_directory_lock_conflict_names_the_running_platform(directory: DataDirectory):
     lock_fd = directory.lock("http://127.0.0.1:8000/ (process 7)")
     with pytest.raises(Conflict, match=r"already: http://127\.0\.0\.1:8000/ \(process 7\)"):
         directory.lock("another")
@@ -90,7 +92,7 @@ def test_lock_conflict_names_the_running_platform(directory: DataDirectory):
     os.close(directory.lock("another"))
 
 
-def test_lock_is_inherited_by_the_executed_program(directory: DataDirectory):
+def test_data_directory_lock_is_inherited_by_the_executed_program(directory: DataDirectory):
     lock_fd = directory.lock("this process")
 
     assert os.get_inheritable(lock_fd)
@@ -98,7 +100,7 @@ def test_lock_is_inherited_by_the_executed_program(directory: DataDirectory):
     os.close(lock_fd)
 
 
-def test_stable_port_changes_only_if_it_is_taken(directory: DataDirectory):
+def test_stable_port_changes_only_if_the_port_is_taken(directory: DataDirectory):
     port = directory.stable_port("hub")
     again = directory.stable_port("hub")
     with socket.socket() as other:
@@ -188,7 +190,9 @@ OPENED = list(zip(TRUSTED, cycle([0o020, 0o002]), strict=False))
     ("path", "uid", "owner"),
     [*((path, 0, OTHER_UID) for path in TRUSTED), ("json.py", OTHER_UID, OTHER_UID + 1)],
 )
-def test_files_of_a_foreign_owner_are_refused(folder: Path, path: str, uid: int, owner: int):
+def test_platform_files_of_a_foreign_owner_are_refused_without_changes(
+    folder: Path, path: str, uid: int, owner: int
+):
     directory = platform_of(uid, folder)
     os.chown(directory.root / path, owner, -1, follow_symlinks=False)
     before = modes(directory)
@@ -200,7 +204,7 @@ def test_files_of_a_foreign_owner_are_refused(folder: Path, path: str, uid: int,
 
 
 @needs_root
-def test_link_to_a_file_of_a_foreign_owner_is_refused(folder: Path):
+def test_link_in_the_data_directory_to_a_foreign_owners_file_is_refused(folder: Path):
     directory = platform_of(0, folder)
     foreign_file = folder / "theirs"
     foreign_file.touch()
@@ -214,7 +218,7 @@ def test_link_to_a_file_of_a_foreign_owner_is_refused(folder: Path):
 
 @needs_root
 @pytest.mark.parametrize("uid", [0, OTHER_UID], ids=["root", "user"])
-def test_files_owned_by_root_or_the_account_are_accepted(folder: Path, uid: int):
+def test_platform_files_owned_by_root_or_the_platforms_account_are_accepted(folder: Path, uid: int):
     directory = platform_of(uid, folder)
     os.chown(directory.root / "projects.yaml", 0, -1)
     (directory.root / "broken").symlink_to("nowhere")
@@ -224,7 +228,9 @@ def test_files_owned_by_root_or_the_account_are_accepted(folder: Path, uid: int)
 
 
 @pytest.mark.parametrize(("path", "bit"), OPENED)
-def test_user_closes_files_that_other_accounts_can_write(folder: Path, path: str, bit: int):
+def test_user_platform_removes_write_permission_of_other_accounts_from_its_files(
+    folder: Path, path: str, bit: int
+):
     uid = os.geteuid() or OTHER_UID
     directory = platform_of(uid, folder)
     writable_path = directory.root / path
@@ -238,7 +244,9 @@ def test_user_closes_files_that_other_accounts_can_write(folder: Path, path: str
 
 @needs_root
 @pytest.mark.parametrize(("path", "bit"), OPENED)
-def test_root_refuses_files_that_other_accounts_can_write(folder: Path, path: str, bit: int):
+def test_root_platform_refuses_files_that_other_accounts_can_write(
+    folder: Path, path: str, bit: int
+):
     directory = platform_of(0, folder)
     (directory.root / path).chmod(mode(directory.root / path) | bit)
     before = modes(directory)
@@ -248,7 +256,7 @@ def test_root_refuses_files_that_other_accounts_can_write(folder: Path, path: st
     assert modes(directory) == before
 
 
-def test_empty_directory_that_other_accounts_can_write_is_closed(folder: Path):
+def test_empty_data_directory_loses_write_permission_of_other_accounts(folder: Path):
     root = folder / "data"
     root.mkdir()
     root.chmod(0o777)
@@ -258,7 +266,7 @@ def test_empty_directory_that_other_accounts_can_write_is_closed(folder: Path):
 
 
 @needs_root
-def test_user_may_use_a_directory_below_folders_of_other_accounts(folder: Path):
+def test_user_may_use_a_data_directory_below_folders_of_other_accounts(folder: Path):
     directory = platform_of(OTHER_UID, folder)
     os.chown(folder, OTHER_UID + 1, -1)
     folder.chmod(0o777)

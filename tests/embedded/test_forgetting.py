@@ -105,7 +105,7 @@ def known_accounts(tmp_path: Path) -> KnownAccounts:
     return known_accounts
 
 
-async def test_forgotten_person_loses_everything_and_name_is_free_after_a_minute(
+async def test_forgotten_person_loses_everything_and_user_name_is_free_after_a_minute(
     known_accounts: KnownAccounts, eventually_async: Any, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
@@ -155,7 +155,7 @@ async def test_job_submitted_late_by_a_forgotten_person_is_deleted(
 
 
 @pytest.mark.parametrize("blocker", ["service away", "job that does not end"])
-async def test_name_stays_reserved_while_service_or_job_does_not_end(
+async def test_forgotten_user_name_stays_reserved_while_service_is_down_or_job_does_not_end(
     known_accounts: KnownAccounts,
     eventually_async: Any,
     caplog: pytest.LogCaptureFixture,
@@ -179,7 +179,7 @@ async def test_name_stays_reserved_while_service_or_job_does_not_end(
     assert [r.message for r in caplog.records if r.message == warning] == [warning]
 
 
-def test_configuration_entries_that_still_name_a_person_are_listed(tmp_path: Path):
+def test_configuration_entries_that_name_a_forgotten_person_are_listed(tmp_path: Path):
     projects = tmp_path / "projects.yaml"
     projects.write_text("projects:\n  vision:\n    members: [dora, ana]\n    admins: [dora]\n")
     hub: Any = SimpleNamespace(

@@ -39,7 +39,7 @@ def service_of(platform: HubPlatform) -> psutil.Process:
     return next(child for child in children if "runai.hub_service" in child.cmdline())
 
 
-def test_hub_and_service_raise_descriptor_limit_but_children_do_not(
+def test_hub_and_service_raise_their_descriptor_limit_but_servers_and_jobs_do_not(
     platform: HubPlatform,
 ):
     assert platform.process is not None
@@ -73,7 +73,7 @@ def descriptor_limit_in_job(platform: HubPlatform) -> int:
         return int("".join(line.text for line in client.logs(workload.id)))
 
 
-def test_health_names_the_proxy_and_its_limits(platform: HubPlatform):
+def test_service_health_names_the_proxy_version_and_its_limits(platform: HubPlatform):
     health = platform.http.get("/services/runai/health").json()
 
     assert re.fullmatch(r"Caddy 2\.\d+\.\d+: .*body for the hub 64 KiB", health["proxy"])
@@ -91,7 +91,7 @@ def test_health_names_the_proxy_and_its_limits(platform: HubPlatform):
         pytest.param("GET", "/", id="root"),
     ],
 )
-def test_request_paths_are_logged_shortened_and_escaped(
+def test_request_paths_in_the_hub_log_are_shortened_and_escaped(
     platform: HubPlatform, log: Path, method: str, path: str
 ):
     begin = log.stat().st_size
@@ -116,7 +116,7 @@ def test_malformed_http_requests_leave_no_traceback_in_the_log(platform: HubPlat
     assert b"Traceback" not in log.read_bytes()[begin:]
 
 
-def test_log_is_rotated_in_place_while_writers_continue(platform: HubPlatform, log: Path):
+def test_hub_log_is_rotated_in_place_while_writers_continue(platform: HubPlatform, log: Path):
     inode = log.stat().st_ino
     with log.open("ab") as writer:
         writer.write((b"x" * 99 + b"\n") * (LOG_BYTES // 99))
@@ -131,7 +131,9 @@ def test_log_is_rotated_in_place_while_writers_continue(platform: HubPlatform, l
     assert log.with_name("hub.log.1").stat().st_size >= LOG_BYTES
 
 
-def test_every_writer_of_the_log_appends(platform: HubPlatform, log: Path):
+def test_every_process_that_writes_the_hub_log_opens_it_in_append_mode(
+    platform: HubPlatform, log: Path
+):
     """A writer with its own file position would leave a hole of zeros after each truncation."""
     assert platform.process is not None
     hub = psutil.Process(platform.process.pid)

@@ -62,7 +62,7 @@ CERTIFICATE = ["--tls-cert", __file__, "--tls-key", __file__]
         ),
     ],
 )
-def test_jupyterhub_gets_one_address_without_a_warning(
+def test_jupyterhub_gets_a_single_bind_address_without_a_conflict_warning(
     options: list[str],
     chosen: dict[str, Any],
     traits: tuple[str, int, str, str],

@@ -28,7 +28,7 @@ def parts(log: Path) -> list[Path]:
 
 
 @given(st.lists(st.integers(0, 2 * RETAINED_BYTES)))
-def test_rotated_parts_are_a_bounded_tail_of_the_log(writes: list[int]):
+def test_rotated_hub_log_parts_are_a_bounded_tail_of_the_log(writes: list[int]):
     with TemporaryDirectory() as folder:
         log, written, largest = Path(folder) / "hub.log", b"", 0
         writer = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -48,7 +48,7 @@ def test_rotated_parts_are_a_bounded_tail_of_the_log(writes: list[int]):
 
 
 @given(st.lists(st.integers(1, MAX_BYTES)))
-def test_rotation_drops_no_data_below_the_size_limit(writes: list[int]):
+def test_hub_log_rotation_drops_no_data_below_the_size_limit(writes: list[int]):
     with TemporaryDirectory() as folder:
         log, written = Path(folder) / "hub.log", 0
         for size in writes:
@@ -63,7 +63,7 @@ def test_rotation_drops_no_data_below_the_size_limit(writes: list[int]):
         )
 
 
-def test_rotated_parts_are_readable_only_by_the_owner(tmp_path: Path):
+def test_rotated_hub_log_parts_are_readable_only_by_the_owner(tmp_path: Path):
     log = tmp_path / "hub.log"
     log.write_bytes(b"x" * (MAX_BYTES + 1))
     before = os.umask(0)
@@ -75,7 +75,9 @@ def test_rotated_parts_are_readable_only_by_the_owner(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "hub.log.1").stat().st_mode) == 0o600
 
 
-def test_failed_rotation_copy_loses_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_copy_during_hub_log_rotation_loses_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     log = tmp_path / "hub.log"
     log.write_bytes(b"1" * (MAX_BYTES + 1))
     rotate(log, MAX_BYTES, FILES)
@@ -104,7 +106,7 @@ def test_failed_rotation_copy_loses_no_data(tmp_path: Path, monkeypatch: pytest.
         pytest.param("a\r[I forged", r"a\r[I forged", id="carriage return"),
     ],
 )
-def test_log_lines_are_printable_and_bounded(message: str, logged: str):
+def test_hub_log_lines_are_printable_and_bounded(message: str, logged: str):
     record = logging.LogRecord("EmbeddedHub", logging.WARNING, "", 0, message, (), None)
 
     assert HubLogFormatter(fmt="%(message)s").format(record) == logged
@@ -113,7 +115,7 @@ def test_log_lines_are_printable_and_bounded(message: str, logged: str):
 # -- lines about anonymous requests ----------------------------------------------------------------
 
 
-def test_anonymous_request_lines_are_limited_and_omissions_reported():
+def test_hub_log_lines_of_anonymous_requests_are_limited_and_omissions_reported():
     now = 0.0
     lines = AnonymousLines(lambda record: " (@" in record.getMessage(), clock=lambda: now)
 
@@ -149,7 +151,7 @@ def test_anonymous_request_lines_are_limited_and_omissions_reported():
         (HUB, "base", logging.WARNING, "Failed login for ana", 300),
     ],
 )
-def test_hub_limits_its_lines_about_anonymous_requests(
+def test_hub_limits_its_log_lines_about_anonymous_requests(
     log: logging.Logger,
     module: str,
     level: int,

@@ -33,12 +33,12 @@ NO_IPV6 = pytest.mark.skipif(
         pytest.param("[::1]", marks=NO_IPV6),
     ],
 )
-def test_free_port_passes_the_check(host: str):
+def test_free_port_passes_the_listen_check(host: str):
     check_can_listen(host, free_port())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_taken_port_is_a_conflict_with_a_free_port_as_hint(host: str):
+def test_taken_port_is_a_conflict_that_suggests_a_free_port(host: str):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict) as refused:
@@ -48,7 +48,7 @@ def test_taken_port_is_a_conflict_with_a_free_port_as_hint(host: str):
     assert f"--port {port + 1}" in refused.value.hint
 
 
-def test_port_in_time_wait_counts_as_free():
+def test_port_in_time_wait_passes_the_listen_check():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()),
@@ -60,7 +60,7 @@ def test_port_in_time_wait_counts_as_free():
     check_can_listen("127.0.0.1", port)
 
 
-def test_address_of_a_remote_host_is_refused_with_a_hint():
+def test_listen_address_of_a_remote_host_is_refused_with_a_hint():
     with pytest.raises(Unavailable) as refused:
         check_can_listen("192.0.2.1", free_port())
 

@@ -36,13 +36,13 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
         pytest.param(100 * LIMIT, False, False, id="still starting, or waiting for the data"),
     ],
 )
-def test_service_counts_as_hung_if_it_has_answered_and_is_silent_too_long(
+def test_service_is_hung_only_if_it_answered_before_and_is_silent_past_the_limit(
     seconds: float, has_answered: bool, hung: bool
 ):
     assert silent_for(seconds, has_answered=has_answered) == hung
 
 
-def test_answer_resets_the_silence():
+def test_health_check_answer_resets_the_services_silence_timer():
     silence = Silence(LIMIT)
     silence.record_answer()
     before = [silence.passed(1.0) for _ in range(int(LIMIT) - 1)]
@@ -51,7 +51,7 @@ def test_answer_resets_the_silence():
     assert not any([*before, *(silence.passed(1.0) for _ in range(int(LIMIT) - 1))])
 
 
-def test_suspended_host_does_not_make_a_service_count_as_hung():
+def test_suspended_host_does_not_make_the_service_appear_hung():
     silence = Silence(LIMIT)
     silence.record_answer()
 
@@ -115,7 +115,7 @@ KILLED, UNABLE, DONE = -9, 2, 0
         ),
     ],
 )
-def test_restart_delay_doubles_while_a_service_cannot_start(
+def test_service_restart_delay_doubles_while_the_service_cannot_start(
     ends: list[tuple[float, int | None]], delays: list[float]
 ):
     delay, now = RestartDelay(), 1000.0

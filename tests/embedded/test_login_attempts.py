@@ -74,7 +74,7 @@ async def try_wrong_passwords(attempts: LoginAttempts, name: str, times: int = 1
     [(0.0, ANSWER_AFTER_S), (0.3, ANSWER_AFTER_S - 0.3), (7.0, 0.0)],
     ids=["at once", "fast", "slower than the answer"],
 )
-async def test_right_and_wrong_logins_are_answered_after_the_same_time(
+async def test_logins_with_right_and_wrong_passwords_are_answered_after_the_same_time(
     attempts: LoginAttempts,
     fake_clock: FakeClock,
     outcome: str | None,
@@ -87,7 +87,7 @@ async def test_right_and_wrong_logins_are_answered_after_the_same_time(
     assert fake_clock.slept == [pytest.approx(slept)]
 
 
-async def test_attempts_for_one_account_do_not_queue(
+async def test_concurrent_login_attempts_for_one_account_do_not_queue(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     fake_clock.wake_event = asyncio.Event()
@@ -102,7 +102,7 @@ async def test_attempts_for_one_account_do_not_queue(
     await asyncio.gather(*tries)
 
 
-async def test_attempts_above_the_limit_are_refused_until_a_slot_is_free(
+async def test_login_attempts_above_the_limit_are_refused_until_a_slot_is_free(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     fake_clock.wake_event = asyncio.Event()
@@ -120,7 +120,9 @@ async def test_attempts_above_the_limit_are_refused_until_a_slot_is_free(
     assert await attempts.answer("ana", check_taking(fake_clock, 0, "ana")) == "ana"
 
 
-async def test_failed_check_releases_its_slot(attempts: LoginAttempts, fake_clock: FakeClock):
+async def test_login_check_that_raises_an_error_releases_its_slot(
+    attempts: LoginAttempts, fake_clock: FakeClock
+):
     async def fails() -> Any:
         raise OSError
 
@@ -130,7 +132,7 @@ async def test_failed_check_releases_its_slot(attempts: LoginAttempts, fake_cloc
 
 
 @pytest.mark.parametrize("outcome", ["ana", None], ids=["right", "wrong"])
-async def test_account_with_many_wrong_passwords_is_answered_more_slowly(
+async def test_login_after_many_wrong_passwords_is_answered_more_slowly(
     attempts: LoginAttempts,
     fake_clock: FakeClock,
     outcome: str | None,
@@ -151,7 +153,7 @@ async def test_account_with_many_wrong_passwords_is_answered_more_slowly(
     ]
 
 
-async def test_right_passwords_do_not_slow_an_account(
+async def test_right_passwords_do_not_slow_later_logins(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     for _ in range(2 * MAX_WRONG):
@@ -160,7 +162,7 @@ async def test_right_passwords_do_not_slow_an_account(
     assert attempts.slowed(["ana"]) == []
 
 
-async def test_slowed_account_recovers_after_an_hour(
+async def test_login_slowed_by_wrong_passwords_has_full_speed_after_an_hour(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     await try_wrong_passwords(attempts, "ana", MAX_WRONG)
@@ -169,7 +171,7 @@ async def test_slowed_account_recovers_after_an_hour(
     assert attempts.slowed(["ana"]) == []
 
 
-async def test_continued_attack_is_logged_once(
+async def test_continued_password_guessing_is_logged_once(
     attempts: LoginAttempts, caplog: pytest.LogCaptureFixture
 ):
     await try_wrong_passwords(attempts, "ana", 3 * MAX_WRONG)
@@ -177,7 +179,7 @@ async def test_continued_attack_is_logged_once(
     assert len(caplog.records) == 1
 
 
-async def test_attempted_name_is_escaped_and_shortened_in_the_log(
+async def test_user_name_of_a_login_attempt_is_escaped_and_shortened_in_the_log(
     attempts: LoginAttempts, caplog: pytest.LogCaptureFixture
 ):
     await try_wrong_passwords(attempts, "\x1b[2K\n" + "x" * 10_000, MAX_WRONG)
@@ -186,7 +188,9 @@ async def test_attempted_name_is_escaped_and_shortened_in_the_log(
     assert len(caplog.records[0].message) < 200
 
 
-async def test_memory_is_bounded_for_many_attempted_names(monkeypatch: pytest.MonkeyPatch):
+async def test_memory_for_login_attempts_with_many_names_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(login_attempts, "SLOTS", 16)
     attempts = LoginAttempts(LOG, clock=lambda: 0.0, sleep=lambda _: asyncio.sleep(0))
     for number in range(200):

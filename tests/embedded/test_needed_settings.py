@@ -99,7 +99,7 @@ ADDING = {
     [*REPLACING.values(), *ADDING.values()],
     ids=[*REPLACING, *(f"more: {name}" for name in ADDING)],
 )
-def test_required_settings_survive_any_admins_config_file(platform_config: Any, text: str):
+def test_required_platform_settings_survive_any_admins_config_file(platform_config: Any, text: str):
     config, _ = config_with_file(platform_config, text)
 
     services, roles = by_name(config.JupyterHub.services), by_name(config.JupyterHub.load_roles)
@@ -117,12 +117,16 @@ def test_required_settings_survive_any_admins_config_file(platform_config: Any, 
 
 
 @pytest.mark.parametrize("text", REPLACING.values(), ids=REPLACING)
-def test_settings_restored_after_replacement_are_recorded(platform_config: Any, text: str):
+def test_platform_settings_restored_after_replacement_by_an_admin_are_recorded(
+    platform_config: Any, text: str
+):
     assert config_with_file(platform_config, text)[1].added
 
 
 @pytest.mark.parametrize("text", ADDING.values(), ids=ADDING)
-def test_file_that_only_adds_needs_no_completion(platform_config: Any, text: str):
+def test_admins_config_file_that_only_adds_settings_needs_no_restored_settings(
+    platform_config: Any, text: str
+):
     assert config_with_file(platform_config, text)[1].added == []
 
 
@@ -188,7 +192,7 @@ def test_explicit_values_of_admins_config_file_are_preserved(platform_config: An
         ("Mine.environment", "= [('A', '1')]"),
     ],
 )
-def test_setting_that_cannot_be_completed_is_refused_by_name(
+def test_admins_setting_that_cannot_be_completed_is_refused_by_name(
     platform_config: Any, setting: str, value: str
 ):
     sentence = re.escape(f"c.{setting} in jupyterhub_config.py")
@@ -199,7 +203,7 @@ def test_setting_that_cannot_be_completed_is_refused_by_name(
     assert refused.value.hint.startswith(f"Write c.{setting} = ")
 
 
-def test_documented_lines_of_the_culler_leave_the_platform_complete(platform_config: Any):
+def test_documented_idle_culler_config_leaves_the_platform_settings_complete(platform_config: Any):
     block = r"```python\n(import sys\n\nc\.JupyterHub\.load_roles.*?)```"
     (lines,) = re.findall(block, PAGE.read_text(), re.DOTALL)
     config, _ = config_with_file(platform_config, lines)

@@ -28,7 +28,7 @@ def headers_of(answer: dict[str, Any], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "PROPFIND"])
-async def test_request_is_forwarded_unchanged(browser: aiohttp.ClientSession, method: str):
+async def test_proxy_forwards_a_request_unchanged(browser: aiohttp.ClientSession, method: str):
     path = "/user/ana/api/contents/caf%C3%A9%20%26%2Fx?type=file&format="
     async with browser.request(method, URL(path, encoded=True), data="text") as reply:
         answer = await reply.json()
@@ -37,7 +37,7 @@ async def test_request_is_forwarded_unchanged(browser: aiohttp.ClientSession, me
 
 
 @pytest.mark.parametrize("status", [200, 302, 500])
-async def test_reply_status_and_cookies_are_forwarded_unchanged(
+async def test_proxy_forwards_reply_status_and_cookies_unchanged(
     browser: aiohttp.ClientSession, status: int
 ):
     url = f"/user/ana/?status={status}"
@@ -51,7 +51,7 @@ async def test_reply_status_and_cookies_are_forwarded_unchanged(
     ]
 
 
-async def test_hop_by_hop_headers_are_removed_by_the_proxy(browser: aiohttp.ClientSession):
+async def test_proxy_removes_hop_by_hop_headers(browser: aiohttp.ClientSession):
     sent = {"Connection": "X-Mine", "X-Mine": "1", "Keep-Alive": "5", "X-Kept": "yes"}
     async with browser.get("/user/ana/", headers=sent) as reply:
         answer = await reply.json()
@@ -85,7 +85,7 @@ FORWARDED = {
 FORGED = {"X-Real-Ip": "10.9.8.7", "X-Scheme": "https", "Forwarded": "for=10.9.8.7"}
 
 
-async def test_forwarded_headers_of_a_client_are_overwritten(
+async def test_proxy_overwrites_forwarded_headers_of_a_client(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     host = proxy.public_url.removeprefix("http://")
@@ -101,7 +101,7 @@ async def test_forwarded_headers_of_a_client_are_overwritten(
     }
 
 
-async def test_forwarded_headers_of_a_trusted_proxy_are_passed_on(
+async def test_proxy_passes_on_forwarded_headers_of_a_trusted_proxy(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, upstream: Upstream
 ):
     await proxy.stop()
@@ -123,7 +123,7 @@ async def test_forwarded_headers_of_a_trusted_proxy_are_passed_on(
 
 
 @pytest.mark.parametrize("port", [pytest.param("", id="none in Host"), ":81"])
-async def test_forwarded_port_defaults_to_the_port_of_the_scheme(
+async def test_x_forwarded_port_defaults_to_the_port_of_the_scheme(
     browser: aiohttp.ClientSession, port: str
 ):
     async with browser.get("/user/ana/", headers={"Host": f"gpu.example.org{port}"}) as reply:
@@ -150,7 +150,7 @@ async def test_proxy_adds_only_forwarded_headers(browser: aiohttp.ClientSession)
     }
 
 
-async def test_compressed_body_is_forwarded_unchanged(
+async def test_proxy_forwards_a_compressed_body_unchanged(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     packed = gzip.compress(b"x" * 1000)
@@ -162,7 +162,7 @@ async def test_compressed_body_is_forwarded_unchanged(
     assert upstream.seen[-1].headers["Content-Length"] == str(len(packed))
 
 
-async def test_cookies_are_not_shared_between_browsers(browser: aiohttp.ClientSession):
+async def test_proxy_does_not_share_cookies_between_browsers(browser: aiohttp.ClientSession):
     async with browser.get("/user/ana/"):
         pass
     browser.cookie_jar.clear()
@@ -172,7 +172,7 @@ async def test_cookies_are_not_shared_between_browsers(browser: aiohttp.ClientSe
     assert headers_of(answer, "Cookie") == []
 
 
-async def test_large_cookies_pass(browser: aiohttp.ClientSession):
+async def test_proxy_forwards_cookies_of_30_kb(browser: aiohttp.ClientSession):
     cookie = "c=" + "x" * 30_000
     async with browser.get("/user/ana/", headers={"Cookie": cookie}) as reply:
         answer = await reply.json()
@@ -180,7 +180,7 @@ async def test_large_cookies_pass(browser: aiohttp.ClientSession):
     assert headers_of(answer, "Cookie") == [cookie]
 
 
-async def test_server_sent_event_arrives_before_the_stream_ends(
+async def test_server_sent_event_passes_the_proxy_before_the_stream_ends(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.get("/user/ana/events") as reply:
@@ -191,7 +191,7 @@ async def test_server_sent_event_arrives_before_the_stream_ends(
     assert (first, second) == (b"data: first\n\n", b"data: second\n\n")
 
 
-async def test_closed_browser_connection_ends_the_upstream_stream(
+async def test_closed_browser_connection_ends_the_servers_event_stream(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.get("/user/ana/events") as reply:
@@ -201,7 +201,7 @@ async def test_closed_browser_connection_ends_the_upstream_stream(
             await upstream.left.wait()
 
 
-async def test_aborted_download_logs_no_error(
+async def test_aborted_download_through_the_proxy_logs_no_error(
     browser: aiohttp.ClientSession, upstream: Upstream, capfd: pytest.CaptureFixture[str]
 ):
     async with browser.get("/user/ana/large?mib=64") as reply:
@@ -213,7 +213,7 @@ async def test_aborted_download_logs_no_error(
     assert capfd.readouterr().err == ""
 
 
-async def test_large_upload_is_complete_and_not_buffered_in_memory(
+async def test_large_upload_through_the_proxy_is_complete_and_not_buffered_in_memory(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     sent = hashlib.sha256()
@@ -232,7 +232,7 @@ async def test_large_upload_is_complete_and_not_buffered_in_memory(
     assert peak_mib(proxy) - before < MEMORY_MIB
 
 
-async def test_large_download_is_complete_and_not_buffered_in_memory(
+async def test_large_download_through_the_proxy_is_complete_and_not_buffered_in_memory(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     expected, received = hashlib.sha256(), hashlib.sha256()
@@ -255,14 +255,14 @@ def peak_mib(proxy: CaddyProxy) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) // 1024
 
 
-async def test_expect_100_continue_request_is_answered(browser: aiohttp.ClientSession):
+async def test_proxy_answers_an_expect_100_continue_request(browser: aiohttp.ClientSession):
     async with browser.post("/user/ana/x", data=b"text", expect100=True) as reply:
         answer = await reply.json()
 
     assert answer["body"] == "text"
 
 
-async def test_small_body_is_forwarded_only_once_complete(
+async def test_proxy_forwards_a_small_request_body_only_once_complete(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, upstream: Upstream
 ):
     host, port = proxy.public_url.removeprefix("http://").split(":")
@@ -280,13 +280,15 @@ async def test_small_body_is_forwarded_only_once_complete(
     assert before == ["/user/ana/quick"]
 
 
-async def test_truncated_response_is_an_error_for_the_client(browser: aiohttp.ClientSession):
+async def test_truncated_server_response_is_an_error_for_the_proxys_client(
+    browser: aiohttp.ClientSession,
+):
     with pytest.raises(aiohttp.ClientError):
         async with browser.get("/user/ana/broken") as reply:
             await reply.read()
 
 
-async def test_head_has_the_length_and_no_body(browser: aiohttp.ClientSession):
+async def test_head_reply_has_the_content_length_and_no_body(browser: aiohttp.ClientSession):
     async with browser.head("/user/ana/large?mib=1") as reply:
         body = await reply.read()
 
@@ -294,7 +296,7 @@ async def test_head_has_the_length_and_no_body(browser: aiohttp.ClientSession):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_unreachable_server_is_a_503_with_the_hubs_error_page(
+async def test_unreachable_user_server_is_a_503_with_the_hubs_error_page(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, method: str
 ):
     await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
@@ -306,7 +308,7 @@ async def test_unreachable_server_is_a_503_with_the_hubs_error_page(
     assert page["body"] == ""
 
 
-async def test_unreachable_server_and_hub_are_a_503_with_a_reloading_page(
+async def test_unreachable_user_server_and_hub_are_a_503_with_a_reloading_page(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     proxy.hub.url = f"http://127.0.0.1:{free_port()}/hub/"
@@ -328,7 +330,7 @@ async def test_unreachable_server_and_hub_are_a_503_with_a_reloading_page(
         pytest.param("/user/bo/?token=secret", id="query"),
     ],
 )
-async def test_failed_requests_leave_no_url_or_cookie_in_the_log(
+async def test_failed_requests_leave_no_url_or_cookie_in_the_proxy_log(
     browser: aiohttp.ClientSession, proxy: CaddyProxy, capfd: pytest.CaptureFixture[str], path: str
 ):
     await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
@@ -356,7 +358,7 @@ async def test_host_route_without_host_routing_is_refused(proxy: CaddyProxy):
         await proxy.add_route("host.name/path/", "http://127.0.0.1:1", {})
 
 
-async def test_deleting_a_route_twice_is_no_error(proxy: CaddyProxy):
+async def test_proxy_route_deleted_twice_raises_no_error(proxy: CaddyProxy):
     await proxy.delete_route("/user/ana/")
     await proxy.delete_route("/user/ana/")
 

@@ -117,7 +117,7 @@ async def test_proxy_restarts_when_its_missing_program_returns(
     assert await served(client, proxy, ANA)
 
 
-async def test_stop_during_restart_leaves_no_process(
+async def test_proxy_stop_during_restart_leaves_no_process(
     proxies: CaddyProxies, eventually_async: Callable[..., Any]
 ):
     proxy = await proxies.started()
@@ -132,7 +132,7 @@ async def test_stop_during_restart_leaves_no_process(
 # -- adopted --------------------------------------------------------------------------------------
 
 
-async def test_next_hub_adopts_the_process_with_routes_and_websockets(
+async def test_next_hub_adopts_the_proxy_process_with_routes_and_websockets(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started()
@@ -173,7 +173,7 @@ async def test_adopted_proxy_restarts_after_it_is_killed(
         pytest.param(lambda: {"trusted_proxies": ["10.0.0.1/32"]}, id="trusted proxies"),
     ],
 )
-async def test_changed_configuration_starts_a_new_process_without_routes(
+async def test_changed_proxy_configuration_starts_a_new_process_without_routes(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -191,7 +191,9 @@ async def test_changed_configuration_starts_a_new_process_without_routes(
     assert not await served(client, second, ANA)
 
 
-async def test_upgraded_program_starts_a_new_process(proxies: CaddyProxies, programs: Path):
+async def test_upgraded_caddy_program_starts_a_new_proxy_process(
+    proxies: CaddyProxies, programs: Path
+):
     program, newer = programs / "caddy", programs / "newer"
     shutil.copy(CADDY, program)
     first = await proxies.started()
@@ -227,7 +229,7 @@ async def test_frozen_proxy_is_replaced_instead_of_adopted(
 # -- one process for each folder -------------------------------------------------------------------
 
 
-async def test_two_folders_have_two_processes(
+async def test_proxies_of_two_folders_have_two_processes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started(folder=str(proxies.root / "one"))
@@ -240,7 +242,7 @@ async def test_two_folders_have_two_processes(
     assert await served(client, second, ANA)
 
 
-async def test_copied_folder_does_not_share_the_process(
+async def test_copied_proxy_folder_does_not_share_the_process(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     first = await proxies.started()
@@ -274,7 +276,7 @@ async def test_proxy_serves_from_a_folder_longer_than_a_socket_path(
     assert await served(client, second, ANA)
 
 
-def test_missing_folder_has_no_process(tmp_path: Path):
+def test_missing_proxy_folder_has_no_process(tmp_path: Path):
     process = CaddyProcess(tmp_path / "none")
 
     assert process.pid() is None
@@ -282,7 +284,7 @@ def test_missing_folder_has_no_process(tmp_path: Path):
     assert not process.hangs(60.0)
 
 
-async def test_process_listens_only_on_its_port(proxies: CaddyProxies):
+async def test_proxy_process_listens_only_on_its_port(proxies: CaddyProxies):
     proxy = await proxies.started()
     process = CaddyProcess(Path(proxy.folder))
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -296,7 +298,7 @@ async def test_process_listens_only_on_its_port(proxies: CaddyProxies):
 # -- start and stop -------------------------------------------------------------------------------
 
 
-async def test_stop_leaves_no_process_and_can_be_repeated(proxies: CaddyProxies):
+async def test_proxy_stop_leaves_no_process_and_can_be_repeated(proxies: CaddyProxies):
     proxy = await proxies.started()
     [process] = processes_in(proxies.root)
     assert process.pid == pid_of(proxy)
@@ -307,7 +309,7 @@ async def test_stop_leaves_no_process_and_can_be_repeated(proxies: CaddyProxies)
     await proxy.stop()
 
 
-async def test_stop_before_start_does_nothing(proxies: CaddyProxies):
+async def test_proxy_stop_before_start_does_nothing(proxies: CaddyProxies):
     await proxies.new().stop()
 
 
@@ -330,7 +332,7 @@ async def test_start_of_a_running_proxy_changes_nothing(
     assert caplog.text.count("The proxy has ended") == 1
 
 
-async def test_stopped_proxy_serves_after_a_new_start(
+async def test_stopped_proxy_serves_routes_after_a_new_start(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     proxy = await proxies.started()
@@ -341,7 +343,7 @@ async def test_stopped_proxy_serves_after_a_new_start(
     assert await served(client, proxy, ANA)
 
 
-async def test_taken_port_is_a_conflict(proxies: CaddyProxies):
+async def test_taken_port_at_proxy_start_is_a_conflict(proxies: CaddyProxies):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict, match=f"Port {port} of 127.0.0.1 is taken"):
@@ -350,7 +352,7 @@ async def test_taken_port_is_a_conflict(proxies: CaddyProxies):
     assert processes_in(proxies.root) == []
 
 
-async def test_concurrent_starts_on_one_port_leave_one_proxy_running(
+async def test_concurrent_proxy_starts_on_one_port_leave_one_proxy_running(
     proxies: CaddyProxies,
 ):
     """Two Caddys of one account would listen on it together, each for a part of the requests."""
@@ -365,7 +367,7 @@ async def test_concurrent_starts_on_one_port_leave_one_proxy_running(
     assert [proxy._process.pid() is None for proxy in both] == [end is refused for end in ends]
 
 
-async def test_port_taken_during_start_is_a_conflict(
+async def test_port_taken_during_proxy_start_is_a_conflict(
     proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch
 ):
     proxy, real = proxies.new(), CaddyProcess.start
@@ -381,7 +383,7 @@ async def test_port_taken_during_start_is_a_conflict(
             await proxy.start()
 
 
-async def test_configuration_refused_by_caddy_fails_the_start_with_a_message(
+async def test_proxy_configuration_refused_by_caddy_fails_the_proxy_start_with_a_message(
     proxies: CaddyProxies, capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(Unavailable, match=r"The proxy ended with status 1 as it started\."):

@@ -43,7 +43,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- its program ----------------------------------------------------------------------------------
 
 
-def test_caddy_beside_python_takes_precedence_over_path(
+def test_caddy_beside_python_takes_precedence_over_caddy_on_path(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ):
     on_path = programs / "other"
@@ -105,7 +105,9 @@ def write_program(folder: Path, script: str) -> Path:
 # -- inheritance, and access by other accounts -----------------------------------------------------
 
 
-async def test_process_inherits_no_terminal_and_no_files(proxies: CaddyProxies, tmp_path: Path):
+async def test_caddy_process_inherits_no_terminal_and_no_open_files(
+    proxies: CaddyProxies, tmp_path: Path
+):
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
         pid = pid_of(await proxies.started())
@@ -122,7 +124,7 @@ async def test_process_inherits_no_terminal_and_no_files(proxies: CaddyProxies, 
         pytest.param("https_proxy"),
     ],
 )
-async def test_environment_contains_only_variables_for_caddy(
+async def test_caddy_environment_contains_only_variables_for_caddy(
     proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch, inherited: str
 ):
     for name in caddy_process.FOR_ACME:
@@ -142,13 +144,15 @@ async def test_environment_contains_only_variables_for_caddy(
     }
 
 
-async def test_command_line_contains_no_settings(proxies: CaddyProxies):
+async def test_caddy_command_line_contains_no_settings(proxies: CaddyProxies):
     pid = pid_of(await proxies.started())
 
     assert psutil.Process(pid).cmdline() == [str(caddy_program()), "run", "--config", "-"]
 
 
-async def test_routes_and_socket_are_inaccessible_to_other_accounts(proxies: CaddyProxies):
+async def test_caddy_route_files_and_socket_are_inaccessible_to_other_accounts(
+    proxies: CaddyProxies,
+):
     folder = proxies.root / "open to others"
     folder.mkdir(mode=0o777)
     await proxies.started(folder=str(folder))
@@ -157,7 +161,7 @@ async def test_routes_and_socket_are_inaccessible_to_other_accounts(proxies: Cad
     assert stat.S_IMODE((folder / ADMIN_SOCKET).stat().st_mode) == 0o600
 
 
-async def test_configuration_is_not_written_to_disk(proxies: CaddyProxies):
+async def test_caddy_configuration_is_not_written_to_disk(proxies: CaddyProxies):
     await proxies.started()
 
     assert not any(b"reverse_proxy" in content for content in contents(proxies.root))

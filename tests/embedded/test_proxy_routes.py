@@ -22,7 +22,7 @@ DATA = {"user": "ana", "server_name": ""}
 # -- routes ---------------------------------------------------------------------------------------
 
 
-async def test_websocket_survives_changes_of_other_routes(
+async def test_websocket_through_the_proxy_survives_changes_of_other_routes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     proxy = await proxies.started()
@@ -60,7 +60,7 @@ ODD_NAMES = (
 )
 
 
-async def test_user_names_with_special_characters_are_routed(
+async def test_user_names_with_special_characters_are_routed_to_their_server(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, hub: Upstream
 ):
     proxy = await proxies.started()
@@ -95,7 +95,7 @@ async def test_pattern_in_a_request_path_matches_no_user_route(
 
 
 @pytest.mark.parametrize("host", ["ana.example.org", "ana.example.org:8000"])
-async def test_host_route_matches_its_host_with_and_without_port(
+async def test_host_route_matches_its_host_header_with_and_without_port(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, host: str
 ):
     proxy = await proxies.started(host_routing=True)

@@ -107,7 +107,7 @@ def serial_number(proxy: CaddyProxy, trust: ssl.SSLContext, name: str = "127.0.0
         pytest.param("gpu.example.org:8443", "8443", id="another one in Host"),
     ],
 )
-async def test_forwarded_proto_and_port_are_set_over_https(
+async def test_proxy_sets_forwarded_proto_and_port_over_https(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -123,7 +123,7 @@ async def test_forwarded_proto_and_port_are_set_over_https(
     assert headers["X-Forwarded-Port"] == (port or str(urlsplit(proxy.public_url).port))
 
 
-async def test_websockets_pass_over_tls(
+async def test_websocket_messages_pass_the_proxy_over_tls(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
@@ -138,7 +138,7 @@ async def test_websockets_pass_over_tls(
         assert await websocket.receive_str(timeout=60) == "hello"
 
 
-async def test_renewed_certificate_is_served_after_the_next_start(
+async def test_renewed_certificate_is_served_after_the_next_proxy_start(
     proxies: CaddyProxies, files: CertificateFiles
 ):
     settings = files.settings | {"public_url": f"https://127.0.0.1:{free_port()}/"}
@@ -157,7 +157,7 @@ async def test_renewed_certificate_is_served_after_the_next_start(
     assert serial_number(third, files.trust) != number
 
 
-async def test_missing_certificate_is_reported_with_a_hint(
+async def test_missing_tls_certificate_fails_the_proxy_start_with_a_hint(
     proxies: CaddyProxies, files: CertificateFiles
 ):
     (files.folder / "server.crt").unlink()
@@ -177,7 +177,7 @@ async def test_missing_certificate_is_reported_with_a_hint(
         pytest.param({"ssl_key": ""}, id="none named"),
     ],
 )
-async def test_missing_key_is_reported_with_a_hint(
+async def test_missing_tls_key_fails_the_proxy_start_with_a_hint(
     proxies: CaddyProxies, files: CertificateFiles, wrong: dict[str, str]
 ):
     with pytest.raises(Unavailable) as refused:
@@ -237,7 +237,7 @@ async def test_certificate_for_a_wildcard_address_covers_the_host_name(
     await eventually_async(certified)
 
 
-async def test_internal_authority_is_stable_and_its_key_is_private(
+async def test_internal_authority_certificate_is_stable_and_its_key_is_private(
     proxies: CaddyProxies,
 ):
     proxy = await proxies.started(internal_authority=True)
@@ -308,7 +308,7 @@ def usual_ports() -> None:
 
 @USUAL_PORTS
 @pytest.mark.parametrize("challenge", ["http-01", "tls-alpn-01"])
-async def test_domain_gets_its_certificate_over_acme(
+async def test_proxy_with_a_domain_gets_its_certificate_over_acme(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,

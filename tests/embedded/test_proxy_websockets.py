@@ -22,14 +22,16 @@ SOCKET = "/user/ana/ws"
         pytest.param([], None, id="none offered"),
     ],
 )
-async def test_subprotocol_is_chosen_by_the_server(
+async def test_websocket_subprotocol_is_chosen_by_the_server(
     browser: aiohttp.ClientSession, offered: list[str], chosen: str | None
 ):
     async with browser.ws_connect(SOCKET, protocols=offered) as socket:
         assert socket.protocol == chosen
 
 
-async def test_messages_pass_in_both_directions_in_order(browser: aiohttp.ClientSession):
+async def test_websocket_messages_pass_the_proxy_in_both_directions_in_order(
+    browser: aiohttp.ClientSession,
+):
     async with browser.ws_connect(SOCKET) as socket:
         await socket.send_str("text ü")
         await socket.send_bytes(b"\x00\xff")
@@ -41,7 +43,7 @@ async def test_messages_pass_in_both_directions_in_order(browser: aiohttp.Client
     ]
 
 
-async def test_message_of_20_mib_passes(browser: aiohttp.ClientSession):
+async def test_websocket_message_of_20_mib_passes_the_proxy(browser: aiohttp.ClientSession):
     large = b"x" * (20 * 1024 * 1024)
     async with browser.ws_connect(SOCKET, max_msg_size=0) as socket:
         await socket.send_bytes(large)
@@ -50,7 +52,7 @@ async def test_message_of_20_mib_passes(browser: aiohttp.ClientSession):
     assert received.data == large
 
 
-async def test_ping_is_answered_by_the_server(browser: aiohttp.ClientSession):
+async def test_websocket_ping_is_answered_by_the_server(browser: aiohttp.ClientSession):
     async with browser.ws_connect(SOCKET, autoping=False) as socket:
         await socket.ping(b"there?")
         received = await socket.receive()
@@ -59,7 +61,9 @@ async def test_ping_is_answered_by_the_server(browser: aiohttp.ClientSession):
 
 
 @pytest.mark.parametrize("code", [1000, 1011, 4001])
-async def test_server_close_code_reaches_the_browser(browser: aiohttp.ClientSession, code: int):
+async def test_websocket_close_code_of_the_server_reaches_the_browser(
+    browser: aiohttp.ClientSession, code: int
+):
     async with browser.ws_connect(SOCKET, autoclose=False) as socket:
         await socket.send_str(f"close {code}")
         received = await socket.receive()
@@ -72,7 +76,7 @@ async def test_server_close_code_reaches_the_browser(browser: aiohttp.ClientSess
 
 
 @pytest.mark.parametrize("code", [1000, 4001])
-async def test_browser_close_code_reaches_the_server(
+async def test_websocket_close_code_of_the_browser_reaches_the_server(
     browser: aiohttp.ClientSession, upstream: Upstream, code: int
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -81,7 +85,7 @@ async def test_browser_close_code_reaches_the_server(
             assert await upstream.closed_with == code
 
 
-async def test_dropped_server_connection_closes_the_browser_socket(
+async def test_dropped_server_connection_closes_the_browsers_websocket(
     browser: aiohttp.ClientSession,
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -92,7 +96,7 @@ async def test_dropped_server_connection_closes_the_browser_socket(
     assert received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING}
 
 
-async def test_dropped_browser_connection_closes_the_server_socket(
+async def test_dropped_browser_connection_closes_the_servers_websocket(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     async with browser.ws_connect(SOCKET) as socket:
@@ -106,14 +110,16 @@ async def test_dropped_browser_connection_closes_the_server_socket(
             assert await upstream.closed_with in {1001, 1006}
 
 
-async def test_refused_handshake_status_reaches_the_browser(browser: aiohttp.ClientSession):
+async def test_refused_websocket_handshake_status_reaches_the_browser(
+    browser: aiohttp.ClientSession,
+):
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await browser.ws_connect("/user/ana/ws-refused")
 
     assert refused.value.status == 403
 
 
-async def test_handshake_forwards_origin_and_cookies(
+async def test_websocket_handshake_forwards_origin_and_cookies(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
     headers = {"Origin": "http://127.0.0.1:8000", "Cookie": "token=1"}

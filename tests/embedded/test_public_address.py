@@ -178,7 +178,7 @@ LOCAL, EVERY = "127.0.0.1", ""
         ),
     ],
 )
-def test_admins_settings_take_precedence_over_options(
+def test_admins_address_settings_take_precedence_over_up_options(
     options: list[str], chosen: dict[str, Any], ip: str, port: int, bind_url: str, url: str
 ):
     address = public_address(parse(options), chosen)
@@ -263,7 +263,7 @@ def test_public_address_without_tls_gives_a_warning(
         ),
     ],
 )
-def test_invalid_or_contradictory_settings_are_refused_with_a_hint(
+def test_invalid_or_contradictory_address_settings_are_refused_with_a_hint(
     options: list[str], chosen: dict[str, Any], sentence: str
 ):
     with pytest.raises(InvalidRequest) as refused:
@@ -303,7 +303,7 @@ def test_invalid_base_url_is_refused(text: str):
         ("localhost", "localhost"),
     ],
 )
-def test_domain_is_converted_to_lower_case(text: str, name: str):
+def test_domain_option_is_converted_to_lower_case(text: str, name: str):
     assert domain("--domain", text) == name
 
 
@@ -316,7 +316,7 @@ def test_domain_is_converted_to_lower_case(text: str, name: str):
         pytest.param("10.0.0.10"),
     ],
 )
-def test_invalid_domain_is_refused(text: str):
+def test_invalid_domain_option_is_refused(text: str):
     with pytest.raises(InvalidRequest) as refused:
         domain("--domain", text)
 
@@ -333,5 +333,5 @@ def test_invalid_domain_is_refused(text: str):
         ("https://gpu.example.org", "gpu.example.org:443"),
     ],
 )
-def test_listener_is_host_and_port_of_the_url(url: str, listener: str):
+def test_proxy_listener_is_host_and_port_of_the_bind_url(url: str, listener: str):
     assert host_and_port(url) == listener

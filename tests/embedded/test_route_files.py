@@ -54,7 +54,9 @@ def files(folder: Path) -> list[str]:
         pytest.param("Ana.Example.org/user/ana/", "@ana.example.org/-user/-ana", id="host's path"),
     ],
 )
-def test_route_is_stored_as_one_file(routes: RouteFiles, folder: Path, routespec: str, place: str):
+def test_proxy_route_is_stored_as_one_file(
+    routes: RouteFiles, folder: Path, routespec: str, place: str
+):
     routes.add(routespec, ANA, DATA)
 
     assert files(folder) == [f"{place}/=127.0.0.1:1001"]
@@ -73,7 +75,7 @@ def test_route_is_stored_as_one_file(routes: RouteFiles, folder: Path, routespec
         pytest.param("http://[::1]", "[::1]:80", id="IPv6 and default port"),
     ],
 )
-def test_file_name_is_host_and_port_of_the_target(
+def test_route_file_name_is_host_and_port_of_the_target(
     routes: RouteFiles, folder: Path, target: str, server: str
 ):
     routes.add("/user/ana/", target, {})
@@ -82,7 +84,7 @@ def test_file_name_is_host_and_port_of_the_target(
     assert routes.all()["/user/ana/"]["target"] == target
 
 
-def test_changed_target_replaces_the_file(routes: RouteFiles, folder: Path):
+def test_changed_route_target_replaces_the_route_file(routes: RouteFiles, folder: Path):
     routes.add("/user/ana/", ANA, {"number": 1})
     routes.add("/user/ana/", BO, {"number": 2})
 
@@ -92,7 +94,7 @@ def test_changed_target_replaces_the_file(routes: RouteFiles, folder: Path):
     }
 
 
-def test_unchanged_target_replaces_the_data(routes: RouteFiles, folder: Path):
+def test_route_added_again_with_the_same_target_replaces_its_data(routes: RouteFiles, folder: Path):
     routes.add("/user/ana/", ANA, {"number": 1})
     routes.add("/user/ana/", ANA, {"number": 2})
 
@@ -111,7 +113,7 @@ def test_unchanged_target_replaces_the_data(routes: RouteFiles, folder: Path):
         pytest.param("/user/" + "%C3%A9" * 128 + "/", id="too long in bytes"),
     ],
 )
-def test_route_that_cannot_be_a_file_path_is_refused(
+def test_route_that_cannot_be_a_file_path_is_refused_without_changes(
     routes: RouteFiles, folder: Path, routespec: str
 ):
     routes.add("/user/ana/", ANA, {})
@@ -142,7 +144,9 @@ def test_route_that_cannot_be_a_file_path_is_refused(
         pytest.param("", id="empty"),
     ],
 )
-def test_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: Path, target: str):
+def test_route_target_that_caddy_cannot_dial_is_refused(
+    routes: RouteFiles, folder: Path, target: str
+):
     routes.add("/user/ana/", ANA, {})
     with pytest.raises(InvalidRequest) as refused:
         routes.add("/user/ana/", target, {})
@@ -152,7 +156,7 @@ def test_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: Pa
     assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
-def test_path_refused_by_the_file_system_is_an_error_and_leaves_no_files(folder: Path):
+def test_route_path_refused_by_the_file_system_is_an_error_and_leaves_no_files(folder: Path):
     routespec = f"/{'x' * 250}" * 17 + "/"
     with pytest.raises(InvalidRequest) as refused:
         RouteFiles(folder, 17).add(routespec, ANA, {})
@@ -161,7 +165,9 @@ def test_path_refused_by_the_file_system_is_an_error_and_leaves_no_files(folder:
     assert not folder.exists() or files(folder) == []
 
 
-def test_removal_prunes_empty_folders_and_leaves_siblings(routes: RouteFiles, folder: Path):
+def test_route_removal_prunes_empty_folders_and_leaves_sibling_routes(
+    routes: RouteFiles, folder: Path
+):
     for routespec in ("/user/ana/", "/user/ana/gpu/", "/user/bo/"):
         routes.add(routespec, ANA, {})
     routes.remove("/user/ana/gpu/")
@@ -174,7 +180,7 @@ def test_removal_prunes_empty_folders_and_leaves_siblings(routes: RouteFiles, fo
     assert (folder.is_dir(), files(folder)) == (True, [])
 
 
-def test_removal_of_a_parent_leaves_its_children(routes: RouteFiles):
+def test_route_removal_leaves_routes_below_it(routes: RouteFiles):
     for routespec in ("/", "/user/ana/", "/user/ana/gpu/"):
         routes.add(routespec, ANA, {})
     routes.remove("/")
@@ -183,7 +189,7 @@ def test_removal_of_a_parent_leaves_its_children(routes: RouteFiles):
     assert [*routes.all()] == ["/user/ana/gpu/"]
 
 
-def test_removal_of_an_absent_route_changes_nothing(routes: RouteFiles, folder: Path):
+def test_absent_route_removal_changes_nothing(routes: RouteFiles, folder: Path):
     routes.remove("/user/ana/")
     routes.add("/user/ana/", ANA, {})
     for absent in ("/", "/user/", "/user/bo/", "/user/ana/gpu/", "host.example.org/user/ana/"):
@@ -192,7 +198,7 @@ def test_removal_of_an_absent_route_changes_nothing(routes: RouteFiles, folder: 
     assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
-def test_clearing_leaves_an_empty_folder(routes: RouteFiles, folder: Path):
+def test_route_clearing_leaves_an_empty_folder(routes: RouteFiles, folder: Path):
     routes.clear()
     routes.add("/user/ana/", ANA, {})
     routes.add("host.example.org/", BO, {})

@@ -20,7 +20,7 @@ def get_with_token(platform: HubPlatform, path: str, token: str) -> httpx.Respon
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["nothing is written", "nothing is read"])
-def test_valid_token_is_503_while_the_hub_database_fails(platform: HubPlatform, reads: bool):
+def test_valid_token_gets_503_while_the_hub_database_fails(platform: HubPlatform, reads: bool):
     # The hub writes a token's first use to the database at once, later uses twice a minute.
     token = platform.token("bo")
 
@@ -36,7 +36,7 @@ def test_valid_token_is_503_while_the_hub_database_fails(platform: HubPlatform, 
     assert get_with_token(platform, "/services/runai/api/v1/whoami", token).json()["name"] == "bo"
 
 
-def test_unknown_token_is_rejected_and_not_echoed(platform: HubPlatform):
+def test_unknown_token_is_rejected_and_not_echoed_by_hub_and_service(platform: HubPlatform):
     by_hub = get_with_token(platform, "/hub/api/user", "made-up")
     by_service = get_with_token(platform, "/services/runai/api/v1/whoami", "made-up")
 

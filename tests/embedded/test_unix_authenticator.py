@@ -104,7 +104,7 @@ async def log_in(
         ),
     ],
 )
-async def test_login_checks_the_password_of_the_mapped_account(
+async def test_unix_login_checks_the_password_of_the_mapped_account(
     monkeypatch: pytest.MonkeyPatch,
     kind: type[PAMAuthenticator],
     typed: str,
@@ -130,7 +130,7 @@ async def test_login_checks_the_password_of_the_mapped_account(
         pytest.param("Zoe", {"pam_normalize_username": True}, id="no account, capitals"),
     ],
 )
-async def test_login_refuses_the_password_of_the_typed_name(
+async def test_unix_login_refuses_the_password_of_the_unmapped_name(
     monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
 ):
     patch_accounts(monkeypatch, PASSWORDS)
@@ -139,7 +139,7 @@ async def test_login_refuses_the_password_of_the_typed_name(
 
 
 @pytest.mark.usefixtures("pam")
-async def test_missing_mapped_account_is_named_in_the_log(
+async def test_username_map_target_without_a_unix_account_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     patch_accounts(monkeypatch, PASSWORDS)
@@ -151,7 +151,7 @@ async def test_missing_mapped_account_is_named_in_the_log(
 
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize("accounts", [["Dora", "dora"], ["Dora"], []], ids="/".join)
-async def test_refusal_of_a_capitalized_name_explains_case_folding(
+async def test_refused_login_with_a_capitalized_user_name_explains_case_folding(
     monkeypatch: pytest.MonkeyPatch, accounts: list[str]
 ):
     patch_accounts(monkeypatch, accounts)
@@ -173,7 +173,7 @@ async def test_refusal_of_a_capitalized_name_explains_case_folding(
         pytest.param("dora", {"admin_groups": {"root"}}, id="admin groups"),
     ],
 )
-async def test_right_password_without_a_unix_account_is_refused_with_a_message(
+async def test_correct_password_without_a_unix_account_is_refused_with_a_message(
     monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
 ):
     patch_accounts(monkeypatch, ["ana"])
@@ -202,7 +202,7 @@ async def test_right_password_without_a_unix_account_is_refused_with_a_message(
         pytest.param(False, "", False, id="accounts of the platform"),
     ],
 )
-def test_hub_checks_accounts_if_the_authenticator_is_pam(
+def test_hub_uses_the_unix_authenticator_if_the_configured_authenticator_is_pam(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_users: bool, file: str, checks: bool
 ):
     DataDirectory(tmp_path).prepare(system_users=False)

@@ -64,7 +64,7 @@ def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         pytest.param(["--system-users"], {"system_users": True}, id="system users"),
     ],
 )
-def test_options_are_parsed_into_settings(arguments: list[str], expected: dict[str, object]):
+def test_up_options_are_parsed_into_settings(arguments: list[str], expected: dict[str, object]):
     settings = parse(arguments)
 
     assert {name: getattr(settings, name) for name in expected} == expected
@@ -87,7 +87,7 @@ def test_options_are_parsed_into_settings(arguments: list[str], expected: dict[s
         (["--tls-cert", "/no.pem", "--tls-key", __file__], "There is no file /no.pem."),
     ],
 )
-def test_invalid_option_is_refused_with_a_hint(arguments: list[str], sentence: str):
+def test_up_refuses_an_invalid_option_with_a_hint(arguments: list[str], sentence: str):
     with pytest.raises(InvalidRequest) as refused:
         parse(arguments)
 
@@ -95,7 +95,7 @@ def test_invalid_option_is_refused_with_a_hint(arguments: list[str], sentence: s
     assert refused.value.hint
 
 
-def test_response_timeout_variable_must_be_a_number(monkeypatch: pytest.MonkeyPatch):
+def test_answers_within_variable_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RUNAI_ANSWERS_WITHIN", "soon")
     with pytest.raises(InvalidRequest, match="RUNAI_ANSWERS_WITHIN soon is not possible"):
         parse([])
@@ -129,7 +129,7 @@ def test_response_timeout_variable_must_be_a_number(monkeypatch: pytest.MonkeyPa
     ],
     ids=["defaults", "all", "no GPU"],
 )
-def test_settings_survive_the_environment_round_trip(settings: Settings):
+def test_platform_settings_survive_the_environment_round_trip(settings: Settings):
     assert Settings.from_environment(settings.environment()) == settings
 
 
@@ -185,7 +185,7 @@ def test_up_closes_the_data_directory_before_it_reports_a_taken_port(tmp_path: P
         ),
     ],
 )
-def test_invalid_file_prints_one_line_and_starts_no_platform(
+def test_up_with_an_invalid_file_prints_one_line_and_starts_no_platform(
     tmp_path: Path, name: str, text: str, arguments: list[str], sentence: str
 ):
     data_dir = tmp_path / "data"
@@ -218,7 +218,9 @@ def test_invalid_file_prints_one_line_and_starts_no_platform(
         ),
     ],
 )
-def test_failed_start_prints_only_the_services_message(tmp_path: Path, lines: list[str], text: str):
+def test_failed_platform_start_prints_only_the_services_message(
+    tmp_path: Path, lines: list[str], text: str
+):
     log = tmp_path / "hub.log"
     log.write_text("\n".join(["CANNOT of an earlier start", *lines]))
 
@@ -226,7 +228,7 @@ def test_failed_start_prints_only_the_services_message(tmp_path: Path, lines: li
     assert failure_text(log, begin) == text.format(log=log)
 
 
-def test_second_start_on_a_directory_names_the_running_platform(tmp_path: Path):
+def test_second_platform_start_on_a_data_directory_names_the_running_platform(tmp_path: Path):
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     lock_fd = directory.lock("http://127.0.0.1:8000/ (process 7)")
@@ -238,7 +240,7 @@ def test_second_start_on_a_directory_names_the_running_platform(tmp_path: Path):
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "systemd's journal"])
-def test_first_passwords_are_printed_only_on_a_terminal(
+def test_passwords_of_first_accounts_are_printed_only_on_a_terminal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -258,7 +260,7 @@ def test_first_passwords_are_printed_only_on_a_terminal(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Path):
+def test_data_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Path):
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     os.chown(data_dir, 54_321, 54_321)
@@ -276,7 +278,7 @@ def test_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Path):
     assert list(data_dir.iterdir()) == []
 
 
-def test_invalid_option_creates_no_directory(tmp_path: Path):
+def test_up_with_an_invalid_option_creates_no_data_directory(tmp_path: Path):
     result = up("--data-dir", str(tmp_path / "data"), "--simulate", "many")
 
     assert result.returncode == 1
@@ -284,7 +286,7 @@ def test_invalid_option_creates_no_directory(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may")
-def test_system_users_need_root(tmp_path: Path):
+def test_system_users_option_without_root_is_refused(tmp_path: Path):
     result = up("--data-dir", str(tmp_path), "--system-users")
 
     assert "--system-users needs root" in result.stderr

@@ -71,7 +71,7 @@ JOBS_BEHIND_GANG: dict[str, tuple[Workload, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("new", "expected"), JOBS_BEHIND_GANG.values(), ids=JOBS_BEHIND_GANG)
-def test_backfill_places_job_on_hold_only_if_it_ends_in_time_or_goes_first(
+def test_backfill_places_a_job_on_a_gangs_gpus_only_if_it_ends_in_time_or_goes_first(
     new: Workload, expected: dict[str, str]
 ) -> None:
     plan = decide(backfill_snapshot([*RUNNING_JOBS, GANG, new]))
@@ -250,7 +250,7 @@ def test_gang_of_unequal_workers_holds_gpus_for_the_largest_first() -> None:
     ],
     ids=["estimated", "limited", "limit first", "expected end first", "limit is over"],
 )
-def test_expected_end_is_no_later_than_the_time_limit(
+def test_expected_end_of_a_job_is_no_later_than_its_time_limit(
     fields: dict[str, Any], expected: tuple[int, bool]
 ) -> None:
     assert end_of(job("j", on="n1:0", started=900, **fields), 1000) == expected

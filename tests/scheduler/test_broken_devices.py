@@ -150,7 +150,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 @pytest.mark.parametrize("policy", [Policy(), SHIPPED], ids=["default", "shipped"])
-def test_claim_stops_no_job_on_a_node_with_only_broken_devices(claim, policy) -> None:
+def test_claimant_stops_no_job_on_a_node_with_only_broken_devices(claim, policy) -> None:
     nodes = [replace(node, cpu_milli=4_000) for node in nodes_with_broken("1x2", 0, 1)]
     existing = [
         job("old", 1, on="n1:0", cpu_milli=2_000),
@@ -179,7 +179,9 @@ RESERVED = {
     ("returning", "stops"),
     [pytest.param((0, 1), False, id="for a moment"), pytest.param((), True, id="for good")],
 )
-def test_claim_stops_a_second_job_only_if_its_device_broke_for_good(claim, returning, stops):
+def test_claimant_stops_a_second_job_only_if_its_reserved_device_broke_for_good(
+    claim, returning, stops
+):
     lost, other = cluster("2x2", memory_mib=1_000)
     lost = replace(lost, broken_devices=(0, 1), returning_devices=returning)
     existing = [job("old", 1, on="n2:0"), job("new", 1, on="n2:1")]
@@ -194,7 +196,7 @@ def test_claim_stops_a_second_job_only_if_its_device_broke_for_good(claim, retur
         assert wait.reason.text == "its place on n1 is reserved; waiting for its GPUs to work again"
 
 
-def test_no_other_workload_gets_a_device_that_may_return() -> None:
+def test_reserved_broken_device_that_may_return_is_allocated_to_no_later_workload() -> None:
     nodes = [replace(node, returning_devices=(0, 1)) for node in nodes_with_broken("1x2", 0, 1)]
     claim = job("claim", 1, "b", on="n1:0", state="reserved")
 
@@ -203,7 +205,7 @@ def test_no_other_workload_gets_a_device_that_may_return() -> None:
     assert {(d.kind, d.workload) for d in plan.decisions} == {("wait", "claim"), ("wait", "late")}
 
 
-def test_second_reservation_of_a_returning_device_is_dropped() -> None:
+def test_second_reservation_of_a_broken_device_that_may_return_is_dropped() -> None:
     nodes = [replace(node, returning_devices=(0,)) for node in nodes_with_broken("1x1", 0)]
     claims = [job(name, 1, "b", on="n1:0", state="reserved") for name in ("one", "two")]
 
@@ -220,7 +222,7 @@ def test_node_with_a_broken_device_is_too_small_for_a_job_of_all_its_gpus() -> N
     assert wait.reason.text.startswith("no node has 8 GPUs; the largest has 7")
 
 
-def test_oversubscription_counts_only_healthy_devices() -> None:
+def test_oversubscribed_quotas_are_compared_with_healthy_devices_only() -> None:
     cluster_snapshot = snapshot(nodes_with_broken("1x4", 0, 1), [project("a", 3)])
 
     assert (

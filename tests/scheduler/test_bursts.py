@@ -41,7 +41,7 @@ def burst_plan(nodes: str, parts: list[float]) -> Plan:
 )
 @example("1x8+2x1", [0.7, 0.3] * (BURST // 2))
 @example("2x2", [0.5, 0.1] * (BURST // 2))
-def test_burst_overfills_no_device_and_leaves_no_room_for_a_waiting_job(
+def test_burst_of_fractional_jobs_overfills_no_device_and_leaves_no_usable_room(
     nodes: str, parts: list[float]
 ) -> None:
     plan = burst_plan(nodes, parts)
@@ -55,7 +55,9 @@ def test_burst_overfills_no_device_and_leaves_no_room_for_a_waiting_job(
 
 
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=12))
-def test_burst_opens_no_shared_device_while_one_has_room(parts: list[float]) -> None:
+def test_burst_of_fractional_jobs_opens_no_device_while_a_shared_device_has_room(
+    parts: list[float],
+) -> None:
     allocated = milli_by_device(burst_plan("2x8", parts))
 
     assert max(allocated.values()) <= WHOLE
@@ -67,7 +69,7 @@ def test_burst_opens_no_shared_device_while_one_has_room(parts: list[float]) -> 
     ("part", "per_device"),
     [pytest.param(p, n, id=f"{p}") for p, n in ((0.5, 2), (0.333, 3), (0.25, 4), (0.1, 10))],
 )
-def test_burst_of_equal_fractions_uses_the_fewest_possible_devices(
+def test_burst_of_equal_fractional_jobs_uses_the_fewest_possible_devices(
     part: float, per_device: int
 ) -> None:
     allocated = milli_by_device(burst_plan("13x8", [part] * BURST))

@@ -35,7 +35,7 @@ def stops(snapshot: Snapshot) -> dict[str, str]:
 
 
 @given(CHANGED_SNAPSHOTS)
-def test_lowered_limit_is_not_exceeded_by_new_starts(snapshot: Snapshot) -> None:
+def test_lowered_project_limit_is_not_exceeded_by_new_starts(snapshot: Snapshot) -> None:
     _, effects = decide_and_note(snapshot)
     before, after = effects.allocated_before(), effects.allocated_after()
 
@@ -45,7 +45,7 @@ def test_lowered_limit_is_not_exceeded_by_new_starts(snapshot: Snapshot) -> None
 
 
 @given(CHANGED_SNAPSHOTS)
-def test_lowered_limit_stops_nothing_without_a_claimant(snapshot: Snapshot) -> None:
+def test_lowered_project_limit_stops_no_job_without_a_claimant(snapshot: Snapshot) -> None:
     running = tuple(
         w for w in snapshot.workloads if all(k.state is WorkerState.RUNNING for k in w.workers)
     )
@@ -61,7 +61,7 @@ def test_lowered_limit_stops_nothing_without_a_claimant(snapshot: Snapshot) -> N
         pytest.param(None, 1, "limit of 1 GPU", id="unlimited quota"),
     ],
 )
-def test_work_above_a_lowered_limit_is_reclaimed_for_an_owner(
+def test_jobs_above_a_lowered_project_limit_are_reclaimed_for_a_project_within_quota(
     quota: float | None, limit: float, entitlement: str
 ) -> None:
     cluster_snapshot = snapshot(
@@ -81,7 +81,7 @@ def test_work_above_a_lowered_limit_is_reclaimed_for_an_owner(
     assert waits(decide(after)).get("second") == "over_limit"
 
 
-def test_work_above_a_lowered_limit_stops_before_work_further_over_its_quota() -> None:
+def test_jobs_above_a_lowered_limit_stop_before_jobs_of_a_project_further_over_quota() -> None:
     cluster_snapshot = snapshot(
         "1x6",
         [project("lim", 1, limit=1), project("idle", 0), project("own", 1)],
@@ -108,7 +108,7 @@ def test_work_above_a_lowered_limit_stops_before_work_further_over_its_quota() -
 
 @given(CHANGED_SNAPSHOTS)
 @settings(max_examples=100)
-def test_work_of_a_former_member_neither_starts_nor_grows(snapshot: Snapshot) -> None:
+def test_jobs_of_a_former_project_member_neither_start_nor_grow(snapshot: Snapshot) -> None:
     plan, _ = decide_and_note(snapshot)
     former = {p.name: p.former_members for p in snapshot.projects}
     runs = {
@@ -123,7 +123,9 @@ def test_work_of_a_former_member_neither_starts_nor_grows(snapshot: Snapshot) ->
 
 
 @given(CHANGED_SNAPSHOTS)
-def test_index_with_former_members_gives_the_plan_of_its_snapshot(snapshot: Snapshot) -> None:
+def test_cluster_index_with_former_members_gives_the_plan_of_its_snapshot(
+    snapshot: Snapshot,
+) -> None:
     plain = replace(
         snapshot, projects=tuple(replace(p, former_members=()) for p in snapshot.projects)
     )
@@ -136,7 +138,7 @@ def test_index_with_former_members_gives_the_plan_of_its_snapshot(snapshot: Snap
     assert decide(index) == decide(plain)
 
 
-def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> None:
+def test_running_jobs_of_a_former_member_continue_and_waiting_jobs_wait_for_an_admin() -> None:
     cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 4, former_members=("bob",))],
@@ -157,7 +159,7 @@ def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> No
     )
 
 
-def test_elastic_job_of_a_former_member_is_not_resized() -> None:
+def test_elastic_job_of_a_former_project_member_is_not_resized() -> None:
     cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 4, former_members=("bob",))],
@@ -169,7 +171,7 @@ def test_elastic_job_of_a_former_member_is_not_resized() -> None:
     assert decide(cluster_snapshot).decisions == ()
 
 
-def test_waiting_work_of_a_former_member_claims_no_share() -> None:
+def test_waiting_jobs_of_a_former_project_member_claim_no_fair_share() -> None:
     cluster_snapshot = snapshot(
         "1x4",
         [project("q8", 2, former_members=("bob",)), project("nlp", 2)],

@@ -25,7 +25,7 @@ from strategies import snapshots
 
 
 @given(snapshots(), st.data())
-def test_index_with_applied_changes_decides_like_its_snapshot(
+def test_cluster_index_with_applied_changes_decides_like_its_snapshot(
     snapshot: Snapshot, data: st.DataObject
 ) -> None:
     index = ClusterIndex(replace(snapshot, workloads=()))
@@ -51,7 +51,7 @@ def test_index_with_applied_changes_decides_like_its_snapshot(
 
 
 @given(st.lists(snapshots(), min_size=2, max_size=3))
-def test_index_matches_the_next_snapshot_after_the_changes_between_them(
+def test_cluster_index_with_changes_between_snapshots_matches_the_next_snapshot(
     successive: list[Snapshot],
 ) -> None:
     index = ClusterIndex(successive[0])
@@ -74,7 +74,7 @@ def test_changes_between_equal_snapshots_contain_only_the_time() -> None:
     assert changes_between(cluster_snapshot, copy) == SnapshotChanges(now=5)
 
 
-def test_index_applies_changed_nodes_projects_and_policy() -> None:
+def test_cluster_index_applies_changed_nodes_projects_and_policy() -> None:
     index = ClusterIndex(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
     assert len([d for d in decide(index).decisions if d.kind == "start"]) == 2
 
@@ -92,7 +92,7 @@ def test_index_applies_changed_nodes_projects_and_policy() -> None:
     assert [d.kind for d in decide(index, Policy(phases=())).decisions] == ["wait"] * 3
 
 
-def test_index_accepts_the_first_workload_of_a_parent_project() -> None:
+def test_cluster_index_accepts_the_first_workload_of_a_parent_project() -> None:
     tree = [project("lab", 2), project("a", 1, parent="lab")]
     index = ClusterIndex(snapshot("1x2", tree, [job("a-1")]))
     decide(index)
@@ -103,7 +103,7 @@ def test_index_accepts_the_first_workload_of_a_parent_project() -> None:
     assert [d.workload for d in decide(index).decisions] == ["a-1", "own"]
 
 
-def test_first_workload_of_a_leaf_project_does_not_rebuild_the_state() -> None:
+def test_first_workload_of_a_leaf_project_does_not_rebuild_the_planning_state() -> None:
     index = ClusterIndex(
         snapshot("1x4", [project("a", 2), project("b", 2)], [job("a-1", project="a")])
     )
@@ -113,7 +113,7 @@ def test_first_workload_of_a_leaf_project_does_not_rebuild_the_state() -> None:
     assert index.state() is before, "nothing else was looked up anew"
 
 
-def test_index_rejects_removal_of_an_unknown_workload() -> None:
+def test_cluster_index_rejects_removal_of_an_unknown_workload() -> None:
     with pytest.raises(KeyError, match="nobody"):
         ClusterIndex(snapshot("1x1", [])).apply(SnapshotChanges(removed=("nobody",)))
 

@@ -178,7 +178,7 @@ STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
 
 
 @pytest.mark.parametrize(("nodes", "projects", "workloads"), STAYS.values(), ids=STAYS)
-def test_consolidation_leaves_workers_in_place(
+def test_consolidation_without_a_useful_move_leaves_workers_in_place(
     nodes: str, projects: list[Project], workloads: list[Workload]
 ) -> None:
     plan = decide(snapshot(nodes, projects, workloads, phases=("allocate", "consolidate")))
@@ -189,11 +189,11 @@ def test_consolidation_leaves_workers_in_place(
 SCATTERED = [job("old", 1, on="n1:0"), job("young", 1, on="n2:0"), job("new", 2)]
 
 
-def test_consolidation_is_opt_in() -> None:
+def test_consolidation_is_off_by_default() -> None:
     assert waits(decide(snapshot("2x2", ONE_PROJECT, SCATTERED))) == {"new": "fragmented"}
 
 
-def test_move_reason_names_the_claimant_and_the_rule() -> None:
+def test_consolidation_move_reason_names_the_claimant_and_the_rule() -> None:
     plan = decide(consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED))
 
     (move,) = [d for d in plan.decisions if isinstance(d, Move)]
@@ -293,7 +293,7 @@ def test_project_within_quota_gets_the_node_that_consolidation_emptied() -> None
     assert reasons == {"a2-0": "owed"}
 
 
-def test_move_reason_names_the_job_that_takes_its_gpus_not_one_that_joins_its_node() -> None:
+def test_move_reason_names_the_job_that_takes_the_freed_gpus() -> None:
     # As above; "tiny", the oldest, also starts on an idle GPU there.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
@@ -340,7 +340,7 @@ def test_consolidation_respects_max_evictions() -> None:
     )
 
 
-def test_job_paused_max_times_within_the_hour_is_not_moved() -> None:
+def test_job_at_its_hourly_pause_limit_is_not_moved_by_consolidation() -> None:
     snapshot = consolidating_snapshot(
         "2x2",
         ONE_PROJECT,
@@ -367,14 +367,14 @@ def examined_for_moves(nodes: str, workloads: list[Workload]) -> int:
     return examined[1] - examined[0]
 
 
-def test_futile_consolidation_is_rejected_by_counting_without_a_search() -> None:
+def test_consolidation_that_cannot_free_enough_gpus_is_rejected_without_a_search() -> None:
     jobs = [job(f"j{n}-{d}", on=f"n{n}:{d}") for n in range(1, 11) for d in range(8)][2:]
     gangs = [job(f"gang{i}", 8, workers=1 + i % 4) for i in range(40)]
 
     assert examined_for_moves("10x8", [*jobs, *gangs]) == 0
 
 
-def test_consolidation_searches_once_for_equal_requests() -> None:
+def test_consolidation_search_runs_once_for_equal_requests() -> None:
     # Each node has two idle GPUs, but its jobs fit nowhere else; counting cannot show that.
     jobs = [job(f"j{n}{m}", 3, on=f"n{n}:{m},{m + 1},{m + 2}") for n in range(1, 9) for m in (0, 3)]
     waiting = [job(f"new{i}", 4, workers=1 + i % 3) for i in range(30)]
@@ -385,7 +385,7 @@ def test_consolidation_searches_once_for_equal_requests() -> None:
     assert many == one
 
 
-def test_consolidation_settles_within_two_cycles() -> None:
+def test_consolidation_makes_no_more_decisions_after_two_cycles() -> None:
     jobs = [job(f"j{n}", 1, on=f"n{n}:0") for n in range(1, 7)]
     snapshot = consolidating_snapshot(
         "6x4", [project("a", 24)], [*jobs, job("g1", 4), job("g2", 4, workers=3)]
@@ -398,7 +398,7 @@ def test_consolidation_settles_within_two_cycles() -> None:
 
 
 @pytest.mark.parametrize(("full", "expected"), [(23, "no_room"), (24, "not_proven")])
-def test_consolidation_search_ends_unproven_after_too_many_failed_attempts(
+def test_consolidation_search_ends_with_not_proven_after_too_many_failed_attempts(
     full: int, expected: str
 ) -> None:
     """On each full node two jobs would have to leave, and only one has another place."""

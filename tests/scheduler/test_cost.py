@@ -80,7 +80,7 @@ def candidates_examined(snapshot: Snapshot) -> int:
     return state.candidates_examined
 
 
-def test_victims_with_cpu_need_no_more_examined_candidates_than_without_cpu() -> None:
+def test_reclaim_examines_no_more_candidates_for_victims_with_cpu_than_without() -> None:
     """A claimant on all devices of its only victim leaves no more room, whatever CPU it had."""
 
     def reclaiming(cores: int) -> Snapshot:
@@ -95,7 +95,7 @@ def test_victims_with_cpu_need_no_more_examined_candidates_than_without_cpu() ->
     assert candidates_examined(reclaiming(4000)) == candidates_examined(reclaiming(0))
 
 
-def test_cycle_iterates_over_waiting_elastic_workers_a_few_times_only(
+def test_scheduler_cycle_iterates_over_waiting_elastic_workers_only_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cycle iterates over the workers a few times, not once for each worker."""
@@ -126,7 +126,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__.replace("_", " "))
-def test_cycle_cost_grows_at_most_thirteenfold_for_ten_times_the_nodes(
+def test_scheduler_cycle_cost_grows_at_most_thirteenfold_for_ten_times_the_nodes(
     shape: Callable[[int], Snapshot],
 ) -> None:
     assert candidates_examined(shape(60)) <= 13 * candidates_examined(shape(6))

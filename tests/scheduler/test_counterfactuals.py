@@ -31,7 +31,7 @@ def gang(*has_gpu_type: bool) -> Workload:
 
 
 @pytest.mark.parametrize("has_gpu_type", [(True, True), (True, False), (False, True)])
-def test_gang_with_unmet_gpu_type_is_offered_to_drop_node_requirements(
+def test_gang_with_unmet_gpu_type_is_advised_to_drop_node_requirements(
     has_gpu_type: list[bool],
 ) -> None:
     cluster_snapshot = snapshot("1x4", [project("a", 4)], [gang(*has_gpu_type)])
@@ -58,7 +58,7 @@ def test_counterfactual_to_lend_gpus_sets_never_lent_to_zero() -> None:
     ("devices", "workers", "expected"),
     [(0, 0, 32), (3_125, 0, 32), (3_126, 0, 31), (9_000, 1_000, 10), (90_000, 0, 3)],
 )
-def test_trials_shrink_with_cluster_size_to_no_less_than_three(
+def test_counterfactual_trials_shrink_with_cluster_size_to_no_less_than_three(
     devices: int, workers: int, expected: int
 ) -> None:
     existing = [job("gang", workers=workers)] if workers else []
@@ -67,7 +67,7 @@ def test_trials_shrink_with_cluster_size_to_no_less_than_three(
     assert bounded(cluster_snapshot, 32) == expected
 
 
-def test_job_over_its_limit_is_not_offered_a_build_quota_change() -> None:
+def test_job_over_its_project_limit_is_not_advised_to_change_the_build_quota() -> None:
     # The whole build quota is in use, but a preemptible job never counts against it (Q1).
     workloads = [session("lab", 1, on="n1:0"), job("train", 1)]
     cluster_snapshot = snapshot("1x4", [project("a", 1, limit=1)], workloads)

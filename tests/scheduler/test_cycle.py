@@ -24,7 +24,7 @@ from runai.hub_service.scheduler import Plan, Policy, Reserve, Snapshot, Unreser
 # ---- R7, R9
 
 
-def test_reservation_stays_until_its_devices_are_free() -> None:
+def test_gpu_reservation_stays_until_its_devices_are_free() -> None:
     cluster_snapshot = snapshot(
         "1x1",
         [project("a", 1), project("b", 1)],
@@ -40,7 +40,7 @@ def test_reservation_stays_until_its_devices_are_free() -> None:
     assert waits(plan) == {"new": "stopping"}
 
 
-def test_reservation_starts_as_soon_as_its_devices_are_free() -> None:
+def test_reserved_job_starts_as_soon_as_its_devices_are_free() -> None:
     cluster_snapshot = snapshot("1x1", [project("a", 1)], [job("new", on="n1:0", state="reserved")])
 
     assert places(decide(cluster_snapshot)) == {"new-0": "n1:0"}
@@ -56,7 +56,7 @@ def test_job_with_a_reserved_busy_device_starts_on_an_idle_one() -> None:
     assert places(decide(cluster_snapshot)) == {"new-0": "n1:1"}
 
 
-def test_reservation_ends_when_the_project_limit_no_longer_allows_it() -> None:
+def test_gpu_reservation_ends_when_the_project_limit_no_longer_allows_it() -> None:
     cluster_snapshot = snapshot(
         "1x2",
         [project("a", 1, limit=1)],
@@ -83,7 +83,7 @@ def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit(
 
 
 @pytest.mark.parametrize(("name", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
-def test_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
+def test_gpu_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
     name: str, amount: int
 ) -> None:
     """The node's whole CPU or memory suffices: only the project's limit blocks the job (Q3)."""
@@ -157,7 +157,7 @@ def test_paused_job_starts_before_jobs_submitted_later() -> None:
     ],
     ids=["none", "allocate only", "reclaim only", "preempt only"],
 )
-def test_cycle_runs_only_the_phases_of_the_policy(
+def test_scheduler_cycle_runs_only_the_phases_of_the_policy(
     phases: tuple[str, ...], starts: set[str], stops: set[str]
 ) -> None:
     cluster_snapshot = snapshot(
@@ -184,7 +184,7 @@ def test_cycle_runs_only_the_phases_of_the_policy(
     [(None, set()), (950, set()), (900, {"gang-0"})],
     ids=["not known to be broken", "within its grace", "broken for too long"],
 )
-def test_broken_gang_is_stopped_whole_after_its_grace(
+def test_broken_gang_is_stopped_whole_after_its_grace_period(
     since: int | None, expected: set[str]
 ) -> None:
     gang = job("gang", workers=2, on="n1:0", below_min_since=since)

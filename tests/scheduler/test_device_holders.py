@@ -30,21 +30,21 @@ def snapshot_with_three_holders() -> Snapshot:
     )
 
 
-def test_holder_sets_begin_with_the_newest_and_of_equal_age_the_last_by_name() -> None:
+def test_device_holder_sets_begin_with_the_newest_job_then_the_last_name() -> None:
     allocations = holder_allocations(snapshot_with_three_holders(), "new")
     rival = allocations.allocations[0].project
 
     assert [holder.workload.name for holder in next(allocations.sets_of(rival))] == ["z", "x"]
 
 
-def test_project_missing_in_the_plan_is_over_its_share_by_all_its_gpus() -> None:
+def test_project_missing_in_the_plan_has_all_its_gpus_over_its_share() -> None:
     snapshot = replace(snapshot_with_three_holders(), projects=(project("a", 0), project("b", 0)))
     allocations = holder_allocations(snapshot, "new")
 
     assert [allocations.overage_of(rival) for rival in allocations.rivals()] == [3000]
 
 
-def test_holders_are_sorted_by_expected_end_then_by_name() -> None:
+def test_device_holders_are_sorted_by_expected_end_then_by_name() -> None:
     cluster_snapshot = snapshot(
         "1x4",
         [project("a", 4)],
@@ -77,7 +77,7 @@ def test_stopping_worker_does_not_extend_the_protection_of_its_gang() -> None:
     ]
 
 
-def test_trials_stop_at_the_allowed_number_of_cycles() -> None:
+def test_counterfactual_trials_stop_at_the_allowed_number_of_cycles() -> None:
     snapshot, decided = snapshot_with_three_holders(), list[Snapshot]()
     waiting = next(w for w in snapshot.workloads if w.name == "new")
 

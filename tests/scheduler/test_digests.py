@@ -12,6 +12,6 @@ from digests import BATCH, NUMBERS, RECORDED, digest
 
 
 @pytest.mark.parametrize("first", range(0, len(NUMBERS), BATCH), ids=lambda first: NUMBERS[first])
-def test_decisions_of_each_batch_match_the_recorded_digests(first: int) -> None:
+def test_scheduler_decisions_of_each_batch_match_the_recorded_digests(first: int) -> None:
     for number, recorded in zip(NUMBERS[first : first + BATCH], RECORDED[first:], strict=False):
         assert digest(number) == recorded

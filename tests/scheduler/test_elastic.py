@@ -69,7 +69,7 @@ SHRINK_CASES = {
 @pytest.mark.parametrize(
     ("nodes", "existing", "new", "expected"), SHRINK_CASES.values(), ids=SHRINK_CASES
 )
-def test_surplus_workers_stop_for_a_minimum_in_their_own_project(
+def test_surplus_workers_stop_for_the_minimum_of_a_job_in_their_own_project(
     nodes: str, existing: list[Workload], new: Workload, expected: set[str]
 ) -> None:
     cluster_snapshot = snapshot(nodes, [project("a", 2)], [*existing, new])
@@ -77,7 +77,7 @@ def test_surplus_workers_stop_for_a_minimum_in_their_own_project(
     assert stopped(decide(cluster_snapshot)) == expected
 
 
-def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
+def test_stop_reason_of_a_surplus_worker_names_the_job_that_waits_for_its_gpu() -> None:
     plan = decide(snapshot("1x2", [project("a", 2)], [elastic(2, on=2), job("new")]))
 
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
@@ -86,7 +86,7 @@ def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
     assert reserved(plan) == {"new-0"}
 
 
-def test_surplus_of_the_project_stops_before_jobs_of_other_projects() -> None:
+def test_surplus_workers_of_the_project_stop_before_jobs_of_other_projects() -> None:
     projects = [project("a", 3), project("b", 0, weight=0)]
     jobs = [elastic(2, on=2), job("b1", 1, "b", on="n1:2"), job("new")]
 
@@ -101,7 +101,7 @@ def test_project_at_its_fair_share_stops_its_surplus_for_its_new_job() -> None:
     assert stopped(decide(snapshot("1x4", projects, jobs))) == {"e-1"}
 
 
-def test_surplus_stops_so_that_a_new_job_fits_the_project_limit() -> None:
+def test_surplus_workers_stop_so_that_a_new_job_fits_the_project_limit() -> None:
     jobs = [elastic(2, on=2), job("new")]
 
     plan = decide(snapshot("1x4", [project("a", 2, limit=2)], jobs))
@@ -123,7 +123,7 @@ def test_surplus_of_a_project_does_not_justify_reclaim_from_other_projects() -> 
     assert stopped(decide(snapshot("3x2", projects, jobs))) == set()
 
 
-def test_surplus_uses_idle_gpus_and_shrinks_when_new_jobs_arrive() -> None:
+def test_surplus_workers_use_idle_gpus_and_stop_when_new_jobs_arrive() -> None:
     cluster_snapshot = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
     assert gpus_by_workload(cluster_snapshot) == {"e": 4}
 
@@ -162,7 +162,7 @@ def test_elastic_job_grows_only_while_its_throughput_increases(
     assert started(decide(cluster_snapshot)) == expected
 
 
-def test_gang_gain_depends_on_the_count_of_running_workers_not_on_their_index() -> None:
+def test_gang_gain_depends_on_the_number_of_running_workers_not_on_their_index() -> None:
     lacks_its_first = job(
         "e",
         workers=3,
@@ -223,7 +223,7 @@ EVEN_SURPLUS: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize(("devices", "jobs", "expected"), EVEN_SURPLUS.values(), ids=EVEN_SURPLUS)
-def test_surplus_goes_to_the_job_with_the_smallest_part_of_its_request(
+def test_surplus_workers_start_first_in_the_job_with_the_smallest_part_of_its_request(
     devices: int, jobs: list[Workload], expected: dict[str, int]
 ) -> None:
     cluster_snapshot = settled(snapshot(f"1x{devices}", [project("a", devices)], jobs))

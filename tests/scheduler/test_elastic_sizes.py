@@ -46,7 +46,7 @@ SIZES: dict[str, tuple[Workload, ElasticSizes | None]] = {
 
 
 @pytest.mark.parametrize(("workload", "expected"), SIZES.values(), ids=list(SIZES))
-def test_sizes_of_a_workload_are_its_minimum_request_and_maximum(
+def test_elastic_sizes_of_a_job_are_its_minimum_request_and_maximum_gpus(
     workload: Workload, expected: ElasticSizes | None
 ) -> None:
     assert sizes_of(workload) == expected
@@ -87,7 +87,7 @@ PARTS: dict[str, tuple[Workload, ElasticSizes, list[tuple[int, str, tuple[int, .
 
 
 @pytest.mark.parametrize(("workload", "sizes", "expected"), PARTS.values(), ids=list(PARTS))
-def test_unfolded_worker_has_a_minimum_part_and_one_part_per_further_gpu(
+def test_elastic_worker_unfolds_into_a_minimum_part_and_one_part_per_further_gpu(
     workload: Workload, sizes: ElasticSizes, expected: list[tuple[int, str, tuple[int, ...]]]
 ) -> None:
     parts = unfold(workload, sizes)
@@ -97,7 +97,7 @@ def test_unfolded_worker_has_a_minimum_part_and_one_part_per_further_gpu(
     assert parts.minimum == 1
 
 
-def test_minimum_part_has_cpu_and_memory_and_missing_part_has_no_node() -> None:
+def test_minimum_part_of_an_elastic_worker_has_its_cpu_and_an_unused_part_has_no_node() -> None:
     workload = sized(1, 1, 2, on="n1:0", cpu_milli=4000, memory_mib=100, started=5)
     base, missing = unfold(workload, ElasticSizes(1, 1, 2)).workers
 
@@ -141,7 +141,7 @@ GAINS: dict[str, tuple[dict[str, int], ElasticSizes, int, int]] = {
 @pytest.mark.parametrize(
     ("throughput", "sizes", "index", "expected"), GAINS.values(), ids=list(GAINS)
 )
-def test_gain_is_in_thousandths_of_a_requested_gpu(
+def test_elastic_gain_is_in_thousandths_of_a_requested_gpu(
     throughput: dict[str, int], sizes: ElasticSizes, index: int, expected: int
 ) -> None:
     assert gain(job("j", throughput=throughput), sizes, index) == expected
@@ -154,7 +154,7 @@ def test_gain_is_in_thousandths_of_a_requested_gpu(
         pytest.param(0.5, {"1": 10, "2": 20}, 1000, id="a fraction counts as one"),
     ],
 )
-def test_gain_of_a_gang_worker_counts_its_gpus(
+def test_elastic_gain_of_a_gang_worker_is_multiplied_by_its_gpus(
     size: float, throughput: dict[str, int], expected: int
 ) -> None:
     assert gain(job("j", size, workers=2, throughput=throughput), None, 1) == expected

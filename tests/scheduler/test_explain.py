@@ -248,7 +248,7 @@ def explained_wait(snapshot: Snapshot, workload: str) -> tuple[Wait, Explanation
 @pytest.mark.parametrize(
     ("snapshot", "workload", "code", "counterfactuals", "start"), CASES.values(), ids=CASES
 )
-def test_wait_has_its_reason_counterfactuals_and_expected_start(
+def test_explained_wait_has_its_reason_counterfactuals_and_expected_start(
     snapshot, workload, code, counterfactuals, start
 ) -> None:
     wait, explanation = explained_wait(snapshot, workload)
@@ -267,7 +267,7 @@ def test_counterfactual_reports_when_the_protection_of_a_victim_ends() -> None:
     assert explanation.counterfactuals[0].protected_until == 640 + 600
 
 
-def test_counterfactual_gives_back_as_few_gpus_as_possible() -> None:
+def test_counterfactual_returns_as_few_gpus_as_possible() -> None:
     cluster_snapshot = snapshot(
         "2x2",
         [project("a", 0, min_runtime=600), project("b", 4)],
@@ -377,7 +377,7 @@ def test_running_or_unknown_workload_has_no_explanation() -> None:
     assert explain(cluster_snapshot, decide(cluster_snapshot), "nobody") is None
 
 
-def test_explain_full_puts_the_explanation_on_every_wait() -> None:
+def test_explain_policy_full_puts_an_explanation_on_every_wait() -> None:
     snapshot, workload, *_ = CASES["a-minimum-run-time"]
     full = replace(snapshot, policy=replace(snapshot.policy, explain="full"))
 
@@ -386,7 +386,7 @@ def test_explain_full_puts_the_explanation_on_every_wait() -> None:
     assert waits == [explain(snapshot, decide(snapshot), workload)]
 
 
-def test_explanation_runs_a_bounded_number_of_cycles() -> None:
+def test_explanation_simulates_a_bounded_number_of_cycles() -> None:
     cluster_snapshot = snapshot(
         "50x8",
         [project("a", 0), project("b", 400)],
@@ -417,7 +417,9 @@ def test_explanation_runs_a_bounded_number_of_cycles() -> None:
 
 
 @given(snapshots(most=6))
-def test_counterfactual_lets_the_workload_start_if_applied(snapshot: Snapshot) -> None:
+def test_counterfactual_lets_the_workload_start_when_applied_to_the_snapshot(
+    snapshot: Snapshot,
+) -> None:
     plan = decide(snapshot)
     for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)]:
         _, explanation = explained_wait(snapshot, wait.workload)

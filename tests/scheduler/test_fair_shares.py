@@ -181,7 +181,7 @@ HISTORY: dict[str, tuple[int, list[dict[str, int]], list[float], list[float]]] =
 @pytest.mark.parametrize(
     ("history_weight", "fields", "demands", "expected"), HISTORY.values(), ids=HISTORY
 )
-def test_past_usage_reduces_the_share_of_the_surplus(
+def test_past_gpu_usage_reduces_the_projects_share_of_the_surplus(
     history_weight: int, fields: list[dict[str, int]], demands: list[float], expected: list[float]
 ) -> None:
     owners = [
@@ -316,7 +316,7 @@ AMOUNTS = st.integers(0, 12)
     weights=st.lists(st.integers(0, 4), min_size=4, max_size=4),
     demands=st.lists(AMOUNTS, min_size=4, max_size=4),
 )
-def test_shares_never_exceed_requests_and_use_all_gpus_that_weighted_projects_want(
+def test_fair_shares_never_exceed_requests_and_use_all_gpus_of_weighted_demand(
     devices: int, quotas: list[int], weights: list[int], demands: list[int]
 ) -> None:
     owners = [

@@ -35,7 +35,7 @@ def can_be_placed(state: PlanningState, members: list[PlannedWorker]) -> bool:
 
 
 @given(snapshots())
-def test_fit_check_tracks_workers_that_are_released_and_restored(snapshot: Snapshot) -> None:
+def test_fit_check_is_exact_after_workers_are_released_and_restored(snapshot: Snapshot) -> None:
     state = PlanningState(snapshot, tree_of(snapshot))
     for planned, members in pending_workloads(state):
         fit = FitCheck(state, members)
@@ -63,7 +63,9 @@ def test_fit_check_tracks_workers_that_are_released_and_restored(snapshot: Snaps
 
 
 @given(snapshots())
-def test_fit_check_detects_each_worker_that_would_free_a_slot(snapshot: Snapshot) -> None:
+def test_fit_check_detects_each_worker_that_would_free_a_slot_by_stopping(
+    snapshot: Snapshot,
+) -> None:
     state = PlanningState(snapshot, tree_of(snapshot))
     running = [m for i in state.by_name.values() for m in i.members if m.phase is Phase.RUNNING]
     for _, members in pending_workloads(state):

@@ -69,7 +69,7 @@ def test_forecast_of_all_workloads_equals_the_forecast_of_each_alone(snapshot) -
 
 
 @given(snapshots(most=6))
-def test_simulation_on_a_shared_index_starts_from_the_current_state(snapshot) -> None:
+def test_forecast_simulations_on_a_shared_index_start_from_the_current_state(snapshot) -> None:
     """The simulations share one index, one after the other."""
     waiting = sorted({d.workload for d in decide(snapshot).decisions if isinstance(d, Wait)})
     without_explanations = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
@@ -184,13 +184,13 @@ def test_forecast_assumes_the_typical_run_time_for_jobs_ahead_in_the_queue() -> 
     assert start.at == 1300 + 600
 
 
-def test_start_that_depends_on_an_unknown_end_has_no_forecast() -> None:
+def test_job_start_that_depends_on_an_unknown_job_end_has_no_forecast() -> None:
     start = expected_start_of(one_gpu_snapshot(job("old", on="n1:0"), job("new")), "new")
 
     assert (start.at, start.earliest, start.latest) == (None, None, None)
 
 
-def test_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
+def test_job_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
     snapshot = one_gpu_snapshot(
         job_running_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(9)],
@@ -322,7 +322,7 @@ def test_typical_run_time_is_the_median_of_running_workloads() -> None:
     assert expected_start_of(cluster_snapshot, "new").at == 5000 + 230
 
 
-def test_typical_run_time_counts_from_the_first_started_worker() -> None:
+def test_typical_run_time_is_measured_from_the_first_started_worker() -> None:
     late = job("pair", workers=2, on="n1:1 n1:2", started=800, expected_runtime=230)
     late = replace(late, workers=(late.workers[0], replace(late.workers[1], started=950)))
     cluster_snapshot = snapshot(

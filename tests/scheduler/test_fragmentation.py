@@ -188,7 +188,7 @@ CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] 
 
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
 @pytest.mark.parametrize(("nodes", "workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
-def test_packing_chooses_devices_by_fullness_or_fragmentation(
+def test_packing_policy_chooses_devices_by_fullness_or_fragmentation(
     nodes: str | list[Node],
     workloads: list[Workload],
     expected: dict[Packing, str],
@@ -214,7 +214,7 @@ def arrivals(snapshot: Snapshot) -> list[Workload]:
 
 @given(cluster_snapshot=strategies.pending(most=12))
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
-def test_free_capacity_places_single_workers_like_decide(
+def test_free_capacity_places_single_workers_like_the_scheduler(
     packing: Packing, cluster_snapshot: Snapshot
 ) -> None:
     """So `benchmarks/openb.py`, which uses a capacity, measures the platform's own placement."""
@@ -253,7 +253,7 @@ def test_free_capacity_places_single_workers_like_decide(
 
 
 @given(snapshot=strategies.pending(most=12))
-def test_reused_capacity_finds_the_same_places_as_fresh_capacity(
+def test_reused_free_capacity_places_requests_like_fresh_free_capacity(
     snapshot: Snapshot,
 ) -> None:
     nodes = sorted(snapshot.nodes, key=lambda node: node.name)

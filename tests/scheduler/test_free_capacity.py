@@ -174,7 +174,9 @@ def test_free_capacity_equals_a_full_recount(model: CapacityModel) -> None:
 
 
 @given(capacity_models())
-def test_request_gets_the_devices_that_the_packing_prescribes(model: CapacityModel) -> None:
+def test_free_capacity_gives_a_request_the_devices_that_the_packing_policy_prescribes(
+    model: CapacityModel,
+) -> None:
     capacity, spread = model.capacity, model.capacity.spread
     for shape in model.all_shapes:
         fitting = [n for n in sorted(shape.nodes) if model.fits_node(n, shape)]
@@ -211,7 +213,7 @@ def test_request_gets_the_devices_that_the_packing_prescribes(model: CapacityMod
 
 
 @given(capacity_models())
-def test_slots_count_the_requests_that_fit_in_sequence(model: CapacityModel) -> None:
+def test_free_slots_of_a_node_are_the_requests_that_fit_in_sequence(model: CapacityModel) -> None:
     capacity = model.capacity
     for shape in model.all_shapes:
         if not (shape.devices or shape.cpu or shape.memory):
@@ -223,7 +225,9 @@ def test_slots_count_the_requests_that_fit_in_sequence(model: CapacityModel) -> 
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_nodes_are_ordered_fullest_first_or_with_spread_emptiest_first(*, spread: bool) -> None:
+def test_nodes_are_ordered_fullest_first_or_with_spread_policy_emptiest_first(
+    *, spread: bool
+) -> None:
     model = CapacityModel(list(cluster("4x2", memory_mib=MEMORY)), spread=spread)
     one = model.all_shapes[1]
     for node, count in enumerate([1, 0, 2, 1]):
@@ -255,7 +259,7 @@ def test_overbooked_device_becomes_free_only_after_the_excess_is_released() -> N
     )
 
 
-def test_booking_on_an_unknown_node_uses_no_capacity() -> None:
+def test_gpu_booking_on_an_unknown_node_uses_no_capacity() -> None:
     model = CapacityModel(nodes_of([1]), spread=False)
 
     model.book(model.shapes.book(model.all_shapes[1], -1, (0,)))

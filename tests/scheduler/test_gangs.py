@@ -151,7 +151,7 @@ def test_gang_has_its_minimum_of_workers_or_waits_whole(
 
 
 @given(snapshot=SNAPSHOTS, grace=st.booleans())
-def test_plans_with_broken_gangs_settle_within_a_few_cycles(
+def test_plans_with_broken_gangs_make_no_more_decisions_after_a_few_cycles(
     snapshot: Snapshot, grace: bool
 ) -> None:
     plans = 3 + grace  # a gang stopped while incomplete starts whole a cycle later
@@ -176,7 +176,9 @@ def test_broken_gangs_overbook_no_device_or_node(snapshot: Snapshot) -> None:
 
 
 @given(SNAPSHOTS)
-def test_workload_below_its_minimum_has_exactly_one_wait(snapshot: Snapshot) -> None:
+def test_gang_below_its_minimum_of_workers_has_exactly_one_wait_decision(
+    snapshot: Snapshot,
+) -> None:
     plan = decide(snapshot)
     starts = {d.worker for d in plan.decisions if isinstance(d, Start)}
     expected = {
@@ -329,7 +331,7 @@ def test_gang_moves_its_workers_to_make_room_for_a_missing_worker(since: int) ->
     assert waits(plan) == {"gang": "stopping"}
 
 
-def test_reserved_surplus_is_dropped_before_running_surplus_stops() -> None:
+def test_reserved_surplus_worker_is_dropped_before_a_running_surplus_worker_stops() -> None:
     stopping_job = job("leaves", on="n1:0", state="stopping")
     elastic = gang("reserved@n1:0 n1:1 n1:2", min_workers=2)
     plan = decide(snapshot("1x3", [project("a", 3)], [stopping_job, elastic, job("new")]))

@@ -220,7 +220,7 @@ CONSOLIDATION_CHOICES: dict[str, tuple[list[Workload], dict[str, Any], set[str]]
 @pytest.mark.parametrize(
     ("jobs", "policy", "expected"), CONSOLIDATION_CHOICES.values(), ids=CONSOLIDATION_CHOICES
 )
-def test_consolidation_chooses_the_cheapest_moves(
+def test_consolidation_selects_the_moves_with_the_lowest_cost(
     jobs: list[Workload], policy: dict[str, Any], expected: set[str]
 ) -> None:
     owners = [project("a", 1, weight=0), project("b", 9, weight=0), project("c", 0, weight=0)]

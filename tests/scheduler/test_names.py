@@ -65,7 +65,7 @@ FOREIGN_WORKLOADS = {
 
 @pytest.mark.parametrize(("snapshot", "reader"), FOREIGN_WORKLOADS.values(), ids=FOREIGN_WORKLOADS)
 @pytest.mark.parametrize("names_visible", [True, False])
-def test_workloads_and_people_of_other_projects_are_named_where_the_policy_says_so(
+def test_workloads_and_people_of_other_projects_are_named_only_where_the_policy_allows(
     snapshot: Snapshot, reader: str, *, names_visible: bool
 ) -> None:
     snapshot = replace(snapshot, policy=replace(snapshot.policy, name_others=names_visible))

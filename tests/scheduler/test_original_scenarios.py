@@ -137,7 +137,7 @@ FAIRNESS = {
 
 
 @pytest.mark.parametrize(("quotas", "expected"), FAIRNESS.values(), ids=FAIRNESS)
-def test_queues_submitted_together_share_the_gpus_by_quota(
+def test_queues_submitted_together_share_the_gpus_by_project_quota(
     quotas: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     jobs = [job(f"{name}-{i}", 1, name) for name in "ab" for i in range(4)]

@@ -45,7 +45,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("workload", "decisions", "expected"), OUTCOMES.values(), ids=OUTCOMES)
-def test_outcome_follows_from_the_decisions_about_a_workload(
+def test_workload_outcome_follows_from_the_plans_decisions_about_it(
     workload: Workload, decisions: list[Decision], expected: str
 ) -> None:
     other: list[Decision] = [Stop(workload="y", worker="y-0", reason=WHY)]
@@ -64,7 +64,7 @@ class CountingWait(Wait):
         return super().__getattribute__(name)
 
 
-def test_comparison_of_many_workloads_reads_each_decision_a_few_times() -> None:
+def test_plan_comparison_for_many_workloads_reads_each_decision_a_few_times() -> None:
     many = [job(f"x{n}", 1) for n in range(500)]
     waits = tuple(CountingWait(workload=w.name, reason=WHY, position=n) for n, w in enumerate(many))
     cluster_snapshot, plan = snapshot("1x1", [project("p")], many), Plan(decisions=waits)

@@ -101,7 +101,7 @@ TERMINATING_CASES = {
 @pytest.mark.parametrize(
     ("existing", "new", "expected", "waiting"), TERMINATING_CASES.values(), ids=TERMINATING_CASES
 )
-def test_fraction_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
+def test_fractional_job_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
     existing: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
 ) -> None:
     """Packing chooses among devices that have room now; no fraction waits while a GPU is idle.
@@ -116,7 +116,7 @@ def test_fraction_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
 
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
 @pytest.mark.parametrize(("nodes", "existing", "new", "expected"), PACKING.values(), ids=PACKING)
-def test_packing_policy_chooses_the_node_and_the_device(
+def test_packing_policy_determines_the_node_and_the_device_of_a_new_job(
     nodes: str, existing: list[Workload], new: Workload, expected: dict[str, str], packing: str
 ) -> None:
     cluster_snapshot = snapshot(nodes, PROJECTS, [*existing, new], packing=packing)
@@ -127,7 +127,7 @@ def test_packing_policy_chooses_the_node_and_the_device(
 # ---- P1, P3
 
 
-def test_sixteen_halves_fill_eight_devices_and_no_more() -> None:
+def test_sixteen_half_gpu_jobs_fill_eight_devices_and_no_more() -> None:
     plan = decide(snapshot("1x8", PROJECTS, [job(f"h{i:02}", 0.5) for i in range(17)]))
 
     used = [d.devices[0].device for d in plan.decisions if isinstance(d, Start)]
@@ -135,7 +135,7 @@ def test_sixteen_halves_fill_eight_devices_and_no_more() -> None:
     assert waits(plan) == {"h16": "behind"}
 
 
-def test_fractions_of_0_1_and_0_2_fit_a_quota_of_0_3_gpus() -> None:
+def test_jobs_of_0_1_and_0_2_gpus_fit_a_quota_of_0_3_gpus() -> None:
     cluster_snapshot = snapshot(
         "1x1",
         [project("a", 0.3)],
@@ -171,7 +171,7 @@ def test_memory_request_fits_only_beside_the_booked_memory(
     assert ("new-0" in started(decide(cluster_snapshot))) is fits
 
 
-def test_pure_fractions_stay_within_one_whole_even_where_memory_would_allow_more() -> None:
+def test_fractional_jobs_exceed_no_whole_gpu_even_if_device_memory_is_free() -> None:
     thirds = [job(f"t{i}", 0.335) for i in range(3)]  # 3 x 33 MiB, but 1005 milli
 
     assert started(decide(snapshot(cluster("1x1", memory_mib=100), PROJECTS, thirds))) == {
@@ -180,7 +180,7 @@ def test_pure_fractions_stay_within_one_whole_even_where_memory_would_allow_more
     }
 
 
-def test_memory_counts_in_quotas_rounded_up() -> None:
+def test_memory_requests_are_charged_to_the_quota_rounded_up() -> None:
     cluster_snapshot = snapshot(
         cluster("1x1", memory_mib=1024),
         [project("a", 0.25)],
@@ -196,7 +196,7 @@ def test_memory_counts_in_quotas_rounded_up() -> None:
     assert waits(decide(more)) == {"ana-1": "over_build_quota"}
 
 
-def test_fraction_on_several_devices_uses_distinct_devices() -> None:
+def test_fractional_request_on_several_devices_uses_distinct_devices() -> None:
     cluster_snapshot = snapshot(
         "1x3", PROJECTS, [job("x", 0.75, on="n1:0"), job("new", 0.5, devices_wanted=2)]
     )
@@ -393,7 +393,7 @@ def test_never_lent_gpus_stay_idle_for_their_owner() -> None:
     assert started(decide(with_login)) == {"ana-1-0", "b0-0", "b1-0"}
 
 
-def test_gpus_that_a_parent_never_lends_go_to_its_children() -> None:
+def test_gpus_that_a_parent_project_never_lends_go_to_its_children() -> None:
     owners = [
         project("p", 2, never_lent=2),
         project("a", 1, parent="p", never_lent=1),

@@ -185,7 +185,7 @@ def test_invalid_plan_json_is_refused_with_its_cause(document: object, message: 
         ),
     ],
 )
-def test_invalid_counterfactual_change_is_named_in_the_error(
+def test_invalid_counterfactual_change_in_plan_json_is_named_in_the_error(
     change: dict[str, object], text: str
 ) -> None:
     written = plan_to_json(PLAN)

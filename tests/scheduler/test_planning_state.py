@@ -81,7 +81,7 @@ def recounted_sums(state: PlanningState) -> dict[str, tuple[int, int, int]]:
 
 
 @given(snapshots())
-def test_free_capacity_and_project_sums_match_the_phases_of_the_workers(snapshot: Snapshot) -> None:
+def test_free_capacity_and_project_sums_match_a_recount_of_the_workers(snapshot: Snapshot) -> None:
     state = state_of(snapshot)
     for after_cycle in (False, True):
         if after_cycle:
@@ -96,7 +96,7 @@ def test_free_capacity_and_project_sums_match_the_phases_of_the_workers(snapshot
 
 
 @given(snapshots())
-def test_rolled_back_cycle_restores_the_state(snapshot: Snapshot) -> None:
+def test_rolled_back_cycle_restores_the_planning_state(snapshot: Snapshot) -> None:
     state, fresh = state_of(snapshot), state_of(snapshot)
     plan = run(state)
     state.roll_back(0)
@@ -111,7 +111,7 @@ def test_rolled_back_cycle_restores_the_state(snapshot: Snapshot) -> None:
 
 
 @given(snapshots())
-def test_workloads_removed_and_added_again_restore_the_state(snapshot: Snapshot) -> None:
+def test_workloads_removed_and_added_again_restore_the_planning_state(snapshot: Snapshot) -> None:
     state, fresh = state_of(snapshot), state_of(snapshot)
     for workload in snapshot.workloads:
         state.remove(workload.name)
@@ -129,7 +129,7 @@ def test_workloads_removed_and_added_again_restore_the_state(snapshot: Snapshot)
 
 
 @given(snapshots())
-def test_reservation_waits_for_the_workers_that_leave_its_devices(snapshot: Snapshot) -> None:
+def test_gpu_reservation_waits_for_the_workers_that_stop_on_its_devices(snapshot: Snapshot) -> None:
     state = state_of(snapshot)
     run(state)
     terminating = [

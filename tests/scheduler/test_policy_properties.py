@@ -76,7 +76,7 @@ def test_consolidation_moves_workers_only_if_the_claimant_needs_their_room(
 
 
 @given(SNAPSHOTS, st.integers(0, 2))
-def test_consolidation_spares_other_projects_within_quota_and_jobs_that_do_not_save(
+def test_consolidation_spares_other_projects_within_quota_and_jobs_without_checkpoints(
     snapshot: Snapshot, max_moves: int
 ) -> None:
     phases = ("allocate", "consolidate")
@@ -97,7 +97,7 @@ def test_consolidation_spares_other_projects_within_quota_and_jobs_that_do_not_s
 
 
 @given(SNAPSHOTS)
-def test_quota_moves_serve_claims_within_their_quota_and_move_preemptible_jobs(
+def test_quota_moves_serve_claims_within_quota_and_move_only_preemptible_jobs(
     snapshot: Snapshot,
 ) -> None:
     plan, effects = decide_and_note(with_policy(snapshot, phases=Policy().phases))
@@ -153,7 +153,7 @@ def test_no_job_is_paused_more_often_than_max_pauses_per_hour(
 
 
 @given(SNAPSHOTS, st.booleans())
-def test_wait_for_reserved_gpus_names_its_rule_and_a_workload_or_project(
+def test_wait_reason_for_reserved_gpus_names_its_rule_and_a_workload_or_project(
     snapshot: Snapshot, backfill: bool
 ) -> None:
     plan = decide(with_policy(snapshot, phases=strategies.EVERY_PHASE, backfill=backfill))

@@ -35,7 +35,7 @@ def rebuilt_waits(before: dict[str, Wait], after: dict[str, Wait]) -> set[str]:
     return {name for name, wait in after.items() if before.get(name) is not wait}
 
 
-def test_unchanged_wait_reuses_the_previous_object() -> None:
+def test_unchanged_wait_reuses_the_wait_object_of_the_previous_plan() -> None:
     index = waiting_index()
     first = waits_by_workload(index)
 
@@ -58,7 +58,7 @@ def test_unchanged_wait_reuses_the_previous_object() -> None:
         ),
     ],
 )
-def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_them(
+def test_queue_change_rebuilds_wait_objects_of_changed_and_later_workloads_only(
     added: list[Workload], removed: list[str], rebuilt: set[str]
 ) -> None:
     index = waiting_index()
@@ -68,7 +68,7 @@ def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_t
     assert rebuilt_waits(before, waits_by_workload(index)) == rebuilt
 
 
-def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
+def test_changed_wait_reason_rebuilds_the_wait_object_of_every_waiting_workload() -> None:
     index = waiting_index()
     before = waits_by_workload(index)
     index.apply(SnapshotChanges(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
@@ -79,7 +79,7 @@ def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
     assert rebuilt_waits(before, after) == set(after)
 
 
-def test_wait_for_a_project_share_is_reused_when_a_second_project_starts_a_job() -> None:
+def test_wait_object_of_a_project_is_reused_when_a_second_project_starts_a_job() -> None:
     index = waiting_index()
     before = waits_by_workload(index)
     index.apply(SnapshotChanges(removed=("a-r",)))
@@ -90,7 +90,7 @@ def test_wait_for_a_project_share_is_reused_when_a_second_project_starts_a_job()
     assert rebuilt_waits(before, after) == {"a-1", "a-2"}
 
 
-def test_explain_none_reports_no_waits() -> None:
+def test_explain_policy_none_reports_no_waits() -> None:
     index = waiting_index()
     index.apply(SnapshotChanges(policy=Policy(explain="none")))
 

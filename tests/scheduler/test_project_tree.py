@@ -23,7 +23,7 @@ def test_project_defaults_match_the_documentation() -> None:
     assert not project_node.is_unlimited
 
 
-def test_unlimited_quota_has_the_weight_of_one_gpu() -> None:
+def test_unlimited_quota_has_the_fair_share_weight_of_one_gpu() -> None:
     project_node = tree(project("a", None)).projects["a"]
 
     assert (project_node.is_unlimited, project_node.build_quota, project_node.weight) == (
@@ -39,11 +39,11 @@ def test_build_quota_never_exceeds_the_quota() -> None:
     assert (project_nodes["a"].build_quota, project_nodes["b"].build_quota) == (1000, 2000)
 
 
-def test_weight_is_measured_in_gpus_of_quota() -> None:
+def test_project_weight_is_stored_in_thousandths_of_a_gpu() -> None:
     assert tree(project("a", 2, weight=5)).projects["a"].weight == 5000
 
 
-def test_overage_counts_gpus_beyond_the_larger_of_quota_and_fair_share() -> None:
+def test_project_overage_is_its_gpus_beyond_the_larger_of_quota_and_fair_share() -> None:
     project_node = tree(project("a", 2, limit=6)).projects["a"]
     project_node.allocated = 5000
     assert project_node.overage == 3000
@@ -65,7 +65,7 @@ def test_project_path_leads_to_the_root() -> None:
     assert project_tree.projects["top"].quota == 1000
 
 
-def test_parent_queue_gets_the_quota_that_its_children_leave() -> None:
+def test_queue_of_a_parent_project_gets_the_quota_that_its_children_do_not_have() -> None:
     project_tree = tree(
         project("p", 5, priority=7, created=3), project("c", 2, parent="p"), own=("p", "c")
     )
@@ -80,7 +80,7 @@ def test_parent_queue_gets_the_quota_that_its_children_leave() -> None:
     assert project_tree.queue_of("c") is project_tree.projects["c"]
 
 
-def test_parent_queue_weighs_one_gpu_if_no_quota_is_left_or_it_is_unlimited() -> None:
+def test_queue_of_a_parent_project_weighs_one_gpu_without_a_positive_finite_quota() -> None:
     empty_queue = tree(project("p", 1), project("c", 2, parent="p"), own=("p",)).queue_of("p")
     unlimited_queue = tree(project("p", None), project("c", 2, parent="p"), own=("p",)).queue_of(
         "p"
@@ -92,7 +92,7 @@ def test_parent_queue_weighs_one_gpu_if_no_quota_is_left_or_it_is_unlimited() ->
     assert (unlimited_queue.quota, unlimited_queue.weight) == (UNLIMITED, 1000)
 
 
-def test_parent_without_workloads_has_no_queue_of_its_own() -> None:
+def test_parent_project_without_workloads_has_no_queue_of_its_own() -> None:
     project_tree = tree(project("p", 1), project("c", 1, parent="p"), own=("c", "nobody"))
 
     assert (project_tree.queue_of("p"), project_tree.queue_of("nobody")) == (None, None)
@@ -119,7 +119,7 @@ def test_quota_by_gpu_type_counts_as_its_sum() -> None:
     assert (project_nodes["a"].quota, project_nodes["b"].is_unlimited) == (3000, True)
 
 
-def test_holders_are_the_projects_with_never_lent_gpus() -> None:
+def test_holder_projects_are_the_projects_with_never_lent_gpus() -> None:
     project_tree = tree(project("a", 1), project("b", 1, never_lent=1))
 
     assert [project_node.name for project_node in project_tree.holders] == ["b"]

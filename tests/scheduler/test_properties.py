@@ -37,7 +37,7 @@ SNAPSHOTS = strategies.snapshots()
 
 
 @given(SNAPSHOTS, st.randoms(use_true_random=False))
-def test_plan_is_independent_of_the_order_of_the_input(
+def test_plan_is_independent_of_the_order_of_its_input(
     snapshot: Snapshot, shuffle: random.Random
 ) -> None:
     reordered = replace(
@@ -110,7 +110,7 @@ def test_gangs_have_none_of_their_workers_or_their_minimum(snapshot: Snapshot) -
 
 
 @given(SNAPSHOTS)
-def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None:
+def test_project_limits_and_build_quotas_are_not_exceeded_at_any_level(snapshot: Snapshot) -> None:
     _, effects = decide_and_note(snapshot)
     before, after = effects.allocated_before(), effects.allocated_after()
     built_before = effects.allocated_before(fixed_only=True)
@@ -148,7 +148,7 @@ def test_sessions_within_the_build_quota_are_never_stopped_or_moved(snapshot: Sn
 
 
 @given(SNAPSHOTS)
-def test_every_stop_is_needed_for_the_claimant_that_it_names(snapshot: Snapshot) -> None:
+def test_every_stop_frees_room_that_its_named_claimant_needs(snapshot: Snapshot) -> None:
     plan, effects = decide_and_note(snapshot)
     gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
 
@@ -305,7 +305,7 @@ def test_no_gpu_idles_that_a_ready_workload_could_use(snapshot: Snapshot) -> Non
 
 
 @given(strategies.pending())
-def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
+def test_priority_precedes_age_inside_a_project(snapshot: Snapshot) -> None:
     plan, _ = decide_and_note(snapshot)
     starts = {d.workload for d in plan.decisions if isinstance(d, Start)}
 
@@ -419,7 +419,7 @@ def is_settled(plan: Plan) -> bool:
 
 @pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
 @given(snapshot=SNAPSHOTS)
-def test_plans_settle_within_a_few_cycles_and_stay_settled(
+def test_plans_make_no_more_decisions_after_a_few_cycles(
     snapshot: Snapshot, *, grace: bool
 ) -> None:
     # Two plans, and no more. A worker stopped with a grace period leaves a cycle later; with

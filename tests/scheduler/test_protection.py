@@ -88,7 +88,7 @@ def test_job_is_not_paused_more_often_than_the_hourly_limit(
         )
 
 
-def test_job_never_paused_stops_before_a_job_at_its_pause_limit() -> None:
+def test_reclaim_stops_a_never_paused_job_before_a_job_at_its_pause_limit() -> None:
     projects = [project("a", 0), project("b", 1)]
     jobs = [job("rested", on="n1:0"), job("tired", on="n1:1", pauses=(900,)), job("new", 1, "b")]
 

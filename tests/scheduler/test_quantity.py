@@ -26,7 +26,7 @@ from runai.hub_service.scheduler.model.quantity import (
         (1e9 + 0.1, 10**12 + 100),
     ],
 )
-def test_gpus_convert_exactly_to_thousandths(gpus: float, milli: int) -> None:
+def test_gpu_amounts_convert_exactly_to_thousandths(gpus: float, milli: int) -> None:
     assert milli_gpus(gpus) == milli
 
 
@@ -39,7 +39,9 @@ def test_invalid_gpu_amount_is_rejected(gpus: float) -> None:
 @pytest.mark.parametrize(
     ("milli", "device", "mib"), [(500, 1001, 500), (1, 999, 0), (1000, 77, 77), (333, 3000, 999)]
 )
-def test_fraction_of_a_device_books_memory_rounded_down(milli: int, device: int, mib: int) -> None:
+def test_fraction_of_a_device_books_its_memory_rounded_down(
+    milli: int, device: int, mib: int
+) -> None:
     assert memory_of_fraction(milli, device) == mib
 
 
@@ -47,7 +49,7 @@ def test_fraction_of_a_device_books_memory_rounded_down(milli: int, device: int,
     ("mib", "device", "milli"),
     [(1, 1000, 1), (1, 1001, 1), (1000, 1000, 1000), (500, 1000, 500), (1, 3, 334), (0, 5, 0)],
 )
-def test_memory_request_counts_in_quotas_rounded_up(mib: int, device: int, milli: int) -> None:
+def test_memory_request_is_charged_as_gpus_rounded_up(mib: int, device: int, milli: int) -> None:
     assert fraction_of_memory(mib, device) == milli
 
 

@@ -92,7 +92,7 @@ def test_last_gpu_goes_to_the_first_workload_in_queue_order(
     assert started(decide(snapshot(nodes, projects, workloads))) == {f"{expected}-0"}
 
 
-def test_equal_shares_with_the_workload_are_ordered_by_the_share_without_it() -> None:
+def test_projects_tied_with_the_next_workload_are_ordered_by_their_share_without_it() -> None:
     # a would be at 3 of 3, b at 2 of 2: equal; without it a is at 2/3, b at 0.
     cluster_snapshot = snapshot(
         "1x4",

@@ -444,7 +444,9 @@ FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
         ),
     ],
 )
-def test_memory_request_counts_by_the_device_it_gets(bounds, existing, new, expected) -> None:
+def test_memory_request_is_charged_by_the_size_of_its_device(
+    bounds, existing, new, expected
+) -> None:
     owner = project("a", **{"quota": 2, **bounds})
 
     assert places(decide(snapshot(SIZES, [owner], [*existing, new]))) == expected

@@ -25,7 +25,7 @@ def parts_of(*projects: Project) -> dict[str | None, ProjectNode]:
 X = table("x", {"h100": 1, "a100": 2, "*": 3})
 
 
-def test_quota_table_has_a_part_for_each_entry_and_for_other_types() -> None:
+def test_quota_table_has_a_part_for_each_gpu_type_entry_and_for_other_types() -> None:
     parts = parts_of(table("x", {"a100": 2, "h100": None}, created=7))
 
     assert {t: (p.name, p.quota >= 1 << 62, p.age[0]) for t, p in parts.items()} == {
@@ -40,7 +40,9 @@ def test_quota_table_has_a_part_for_each_entry_and_for_other_types() -> None:
     ("gpu_type", "expected"),
     [("a100", {"a100"}), ("h100", {"h100"}), ("*", {"t4", "v100"})],
 )
-def test_part_covers_the_gpu_types_of_its_entry(gpu_type: str, expected: set[str]) -> None:
+def test_quota_table_part_covers_the_gpu_types_of_its_entry(
+    gpu_type: str, expected: set[str]
+) -> None:
     assert types_of(parts_of(X)[gpu_type], TYPES.values()) == expected
     assert types_of(parts_of(X)[gpu_type], ["b200"]) == ({"b200"} if gpu_type == "*" else set())
 
@@ -72,7 +74,7 @@ CANDIDATES: dict[str, tuple[Workload, list[str]]] = {
 
 
 @pytest.mark.parametrize(("workload", "expected"), CANDIDATES.values(), ids=list(CANDIDATES))
-def test_candidate_parts_match_the_gpu_types_of_the_workload(
+def test_candidate_quota_parts_match_the_gpu_types_of_the_workload(
     workload: Workload, expected: list[str]
 ) -> None:
     account = ProjectTree([X]).projects["x"]
@@ -80,7 +82,7 @@ def test_candidate_parts_match_the_gpu_types_of_the_workload(
     assert [part.gpu_type for part in candidates(account, workload, TYPES)] == expected
 
 
-def test_part_for_a_gpu_type_without_a_node_is_no_candidate() -> None:
+def test_quota_part_for_a_gpu_type_without_a_node_is_no_candidate() -> None:
     account = ProjectTree([X]).projects["x"]
 
     found = candidates(account, job("j"), {"n1": "a100"})
@@ -114,7 +116,7 @@ WITHIN: dict[str, tuple[Worker, str, tuple[str, ...], tuple[str, ...] | None]] =
 @pytest.mark.parametrize(
     ("worker", "gpu_type", "types", "nodes"), WITHIN.values(), ids=list(WITHIN)
 )
-def test_worker_is_restricted_to_the_gpu_types_of_its_part(
+def test_worker_is_restricted_to_the_gpu_types_of_its_quota_part(
     worker: Worker, gpu_type: str, types: tuple[str, ...], nodes: tuple[str, ...] | None
 ) -> None:
     restricted = within(parts_of(X)[gpu_type], worker, TYPES.values())
@@ -163,7 +165,7 @@ def test_project_without_a_table_merges_gpu_types_while_it_requests_gpus() -> No
     ]
 
 
-def test_parts_share_no_more_than_the_capacity_of_their_parent() -> None:
+def test_quota_parts_share_no_more_than_the_capacity_of_their_project() -> None:
     requested = {"y on a100": 1, "y on other GPUs": 1}
 
     assert share_groups([Y], requested, 3500, CLUSTER) == [
@@ -209,7 +211,7 @@ def test_workload_starts_on_a_gpu_type_with_enough_idle_gpus(
     assert places(decide(snapshot(nodes, [X, project("y", 0)], workloads))) == expected
 
 
-def test_claims_reclaim_up_to_the_quota_of_each_table_entry() -> None:
+def test_quota_claims_reclaim_up_to_the_quota_of_each_gpu_type() -> None:
     owner = table("x", {"a100": 1, "*": 1}, weight=0)
     cluster_snapshot = snapshot(
         [NODES[0], NODES[2]],

@@ -177,7 +177,7 @@ def test_reclaim_stops_workloads_of_projects_over_their_share(
     assert stopped(decide(snapshot("1x2", projects, workloads))) == expected
 
 
-def test_reclaim_compares_departments_below_their_common_ancestor() -> None:
+def test_reclaim_between_departments_compares_them_below_their_common_ancestor() -> None:
     # x is over its quota, but its department is within its own: y's department may not reclaim.
     projects = [
         project("left", 2),
@@ -358,7 +358,7 @@ def test_claimant_stops_own_lower_priority_jobs_to_reclaim_within_its_quota() ->
     )
 
 
-def test_reservation_is_cancelled_before_a_job_is_stopped_for_its_place() -> None:
+def test_reservation_is_cancelled_before_a_job_is_stopped_for_its_gpu() -> None:
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
         job("leaving", on="n1:0", state="stopping"),

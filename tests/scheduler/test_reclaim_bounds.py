@@ -43,7 +43,7 @@ def non_wait_decisions(cluster_snapshot: Snapshot) -> list[Decision]:
 
 
 @given(strategies.snapshots().map(with_claims_for_one_worker))
-def test_bounds_do_not_change_the_decisions_of_a_plan(cluster_snapshot: Snapshot) -> None:
+def test_reclaim_bounds_do_not_change_the_decisions_of_a_plan(cluster_snapshot: Snapshot) -> None:
     bounded_decisions = non_wait_decisions(cluster_snapshot)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +86,7 @@ OVER = {
 
 
 @pytest.mark.parametrize(("existing", "expected"), OVER.values(), ids=list(OVER))
-def test_bounds_report_if_a_rival_project_is_over_its_share(
+def test_reclaim_bounds_report_whether_a_rival_project_is_over_its_share(
     existing: list[Workload], expected: bool
 ) -> None:
     bounds, pod_set = bounds_and_claim(snapshot("1x4", PROJECTS, [*existing, job("new", 1)]))
@@ -114,7 +114,7 @@ ENOUGH = {
 
 
 @pytest.mark.parametrize(("shape", "existing", "expected"), ENOUGH.values(), ids=list(ENOUGH))
-def test_bounds_report_if_a_node_could_have_room_for_two_gpus(
+def test_reclaim_bounds_report_whether_a_node_could_have_room_for_two_gpus(
     shape: str, existing: list[Workload], expected: bool
 ) -> None:
     bounds, pod_set = bounds_and_claim(snapshot(shape, PROJECTS, [*existing, job("new", 2)]))
@@ -130,7 +130,7 @@ def test_protected_job_does_not_reduce_the_reclaimable_gpus_of_other_projects() 
     assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE)
 
 
-def test_claimant_at_exact_quota_counts_gpus_of_other_projects_over_their_share() -> None:
+def test_reclaim_bounds_at_exact_quota_include_gpus_of_projects_over_their_share() -> None:
     projects = [project("a", 2), project("b", 0)]
     cluster_snapshot = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
     bounds, pod_set = bounds_and_claim(cluster_snapshot, shares={"b": 2000})

@@ -57,7 +57,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
 
 
 @pytest.mark.parametrize(("worker_fields", "booked", "node_names"), TABLE.values(), ids=TABLE)
-def test_request_shape_has_its_booked_amounts_and_eligible_nodes(
+def test_request_shape_has_its_booked_gpus_and_memory_and_its_eligible_nodes(
     worker_fields: dict[str, Any], booked: tuple[int, int, int, int], node_names: set[str]
 ) -> None:
     shape = RequestShapes(NODES).shape_of(Worker(name="w", **worker_fields), ())
@@ -66,7 +66,7 @@ def test_request_shape_has_its_booked_amounts_and_eligible_nodes(
     assert {NODES[index].name for index in shape.nodes} == node_names
 
 
-def test_node_types_of_all_ancestor_projects_restrict_the_nodes() -> None:
+def test_node_types_of_all_ancestor_projects_restrict_the_eligible_nodes() -> None:
     shapes = RequestShapes(NODES)
     worker = Worker(name="w")
 
@@ -74,7 +74,7 @@ def test_node_types_of_all_ancestor_projects_restrict_the_nodes() -> None:
     assert shapes.shape_of(worker, (("train",), ("build",))).nodes == set()
 
 
-def test_equal_requests_share_one_shape() -> None:
+def test_equal_worker_requests_share_one_request_shape() -> None:
     shapes = RequestShapes(NODES)
     first = shapes.shape_of(Worker(name="a", gpus=MilliGpu(500)), ())
 
@@ -110,7 +110,7 @@ def test_equal_requests_share_one_shape() -> None:
         pytest.param({"gpus": 2000}, 1, (1, 3), 1000, 2000, 1000, id="whole-devices"),
     ],
 )
-def test_booking_charges_memory_and_quota_by_the_devices_of_its_node(
+def test_gpu_booking_charges_memory_and_quota_by_the_devices_of_its_node(
     worker_fields: dict[str, Any],
     node: int,
     devices: tuple[int, ...],

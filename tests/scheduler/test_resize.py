@@ -128,7 +128,7 @@ RESIZE_SENTENCES = {
 
 
 @pytest.mark.parametrize(("jobs", "sentence"), RESIZE_SENTENCES.values(), ids=RESIZE_SENTENCES)
-def test_sentence_of_a_resize_has_its_number_of_gpus(jobs: list[Workload], sentence: str) -> None:
+def test_resize_reason_text_has_the_number_of_gpus(jobs: list[Workload], sentence: str) -> None:
     plan = decide(snapshot("1x4", [A, B], jobs))
 
     assert {d.reason.text for d in plan.decisions if isinstance(d, Resize)} == {sentence}
@@ -213,7 +213,7 @@ SHIELDED = {
 @pytest.mark.parametrize(
     ("other_jobs", "place", "claimant", "expected"), SHIELDED.values(), ids=list(SHIELDED)
 )
-def test_gpus_lent_to_a_high_priority_job_shield_no_lower_priority_job(
+def test_gpus_lent_to_a_high_priority_job_protect_no_lower_priority_job(
     other_jobs: list[Workload], place: str, claimant: Workload, expected: set[str]
 ) -> None:
     """R1: the shielding job is first in the order of R4, but may not be stopped itself."""
@@ -261,7 +261,7 @@ def test_elastic_worker_stops_as_a_whole_if_its_minimum_is_reclaimed() -> None:
     assert reserve.waits_for == ("e-0",)
 
 
-def test_claimant_of_two_gpus_waits_once_for_the_worker_that_returns_them() -> None:
+def test_claimant_of_two_gpus_waits_once_for_the_elastic_worker_that_returns_them() -> None:
     cluster_snapshot = snapshot("1x4", [A, B], [*LENT, job("x", 2, "b")])
 
     [reserve] = [d for d in decide(cluster_snapshot).decisions if d.kind == "reserve"]
@@ -296,7 +296,7 @@ def test_next_gpu_goes_to_the_job_that_gains_most_throughput() -> None:
     }
 
 
-def test_gpu_that_gains_no_throughput_stays_idle() -> None:
+def test_idle_gpu_that_gains_no_throughput_is_not_used_for_growth() -> None:
     cluster_snapshot = snapshot(
         "1x4", [A], [elastic("e", (1, 2, 4), throughput={"1": 10, "2": 18, "3": 18})]
     )
@@ -304,7 +304,7 @@ def test_gpu_that_gains_no_throughput_stays_idle() -> None:
     assert places(decide(cluster_snapshot)) == {"e-0": "n1:0,1"}
 
 
-def test_gpu_that_gains_a_thousandth_of_a_gpu_is_used() -> None:
+def test_idle_gpu_that_gains_a_thousandth_of_a_gpu_is_used_for_growth() -> None:
     grows_little = elastic("e", (1, 1, 3), throughput={"1": 1000, "2": 1001, "3": 1001})
 
     assert places(decide(snapshot("1x3", [A], [grows_little]))) == {"e-0": "n1:0,1"}
@@ -319,7 +319,7 @@ def test_resize_that_does_not_repay_its_cost_is_not_planned() -> None:
     assert grows(started=900, resize_cost=100, expected_runtime=3600)
 
 
-def test_growth_that_repays_only_with_gpus_of_a_rival_job_is_undone() -> None:
+def test_elastic_growth_that_repays_only_with_gpus_of_a_rival_job_is_undone() -> None:
     one = elastic("e", (1, 1, 3), on="n1:0", started=1000, resize_cost=60, expected_runtime=100)
     other = elastic("f", (1, 1, 2), "b", on="n1:1")
 

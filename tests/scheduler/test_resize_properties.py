@@ -68,7 +68,9 @@ def elastic_snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 @given(elastic_snapshots())
-def test_elastic_worker_gets_a_number_of_gpus_within_its_bounds(snapshot: Snapshot) -> None:
+def test_elastic_worker_gets_a_number_of_gpus_between_minimum_and_maximum(
+    snapshot: Snapshot,
+) -> None:
     plan = decide(snapshot)
     bounds = {
         w.workers[0].name: (w.gpus_min // 1000, max(w.gpus_max, w.workers[0].gpus) // 1000)
@@ -101,7 +103,7 @@ def test_whole_device_is_never_allocated_to_two_workers(snapshot: Snapshot) -> N
 
 
 @given(elastic_snapshots())
-def test_resize_stays_on_its_node_and_changes_the_devices(snapshot: Snapshot) -> None:
+def test_worker_resize_stays_on_its_node_and_changes_the_devices(snapshot: Snapshot) -> None:
     was = {w.name: (w.node, set(w.devices)) for job in snapshot.workloads for w in job.workers}
 
     for decision in decide(snapshot).decisions:
@@ -113,7 +115,7 @@ def test_resize_stays_on_its_node_and_changes_the_devices(snapshot: Snapshot) ->
 
 
 @given(elastic_snapshots())
-def test_plans_with_elastic_workers_converge(snapshot: Snapshot) -> None:
+def test_plans_with_elastic_workers_converge_within_a_few_cycles(snapshot: Snapshot) -> None:
     """The clock is frozen: later a minimum run time would end, or a resize would repay."""
     snapshot = settled(
         replace(snapshot, policy=replace(snapshot.policy, explain="none")), seconds=0

@@ -54,7 +54,7 @@ def test_schedule_reads_standard_input_line_by_line(
 
 
 @pytest.mark.parametrize("jsonl", [[], ["--jsonl"]], ids=["file", "lines"])
-def test_snapshot_may_begin_with_a_byte_order_mark(
+def test_schedule_accepts_a_snapshot_with_a_byte_order_mark(
     jsonl: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "snapshot.json"
@@ -90,7 +90,7 @@ def test_schedule_reports_a_missing_snapshot_file(
         ),
     ],
 )
-def test_unreadable_snapshot_exits_with_2_and_an_error_message(
+def test_schedule_with_an_unreadable_snapshot_exits_with_2_and_an_error_message(
     content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "snapshot.json"
@@ -100,7 +100,7 @@ def test_unreadable_snapshot_exits_with_2_and_an_error_message(
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_name_with_a_lone_surrogate_is_returned_unchanged(
+def test_schedule_returns_a_worker_name_with_a_lone_surrogate_unchanged(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     file = tmp_path / "snapshot.json"
@@ -112,7 +112,9 @@ def test_name_with_a_lone_surrogate_is_returned_unchanged(
     assert start["worker"] == "\udfff"
 
 
-def test_schedule_explains_one_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_explains_the_wait_of_one_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "snapshot.json"
     second = {"name": "big", "project": "vision", "workers": [{"name": "big-0", "gpus": 9}]}
     file.write_text(json.dumps({**EXAMPLE, "workloads": [*EXAMPLE["workloads"], second]}))

@@ -104,13 +104,13 @@ EVERY_FIELD: dict[str, Any] = {
 }
 
 
-def test_snapshot_round_trip_preserves_every_field() -> None:
+def test_snapshot_json_round_trip_preserves_every_field() -> None:
     written = snapshot_to_json(snapshot_from_json(EVERY_FIELD))
 
     assert json.loads(json.dumps(written)) == EVERY_FIELD
 
 
-def test_omitted_fields_have_their_defaults() -> None:
+def test_omitted_snapshot_json_fields_have_their_defaults() -> None:
     snapshot = snapshot_from_json(
         {
             "nodes": [{"name": "n"}],
@@ -135,7 +135,7 @@ def test_omitted_fields_have_their_defaults() -> None:
     assert (worker.state, worker.gpus, worker.devices_wanted) == (WorkerState.PENDING, 0, 1)
 
 
-def test_sessions_have_their_own_defaults() -> None:
+def test_sessions_in_snapshot_json_have_their_own_defaults() -> None:
     [session] = snapshot_from_json(
         {
             "workloads": [
@@ -330,7 +330,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("document", "message"), WRONG.values(), ids=WRONG)
-def test_invalid_snapshot_is_rejected_with_a_precise_message(
+def test_invalid_snapshot_json_is_rejected_with_a_precise_message(
     document: object, message: str
 ) -> None:
     with pytest.raises(InvalidSnapshot) as caught:

@@ -222,7 +222,7 @@ def test_reclaim_prefers_among_equal_victims_the_job_that_can_move(
     ]
 
 
-def test_two_victims_do_not_count_on_the_same_idle_gpu() -> None:
+def test_two_reclaim_victims_do_not_move_to_the_same_idle_gpu() -> None:
     # One GPU is idle on n2: one of the free jobs moves there, the other is no better there.
     jobs = [
         running_job("free0", "0", 1),
@@ -386,7 +386,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
 
 @pytest.mark.parametrize(("jobs", "expected"), IN_TURN.values(), ids=IN_TURN)
 @pytest.mark.parametrize("by_index", [False, True], ids=["snapshot", "index"])
-def test_project_loses_its_jobs_in_victim_order(
+def test_reclaim_stops_jobs_of_a_project_in_victim_order(
     jobs: list[Workload], expected: str, *, by_index: bool
 ) -> None:
     device_count = sum(len(workload.workers) for workload in jobs)
@@ -408,7 +408,7 @@ def test_project_loses_its_jobs_in_victim_order(
 @pytest.mark.parametrize(
     ("saves", "expected"), [(True, {"a2-0"}), (False, {"a01-0", "a01-1"})], ids=["saves", "not"]
 )
-def test_run_time_of_a_gang_counts_from_its_youngest_worker(
+def test_victim_order_measures_the_run_time_of_a_gang_from_its_youngest_worker(
     *, saves: bool, expected: set[str]
 ) -> None:
     gang = job_on_named_devices("a01", started=100, saves=saves)
@@ -420,7 +420,7 @@ def test_run_time_of_a_gang_counts_from_its_youngest_worker(
     assert stopped(decide(cluster_snapshot)) == expected
 
 
-def test_explanations_list_victims_in_the_order_of_the_search() -> None:
+def test_explanations_list_victims_in_the_order_of_the_reclaim_search() -> None:
     jobs = [
         job_on_named_devices("a0", started=500),
         job_on_named_devices("a1"),

@@ -11,7 +11,7 @@ from runai.hub_service.scheduler import Node, Policy, Project, Stop, Wait, Workl
 from runai.hub_service.scheduler.model.quantity import Mib
 
 
-def test_wait_reason_has_the_sentence_of_its_code() -> None:
+def test_wait_reason_code_has_its_sentence() -> None:
     nodes, snapshots = "1x4", {}
     expected = {}
 
@@ -159,7 +159,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("nodes", "code", "text"), LOSSES.values(), ids=LOSSES)
-def test_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
+def test_wait_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
     nodes: int, code: str, text: str
 ) -> None:
     lossy = [
@@ -174,7 +174,7 @@ def test_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
     assert (waits(plan)["new"], sentence(plan, "new")) == (code, text)
 
 
-def test_reason_names_no_node_that_the_workload_may_not_use() -> None:
+def test_wait_reason_names_no_node_that_the_workload_may_not_use() -> None:
     nodes = [
         Node(name="n1", devices=1, gpu_type="v100", broken_devices=(0,), loss=LOSS),
         Node(name="n2", devices=1, gpu_type="h100"),
@@ -197,7 +197,7 @@ GRACE = {
 
 
 @pytest.mark.parametrize(("times", "grace_text"), GRACE.values(), ids=GRACE)
-def test_reservation_reason_states_the_longest_grace_of_the_stopping_jobs(
+def test_reservation_reason_states_the_longest_grace_period_of_the_stopping_jobs(
     times: list[int | None], grace_text: str
 ) -> None:
     projects = [project("a", 0), project("b", 2)]
@@ -336,7 +336,7 @@ def test_project_shares_describe_the_cluster_after_the_plan() -> None:
         ),
     ],
 )
-def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(
+def test_wait_reason_for_cpu_or_memory_names_the_amounts_and_the_holders(
     existing, fields, code, text
 ) -> None:
     nodes = [replace(node, memory_mib=Mib(64 * 1024)) for node in cluster("1x2", cpu_milli=16_000)]
@@ -418,7 +418,9 @@ def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(
         ),
     ],
 )
-def test_wait_reason_counts_devices_as_they_are_booked(nodes, existing, fields, code, text) -> None:
+def test_wait_reason_counts_room_for_memory_requests_as_the_scheduler_books_it(
+    nodes, existing, fields, code, text
+) -> None:
     fields = dict(fields)
     claim = job("new", fields.pop("gpus", 0), **fields)
     existing = [replace(workload, submitted=0) for workload in existing]
@@ -430,7 +432,7 @@ def test_wait_reason_counts_devices_as_they_are_booked(nodes, existing, fields, 
     assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)
 
 
-def test_wait_of_a_gang_counts_device_memory_on_the_nodes_of_its_first_worker() -> None:
+def test_wait_reason_of_a_gang_counts_device_memory_on_the_nodes_of_its_first_worker() -> None:
     two, one = (
         job("new", gpu_memory_mib=40_000, devices_wanted=count).workers[0] for count in (2, 1)
     )

@@ -33,7 +33,7 @@ SNAPSHOT = snapshot(
 REASON = Reason(code="reclaimed", rule="R2", text="")
 
 
-def test_ended_workload_is_removed_from_the_snapshot() -> None:
+def test_workload_ended_by_a_what_if_change_is_removed_from_the_snapshot() -> None:
     other = changed(SNAPSHOT, [EndWorkloads(workloads=("x", "nobody"))])
 
     assert [w.name for w in other.workloads] == ["gang", "ro-1"]
@@ -44,7 +44,7 @@ def test_ended_workload_is_removed_from_the_snapshot() -> None:
     ("setting", "value"),
     [("quota", 5000), ("limit", None), ("weight", 3), ("min_runtime", 60), ("never_lent", 1000)],
 )
-def test_project_setting_is_changed_for_that_project_only(setting, value) -> None:
+def test_project_setting_of_a_what_if_change_affects_that_project_only(setting, value) -> None:
     other = changed(SNAPSHOT, [SetProject(project="a", setting=setting, value=value)])
 
     assert other.projects == (
@@ -53,20 +53,20 @@ def test_project_setting_is_changed_for_that_project_only(setting, value) -> Non
     )
 
 
-def test_quota_replaces_a_quota_table_by_type() -> None:
+def test_quota_of_a_what_if_change_replaces_the_quota_table_by_gpu_type() -> None:
     other = changed(SNAPSHOT, [SetProject(project="b", setting="quota", value=5000)])
 
     assert (other.projects[1].quota, other.projects[1].quota_by_type) == (5000, None)
 
 
-def test_repeated_permission_to_move_jobs_adds_one_phase() -> None:
+def test_repeated_what_if_permission_to_move_jobs_adds_one_consolidation_phase() -> None:
     changes: list[Change] = [AllowMoves(), AllowMoves()]
     other = changed(SNAPSHOT, changes)
 
     assert other.policy.phases == (*SNAPSHOT.policy.phases, "consolidate")
 
 
-def test_changed_request_leaves_the_rest_of_the_snapshot_unchanged() -> None:
+def test_changed_workload_request_leaves_the_rest_of_the_snapshot_unchanged() -> None:
     def gang(**fields):
         change = ChangeRequest(workload="gang", **fields)
         other = changed(SNAPSHOT, [change])
@@ -131,7 +131,7 @@ SERVED = {
 @pytest.mark.parametrize(
     ("workload", "decisions", "is_served", "at_once"), SERVED.values(), ids=SERVED
 )
-def test_plan_serves_a_workload_if_it_runs_or_gets_its_minimum(
+def test_plan_serves_a_workload_if_it_runs_or_gets_its_minimum_workers(
     workload, decisions: list[Decision], *, is_served: bool, at_once: bool
 ) -> None:
     assert serves(decisions, workload) is is_served

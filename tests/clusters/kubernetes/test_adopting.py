@@ -82,7 +82,7 @@ def test_pod_of_a_foreign_controller_is_evicted_recreated_and_bound_again(
     assert waits <= after
 
 
-def test_deployment_without_a_kind_label_is_not_evicted_for_an_owner(
+def test_deployment_pod_without_a_kind_label_is_not_evicted_for_a_project_owner(
     lab, rights, eventually, create_controller
 ):
     lab.node("gpu-0", gpus=1)

@@ -82,13 +82,13 @@ def next_elements(job: Job, *pods: Pod, limit: int = 3, is_awaited: bool = False
         ),
     ],
 )
-def test_next_elements_start_by_their_index(fields, pods, found):
+def test_next_array_elements_to_start_are_those_of_lowest_index(fields, pods, found):
     job = an_array(**fields)
 
     assert next_elements(job, *pods) == found
 
 
-def test_next_elements_include_pending_pods_and_omit_running_elements():
+def test_next_array_elements_include_pending_pods_and_omit_running_elements():
     job = an_array(parallelism=2)
 
     assert next_elements(job, running_element(job, 0), element(job, 1)) == [
@@ -98,7 +98,7 @@ def test_next_elements_include_pending_pods_and_omit_running_elements():
     ]
 
 
-def test_failed_element_waits_for_its_next_pod():
+def test_failed_array_element_is_not_startable_until_its_next_pod_exists():
     job = an_array(parallelism=1)
     failed = running_element(job, 0, is_finished=True, exit_code=3)
 
@@ -124,7 +124,7 @@ def arrays_and_pods(draw: st.DrawFn) -> tuple[Job, list[Pod]]:
 
 
 @given(arrays_and_pods())
-def test_parallelism_needed_by_an_element_creates_its_pod(world):
+def test_job_parallelism_needed_by_an_array_element_creates_its_pod(world):
     """The Job controller makes the pods of the lowest indexes, as many as `parallelism` allows."""
     job, pods = world
     array = array_job(job, *pods)
@@ -152,7 +152,7 @@ def test_parallelism_needed_by_an_element_creates_its_pod(world):
         ),
     ],
 )
-def test_waiting_pods_are_surplus_only_if_no_running_pod_would_be_removed(
+def test_waiting_array_pods_are_surplus_only_if_no_running_pod_would_be_removed(
     fields, change, is_surplus
 ):
     job = an_array(**{"parallelism": 2} | fields)
@@ -163,7 +163,7 @@ def test_waiting_pods_are_surplus_only_if_no_running_pod_would_be_removed(
     )
 
 
-def test_waiting_pods_are_not_surplus_while_an_element_is_to_be_retried():
+def test_waiting_array_pods_are_not_surplus_while_an_element_awaits_its_retry():
     job = an_array(parallelism=3, ready=1)
     failed = running_element(job, 2, is_finished=True, exit_code=1)
 
@@ -180,7 +180,7 @@ def test_waiting_pods_are_not_surplus_while_an_element_is_to_be_retried():
     ],
     ids=["another one waits", "only deleted ones are left", "one is left", "none is deleted"],
 )
-def test_deleted_elements_get_their_pods_last(deleted, done, min_parallelism):
+def test_deleted_array_elements_get_their_pods_last(deleted, done, min_parallelism):
     job = an_array(completed=frozenset(done), deleted_elements=frozenset(deleted))
 
     assert array_job(job).min_parallelism == min_parallelism
@@ -204,7 +204,7 @@ def test_deleted_elements_get_their_pods_last(deleted, done, min_parallelism):
         ),
     ],
 )
-def test_visible_elements_request_more_than_all_devices(pod, sizes, expected):
+def test_max_fitting_pods_of_an_array_is_one_more_than_all_devices_fit(pod, sizes, expected):
     nodes = [a_node(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
 
     assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod), nodes) == expected
@@ -233,15 +233,17 @@ def moves_after(job: Job, stops: dict[int, str]) -> Any:
         pytest.param({"moved": "[1"}, {2: "b"}, {2: "b"}, id="an unreadable annotation"),
     ],
 )
-def test_moves_of_elements_are_retained_until_their_next_stops(fields, stops, expected) -> None:
+def test_array_element_move_is_retained_until_the_next_stop_of_the_element(
+    fields, stops, expected
+) -> None:
     assert moves_after(an_array(**fields), stops) == expected
 
 
-def test_stops_of_an_array_that_never_moved_write_no_moves() -> None:
+def test_stops_of_array_elements_that_never_moved_write_no_moves_annotation() -> None:
     assert with_moves(an_array(), {1: "", 2: ""}) == []
 
 
-def test_large_array_retains_its_latest_moves_only() -> None:
+def test_moves_annotation_of_a_large_array_retains_the_latest_moves_only() -> None:
     first = {str(index): "a" for index in range(1, MOST_MOVES + 1)}
 
     moves = moves_after(an_array(moved=json.dumps(first)), {0: "b"})
@@ -250,5 +252,5 @@ def test_large_array_retains_its_latest_moves_only() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a":"moved"}', "[" * 100_000])
-def test_unreadable_moves_annotation_is_ignored(text) -> None:
+def test_unreadable_moves_annotation_of_an_array_is_ignored(text) -> None:
     assert element_moves(an_array(moved=text)) == {}

@@ -115,7 +115,7 @@ def arrays(lab: ClusterLab, rights: Any, eventually: Eventually) -> Arrays:
     return Arrays(lab, rights, eventually)
 
 
-def test_pause_evicts_the_pod_of_its_element_alone(arrays):
+def test_pause_of_an_array_element_evicts_the_pod_of_that_element_only(arrays):
     with arrays.start():
         arrays.submit(4)
         before = arrays.until_runs(0, 1)
@@ -141,7 +141,7 @@ def test_pause_evicts_the_pod_of_its_element_alone(arrays):
     assert arrays.status().get("failed", 0) == 0
 
 
-def test_lower_parallelism_ends_no_running_element(arrays):
+def test_lower_parallelism_of_an_array_job_ends_no_running_element(arrays):
     """Each pod that ever had a node has completed, or was paused for an owner."""
     with arrays.start():
         arrays.submit(6)
@@ -177,7 +177,7 @@ def test_lower_parallelism_ends_no_running_element(arrays):
     assert len(scheduled_events) >= 8 + 2
 
 
-def test_deleted_element_that_runs_ends_for_good(arrays):
+def test_deleted_running_array_element_stops_and_never_restarts(arrays):
     with arrays.start():
         arrays.submit(3)
         before = arrays.until_runs(0, 1)
@@ -201,7 +201,7 @@ def test_deleted_element_that_runs_ends_for_good(arrays):
     assert (status["failedIndexes"], status["completedIndexes"]) == ("0", "1,2")
 
 
-def test_deleted_element_that_waits_never_has_a_node(arrays):
+def test_deleted_waiting_array_element_is_never_bound_to_a_node(arrays):
     with arrays.start():
         arrays.submit(5)
         first = arrays.until_runs(0, 1)
@@ -236,7 +236,7 @@ def test_array_is_deleted_with_its_last_element(arrays):
             arrays.workload("sweep")
 
 
-def test_next_service_knows_paused_and_deleted_elements(arrays):
+def test_restarted_scheduler_knows_paused_and_deleted_array_elements(arrays):
     with arrays.start():
         arrays.submit(5)
         before = arrays.until_runs(0, 1)
@@ -253,7 +253,7 @@ def test_next_service_knows_paused_and_deleted_elements(arrays):
         arrays.until_runs(1, 2)
 
 
-def test_pause_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
+def test_element_pause_cut_off_by_a_crash_is_completed_by_the_next_scheduler(arrays):
     with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
         arrays.submit(3)
         before = arrays.until_runs(0, 1)
@@ -271,7 +271,7 @@ def test_pause_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
     assert arrays.status().get("failed", 0) == 0
 
 
-def test_deletion_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
+def test_element_deletion_cut_off_by_a_crash_is_completed_by_the_next_scheduler(arrays):
     with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
         arrays.submit(3)
         before = arrays.until_runs(0, 1)
@@ -285,7 +285,7 @@ def test_deletion_cut_off_by_a_crash_is_completed_by_the_next_service(arrays):
         assert arrays.states() == {"sweep-1": "running 1", "sweep-2": "running 1"}
 
 
-def test_failed_element_is_tried_again_by_itself(arrays):
+def test_failed_array_element_is_retried_without_a_restart_of_running_elements(arrays):
     with arrays.start():
         arrays.submit(2, backoff_limit=1)
         first = arrays.until_runs(0, 1)
@@ -307,7 +307,7 @@ def test_failed_element_is_tried_again_by_itself(arrays):
         assert record.finished is not None
 
 
-def test_array_of_ten_thousand_takes_few_requests(arrays):
+def test_array_of_ten_thousand_elements_starts_with_few_api_requests(arrays):
     with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
         arrays.scheduler.call(arrays.scheduler.cluster.names())
         begun = len(server.requests)

@@ -55,7 +55,7 @@ async def current_project(lab):
     return await lab.cluster.change_project("vision", lambda known: known)
 
 
-async def test_concurrent_changes_of_quota_and_members_are_both_applied(lab):
+async def test_concurrent_changes_of_project_quota_and_members_are_both_applied(lab):
     change = MembersChange(
         lambda: change_as_hub_admin(lab, body={"spec": {"quota": "1", "priority": 7}})
     )
@@ -68,7 +68,7 @@ async def test_concurrent_changes_of_quota_and_members_are_both_applied(lab):
     assert (await current_project(lab)).spec == record.spec
 
 
-async def test_change_is_refused_if_the_caller_lost_admin_rights_meanwhile(lab):
+async def test_project_change_is_refused_if_the_caller_lost_admin_rights_meanwhile(lab):
     change = MembersChange(
         lambda: change_as_hub_admin(lab, body={"spec": {"admins": None, "quota": "1"}})
     )
@@ -90,7 +90,7 @@ async def test_project_admin_cannot_recreate_a_project_deleted_meanwhile(lab):
     assert lab.around.plane.request("GET", PROJECTS)["items"] == []
 
 
-async def test_second_of_two_creators_changes_the_project_of_the_first(lab):
+async def test_concurrent_second_creation_of_a_project_changes_the_first_project(lab):
     read_specs = []
 
     def change(known):

@@ -150,7 +150,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("call", "target"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
-def test_deletion_during_a_call_leaves_no_reservation_behind(
+def test_deletion_during_a_gpu_sharing_api_call_leaves_no_reservation_behind(
     ready, rights, plugin, until, call, target
 ):
     method, part, kind = CALLS[call]
@@ -179,7 +179,9 @@ def test_deletion_during_a_call_leaves_no_reservation_behind(
         play.wait(scheduler, lambda: not plugin.reservations(), "nothing is kept for nobody")
 
 
-def test_drain_leaves_a_device_reserved_until_its_sharing_pods_end(ready, rights, plugin, until):
+def test_node_drain_leaves_a_shared_device_reserved_until_its_sharing_pods_end(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     with Scheduler(rights):
         for name in ("one", "two"):

@@ -38,7 +38,9 @@ def paused_jobs(work) -> list[str]:
 
 
 @pytest.mark.parametrize("offered", [0, 3])
-def test_claim_pauses_one_job_and_none_while_no_gpu_is_offered(lab, rights, eventually, offered):
+def test_claimant_pauses_one_job_and_none_while_the_node_offers_no_gpu(
+    lab, rights, eventually, offered
+):
     lab.node("gpu-0", gpus=4)
     lab.project("owners", quota=4)
     lab.project("guests")

@@ -113,7 +113,7 @@ def workers(lab, rights, eventually):
         yield made
 
 
-def test_target_does_not_await_a_worker_removed_before_it_started(workers):
+def test_elastic_target_omits_a_worker_removed_before_it_started(workers):
     workers.mark_running(0, 1)
     assert workers.ranks() == []  # the third one may start at any moment
 
@@ -124,7 +124,7 @@ def test_target_does_not_await_a_worker_removed_before_it_started(workers):
     assert list(record.elastic.target.ranks) == ["vision/e-0", "vision/e-1"]
 
 
-def test_ready_report_of_a_worker_counts_before_the_watch_sees_it_run(workers):
+def test_worker_reported_ready_joins_the_elastic_target_before_its_pod_is_running(workers):
     workers.mark_running(0, 1)
     assert workers.ranks() == []
 
@@ -148,7 +148,7 @@ class ReportingApi:
         return await self._patch(path, body)
 
 
-def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
+def test_elastic_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     workers.mark_running(0, 1, 2)
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
@@ -165,7 +165,7 @@ def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     assert record.elastic.phases["vision/e-0"] is WorkerPhase.RUNNING
 
 
-def test_workers_that_end_one_after_the_other_are_no_resizes(workers):
+def test_elastic_workers_that_end_one_after_the_other_record_no_resize(workers):
     workers.mark_running(0, 1, 2)
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     for index in range(3):

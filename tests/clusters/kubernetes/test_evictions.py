@@ -52,7 +52,7 @@ def job_outcome_after_preemption(work, before: list[str], eventually):
 
 
 @pytest.mark.parametrize(("step", "fate"), [pytest.param(*row, id="-".join(row)) for row in ROWS])
-def test_failed_eviction_ends_like_a_successful_one_without_job_failures(
+def test_failed_eviction_call_still_pauses_the_job_without_a_job_failure(
     work, rights, eventually, step, fate
 ):
     method, part = REQUESTS[step]
@@ -76,7 +76,7 @@ def test_failed_eviction_ends_like_a_successful_one_without_job_failures(
         assert job_outcome_after_preemption(work, before, eventually).get("failed", 0) == 0
 
 
-def test_next_scheduler_counts_pods_that_succeed_before_their_eviction_call(
+def test_restarted_scheduler_counts_pods_that_succeeded_before_their_eviction_call(
     work, rights, eventually
 ):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):

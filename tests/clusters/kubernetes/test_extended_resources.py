@@ -71,7 +71,9 @@ def workers_lacking_cards(*starts: tuple[str, str, int], min_workers: int = 1) -
         pytest.param([("e", "e-0", 2), ("e", "e-1", 2)], 1, ["e-1"], id="of an elastic job some"),
     ],
 )
-def test_overcommitted_workers_of_a_plan_are_turned_down(starts, min_workers, turned_down):
+def test_planned_workers_that_overcommit_network_cards_are_rejected(
+    starts, min_workers, turned_down
+):
     found = workers_lacking_cards(*starts, min_workers=min_workers)
 
     assert found == dict.fromkeys(turned_down, f"gpu-0 has too little {CARD} left for it")
@@ -89,7 +91,7 @@ def open_nodes(pods, kube_nodes, free=None, nominations=None) -> dict[str, list[
     return {names[place]: sorted(nodes) for place, nodes in found.items()}
 
 
-def test_node_with_one_card_is_open_to_one_worker_of_a_gang():
+def test_node_with_one_network_card_is_open_to_one_worker_of_a_gang():
     found = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 1), node_with_cards("n-1", 1)],
@@ -98,7 +100,7 @@ def test_node_with_one_card_is_open_to_one_worker_of_a_gang():
     assert found == {"a": ["n-0"], "b": ["n-1"]}
 
 
-def test_node_with_enough_cards_is_open_to_all_pods():
+def test_node_with_enough_network_cards_is_open_to_all_pods():
     found = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 2), node_with_cards("n-1", 1)],
@@ -107,7 +109,7 @@ def test_node_with_enough_cards_is_open_to_all_pods():
     assert found == {"a": ["n-0", "n-1"], "b": ["n-0"]}
 
 
-def test_nodes_with_a_free_gpu_are_distributed_first():
+def test_card_nodes_with_a_free_gpu_are_distributed_to_pods_first():
     nodes = [node_with_cards(f"n-{i}", 1) for i in range(4)]
 
     found = open_nodes([pod_with_cards("a"), pod_with_cards("b")], nodes, free={"n-1": 1, "n-3": 1})
@@ -118,7 +120,7 @@ def test_nodes_with_a_free_gpu_are_distributed_first():
     }
 
 
-def test_pod_retains_its_nominated_node():
+def test_pod_that_needs_a_network_card_retains_its_nominated_node():
     found = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 1)],
@@ -128,7 +130,7 @@ def test_pod_retains_its_nominated_node():
     assert found == {"a": [], "b": ["n-0"]}
 
 
-def test_pods_with_different_requests_are_offered_each_node_once():
+def test_pods_with_different_network_card_requests_are_offered_each_node_once():
     found = open_nodes(
         [pod_with_cards("a", 2), pod_with_cards("b", 1)],
         [node_with_cards("n-0", 2), node_with_cards("n-1", 2)],
@@ -137,7 +139,7 @@ def test_pods_with_different_requests_are_offered_each_node_once():
     assert Counter(name for names in found.values() for name in names) == {"n-0": 1, "n-1": 1}
 
 
-def test_min_fitting_pods_is_of_the_fullest_node_with_room_for_a_pod():
+def test_min_fitting_pods_is_the_count_of_the_fullest_node_with_room_for_a_pod():
     nodes = [node_with_cards("n-0", 0), node_with_cards("n-1", 5), node_with_cards("n-2", 9)]
 
     assert min_fitting_pods(nodes, ((CARD, 2),)) == 2
@@ -155,7 +157,9 @@ def nodes(namespace) -> list[str]:
 
 
 @pytest.mark.kubernetes
-def test_second_pod_for_the_last_card_waits_with_a_reason_until_it_is_free(lab, rights, eventually):
+def test_second_pod_for_the_last_network_card_waits_with_a_reason_until_it_is_free(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
     work = lab.namespace
@@ -177,7 +181,7 @@ def test_second_pod_for_the_last_card_waits_with_a_reason_until_it_is_free(lab, 
 
 
 @pytest.mark.kubernetes
-def test_gang_starts_once_nodes_have_a_card_for_each_worker(lab, rights, eventually):
+def test_gang_starts_once_nodes_have_a_network_card_for_each_worker(lab, rights, eventually):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
     work = lab.namespace

@@ -17,14 +17,16 @@ def bound(lab) -> set[str]:
 
 
 @pytest.mark.parametrize("status", [pytest.param(s, id=str(s)) for s in (409, 429, 500)])
-def test_refused_binding_is_decided_again(ready, rights, eventually, status):
+def test_pod_is_bound_after_the_api_server_refused_its_first_binding(
+    ready, rights, eventually, status
+):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         server.refuse("POST", "/binding", status=status)
         ready.namespace.create(pod("notebook", project="vision"))
         eventually(lambda: bound(ready) == {"notebook"}, what="it is bound")
 
 
-def test_throttled_binding_is_retried_after_the_servers_delay(ready, rights, eventually):
+def test_throttled_pod_binding_is_retried_after_the_api_servers_delay(ready, rights, eventually):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         server.refuse("POST", "/binding", status=429, times=3, wait="0")
         ready.namespace.create(pod("notebook", project="vision"))
@@ -33,7 +35,9 @@ def test_throttled_binding_is_retried_after_the_servers_delay(ready, rights, eve
     assert scheduler.refused == []
 
 
-def test_scheduler_does_not_repeat_a_binding_after_a_lost_response(ready, rights, eventually):
+def test_scheduler_does_not_repeat_a_pod_binding_after_a_lost_api_response(
+    ready, rights, eventually
+):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         eventually(lambda: scheduler.cycles, what="it watches")
         server.lose_answer("POST", "/binding")
@@ -50,7 +54,7 @@ def test_scheduler_does_not_repeat_a_binding_after_a_lost_response(ready, rights
     assert len(bindings) == 2
 
 
-def test_expired_watch_causes_one_new_list(ready, rights, eventually):
+def test_expired_pod_watch_causes_exactly_one_new_list_request(ready, rights, eventually):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         eventually(lambda: scheduler.cycles, what="it watches")
         lists = _lists(server)

@@ -254,7 +254,7 @@ class FaultyRun:
 
 
 @pytest.mark.parametrize(("call", "fate"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
-def test_failed_sharing_call_leads_to_the_same_final_state(
+def test_failed_gpu_sharing_api_call_leads_to_the_final_state_of_a_successful_call(
     ready, rights, plugin, until, call, fate
 ):
     method, part, kind = {**CALLS, **FURTHER_CALLS}[call]

@@ -58,7 +58,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("annotations", "gpus", "wrong"), WRONG.values(), ids=WRONG)
-def test_read_part_rejects_invalid_annotations_with_a_reason(annotations, gpus, wrong):
+def test_invalid_gpu_fraction_annotations_of_a_pod_are_rejected_with_a_reason(
+    annotations, gpus, wrong
+):
     device_request, error = read_part(annotations, gpus)
 
     assert device_request is None

@@ -35,7 +35,7 @@ def devices(*sizes: int, kind: str = "GPU") -> list[Device]:
         pytest.param(0, devices(4_000, kind="MIG"), 4_000, id="parts by the driver alone"),
     ],
 )
-def test_node_memory_is_its_label_or_the_smallest_whole_device(label, reported, size):
+def test_node_gpu_memory_is_its_label_or_that_of_the_smallest_whole_device(label, reported, size):
     sizes = NodeDeviceMemory()
 
     sizes.store("gpu-0", reported)
@@ -45,7 +45,7 @@ def test_node_memory_is_its_label_or_the_smallest_whole_device(label, reported, 
     assert not sizes.store("gpu-0", reported)  # an equal report is no change
 
 
-def test_node_with_unchanged_memory_is_the_same_object():
+def test_node_object_is_reused_while_its_gpu_memory_is_unchanged():
     nodes = [a_node("gpu-0"), a_node("gpu-1", gpu_memory_mib=8_000)]
     sizes = NodeDeviceMemory()
     assert sizes.apply_to(nodes, ()) == nodes
@@ -61,7 +61,7 @@ def test_node_with_unchanged_memory_is_the_same_object():
     assert [m.gpu_memory_mib for m in sizes.apply_to(nodes, ())] == [12_000, 9_000]
 
 
-def test_report_without_devices_leaves_the_known_memory_size():
+def test_agent_report_without_devices_leaves_the_known_gpu_memory_unchanged():
     sizes, node = NodeDeviceMemory(), a_node("gpu-0")
     sizes.store("gpu-0", devices(16_000))
 
@@ -69,7 +69,7 @@ def test_report_without_devices_leaves_the_known_memory_size():
     assert sizes.apply_to([node], ())[0].gpu_memory_mib == 16_000
 
 
-def test_memory_of_a_removed_node_is_forgotten():
+def test_gpu_memory_of_a_removed_node_is_forgotten():
     sizes = NodeDeviceMemory()
     sizes.store("gpu-0", devices(16_000))
     sizes.apply_to([], ())
@@ -77,7 +77,7 @@ def test_memory_of_a_removed_node_is_forgotten():
     assert sizes.apply_to([a_node("gpu-0")], ())[0].gpu_memory_mib == 0
 
 
-def test_memory_comes_from_reservations_until_the_agent_reports():
+def test_gpu_memory_of_a_node_comes_from_reservations_until_its_agent_reports():
     node, sizes = a_node("gpu-0"), NodeDeviceMemory()
     reserved = [
         a_pod(name, namespace=RESERVATIONS, node="gpu-0", device=f"GPU-{name}", device_mib=mib)

@@ -64,7 +64,9 @@ VIEWS = {
 
 
 @pytest.mark.parametrize(("workload_lookup", "user_object"), VIEWS.values(), ids=VIEWS)
-async def test_users_own_object_has_its_own_uid_in_every_view(workload_lookup, user_object):
+async def test_workload_made_with_kubectl_has_its_kubernetes_uid_in_every_lookup(
+    workload_lookup, user_object
+):
     (listed,) = await workload_lookup.workloads()
 
     assert listed.uid == (await workload_lookup.workload(OWN)).uid == user_object.uid
@@ -89,7 +91,9 @@ UID_CHECKED_CALLS = {
     "workload_lookup", [lookup([PLAIN]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
 )
 @pytest.mark.parametrize("call", UID_CHECKED_CALLS.values(), ids=UID_CHECKED_CALLS)
-async def test_lookup_of_an_earlier_object_of_the_name_is_refused(workload_lookup, call):
+async def test_workload_lookup_with_the_uid_of_an_earlier_object_of_the_name_is_refused(
+    workload_lookup, call
+):
     with pytest.raises(Conflict) as refused:
         await call(workload_lookup)
 
@@ -136,7 +140,7 @@ def create_object(lab, eventually):
         pytest.param(pod, "delete", id="delete pod"),
     ],
 )
-def test_change_of_an_earlier_object_of_the_name_is_refused(
+def test_workload_change_with_the_uid_of_an_earlier_object_is_refused(
     lab, rights, create_object, kind, change
 ):
     with Scheduler(rights) as scheduler:
@@ -160,7 +164,7 @@ def test_change_of_an_earlier_object_of_the_name_is_refused(
         pytest.param("suspend", "PATCH", "runai/suspended-by", id="suspend"),
     ],
 )
-def test_change_in_flight_spares_a_later_job_of_the_name(
+def test_workload_change_in_flight_spares_a_later_job_of_the_same_name(
     lab, rights, create_object, eventually, change, method, part
 ):
     with (

@@ -41,7 +41,7 @@ async def read(lab, workload: str = "vision/exp", **how) -> list[tuple[int, int,
     return [(c.worker, c.attempt, c.lines or c.missing) for c in chunks]
 
 
-async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
+async def test_job_logs_return_the_lines_of_each_worker_pod(lab, kubelet):
     await lab.started(lab.job(workers=2))
     for worker in (0, 1):
         kubelet.write(pod_name(lab, worker), f"{worker} one", f"{worker} two")
@@ -53,7 +53,7 @@ async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
     assert await read(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
 
 
-async def test_element_of_an_array_has_the_logs_and_history_of_its_own_pod(lab, kubelet):
+async def test_array_element_has_the_logs_and_history_of_its_own_pod(lab, kubelet):
     await lab.cluster.submit([lab.job(array=3)])
     await lab.cluster.observe()
     await lab.cluster.apply(plan(start("vision/exp-0", 0), start("vision/exp-1", 1)))
@@ -117,7 +117,7 @@ async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
     assert lines == [(1, b"epoch 1\n"), (1, b"epoch 2\n"), (2, b"epoch 3\n")]
 
 
-async def test_output_of_an_earlier_start_without_its_pod_is_missing(lab, kubelet):
+async def test_log_output_of_an_earlier_start_is_missing_once_its_pod_is_deleted(lab, kubelet):
     spec = lab.job()
     gap = (0, 1, MissingOutput())
     await lab.cluster.submit([spec])
@@ -154,7 +154,7 @@ async def test_output_of_an_earlier_start_without_its_pod_is_missing(lab, kubele
     await following.aclose()
 
 
-async def test_follower_gets_parts_of_a_line_that_the_kubelet_has_not_ended(lab, kubelet):
+async def test_log_follower_gets_parts_of_a_line_that_the_kubelet_has_not_ended(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True, parts=True)

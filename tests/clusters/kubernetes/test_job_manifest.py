@@ -108,7 +108,7 @@ def test_manifest_round_trips_a_workload_spec(spec):
     assert read.template.saves is spec.saves
 
 
-def test_array_is_one_indexed_job_whose_pods_know_their_element():
+def test_array_manifest_is_an_indexed_job_with_element_variables_in_each_pod():
     spec = replace(SPEC, array=5, backoff_limit=2, env={"OF": "$(RUNAI_ARRAY_INDEX)"})
     job = manifest(spec, surroundings(NOTEBOOK))
     variables, read = environment(job), stored_job(job)
@@ -143,7 +143,7 @@ def test_unreadable_annotations_of_an_array_are_ignored(note, text):
     assert (stored_job(job).paused, stored_job(job).deleted_elements) == ({}, frozenset())
 
 
-def test_impossible_pause_times_of_an_array_are_ignored():
+def test_impossible_pause_times_in_an_array_annotation_are_ignored():
     job = manifest(replace(SPEC, array=5), PLAIN_SOURCE)
     job["metadata"]["annotations"]["runai/paused-elements"] = '{"2": [1, 1e999, -1, NaN]}'
 
@@ -242,7 +242,7 @@ def test_gang_pods_get_the_variables_of_torch_launchers(fields, expected):
         pytest.param({"elastic": True, "cpu_milli": 500}, {}, {}, id="elastic job"),
     ],
 )
-def test_job_pod_gets_variables_with_its_cpu_request(fields, requests, expected):
+def test_job_pod_gets_environment_variables_for_its_cpu_request(fields, requests, expected):
     template_source = PodTemplateSource("example/train", resources={"requests": requests})
     variables = environment(manifest(replace(SPEC, **fields), template_source))
 
@@ -266,7 +266,7 @@ def test_job_without_gpus_sees_no_device():
     ],
     ids=["fraction", "memory"],
 )
-def test_gpu_fraction_and_memory_are_requested_by_annotations(fields, notes):
+def test_gpu_fraction_and_gpu_memory_of_a_job_are_requested_by_annotations(fields, notes):
     made = manifest(replace(SPEC, **fields), PLAIN_SOURCE)
 
     assert notes.items() <= made["spec"]["template"]["metadata"]["annotations"].items()
@@ -290,7 +290,7 @@ def test_elastic_job_of_one_process_requests_no_devices_of_the_kubelet():
     assert (template.gpus, template.milli_gpus()) == (0, 2000)
 
 
-def test_manifest_drops_visible_devices_from_the_environment_of_a_spec():
+def test_job_manifest_drops_visible_devices_from_the_environment_of_a_spec():
     spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
     assert "NVIDIA_VISIBLE_DEVICES" not in environment(manifest(spec, PLAIN_SOURCE))
@@ -306,7 +306,7 @@ def test_manifest_drops_visible_devices_from_the_environment_of_a_spec():
     ],
     ids=["no address", "session", "no image", "too long"],
 )
-def test_manifest_refuses_unsupported_specs(spec, template_source, text):
+def test_job_manifest_of_an_unsupported_spec_is_refused(spec, template_source, text):
     with pytest.raises(InvalidRequest, match=text):
         manifest(spec, template_source)
 
@@ -473,7 +473,9 @@ def test_job_pod_limits_are_the_admins_or_else_the_notebooks(
         ),
     ],
 )
-def test_job_requests_its_own_cpu_and_memory_before_its_notebooks(own, by_admin, limits, requests):
+def test_job_request_of_cpu_and_memory_overrides_that_of_its_notebook(
+    own, by_admin, limits, requests
+):
     bounds = Confinement(limits=by_admin)
 
     found = resources_of(manifest(replace(SPEC, **own), beside(BOUNDS), bounds=bounds))
@@ -483,7 +485,7 @@ def test_job_requests_its_own_cpu_and_memory_before_its_notebooks(own, by_admin,
 
 
 @pytest.mark.parametrize("own", [{"cpu_milli": 2001}, {"memory_mib": 1025}], ids=["CPU", "memory"])
-def test_request_above_the_admins_limit_is_refused_with_both_numbers(own):
+def test_job_request_above_the_admins_cpu_or_memory_limit_is_refused_with_both(own):
     bounds = Confinement(limits={"cpu": "2", "memory": "1Gi"})
 
     with pytest.raises(InvalidRequest, match=r"(2001m of cpu.*, 2|1025Mi of memory.*, 1Gi)\."):

@@ -117,7 +117,9 @@ def test_paused_job_has_no_pods_and_describes_why_it_waits(lab, rights, eventual
     assert work.job("long")["spec"]["suspend"] is True
 
 
-def test_finally_failed_index_does_not_block_the_remaining_indexes(lab, rights, eventually):
+def test_finally_failed_index_of_an_indexed_job_does_not_block_the_remaining_indexes(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=3)
     lab.project("patty", quota=3)
     work = lab.namespace

@@ -54,7 +54,9 @@ BY_KUBELET = {"deletionTimestamp": "2026-11-29T10:00:00Z", "deletionGracePeriodS
         "not deleted",
     ],
 )
-def test_pod_is_killed_by_a_signal_at_the_end_of_its_grace(deletion, code, reason, at, is_killed):
+def test_pod_counts_as_killed_only_after_a_fatal_signal_at_the_end_of_its_grace(
+    deletion, code, reason, at, is_killed
+):
     ended = {"exitCode": code, "reason": reason, "finishedAt": f"2026-11-29T{at}Z"}
     named = {
         "name": "exp",
@@ -86,7 +88,7 @@ def test_pod_is_killed_by_a_signal_at_the_end_of_its_grace(deletion, code, reaso
     ],
     ids=["never", "at the pause", "without a grace", "suspended", "started since", "paused since"],
 )
-def test_record_reports_a_killed_pod_until_the_next_start_or_pause(
+def test_workload_record_reports_a_killed_pod_until_the_next_start_or_pause(
     starts, pauses, killed, is_killed
 ):
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
@@ -97,7 +99,7 @@ def test_record_reports_a_killed_pod_until_the_next_start_or_pause(
     assert not record_of_job(foreign, (), state).killed
 
 
-def test_record_reports_a_killed_pod_before_its_annotation_is_written():
+def test_workload_record_reports_a_killed_pod_before_its_annotation_is_written():
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
     job = a_job("exp", starts=(100.0,), pauses=(200.5,), spec=spec)
     fields = {"is_finished": True, "is_killed": True, "ended": 203.0, "deleted": 203.0}
@@ -173,7 +175,7 @@ def time_out(job: RunningJob) -> str:
 
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("end", [suspend, time_out])
-def test_history_reports_a_pod_killed_by_a_stop(job, end):
+def test_job_history_reports_a_pod_killed_by_a_stop(job, end):
     job.submit(SLOW, max_runtime=90)
 
     job.until(state=end(job), killed=True)
@@ -183,7 +185,7 @@ def test_history_reports_a_pod_killed_by_a_stop(job, end):
 
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("program", [QUICK, KILLS_ITSELF], ids=["exit code", "kill -9"])
-def test_history_omits_programs_that_end_by_themselves_on_a_stop(job, program):
+def test_job_history_omits_programs_that_end_by_themselves_on_a_stop(job, program):
     job.submit(program)
 
     record = job.until(state=suspend(job))
@@ -192,7 +194,7 @@ def test_history_omits_programs_that_end_by_themselves_on_a_stop(job, program):
 
 
 @pytest.mark.kubernetes
-def test_history_names_the_worker_killed_by_a_shrink(job):
+def test_job_history_names_the_worker_killed_by_an_elastic_shrink(job):
     job.submit(SLOW, workers=3, min_workers=1, elastic=True)
 
     scaled = {"workers": 2, "min_workers": None, "by": "ana"}

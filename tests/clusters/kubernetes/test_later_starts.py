@@ -49,7 +49,7 @@ def element(name: str, index: int, **fields: Any) -> Pod:
     ],
     ids=["crashed", "killed", "evicted by its node", "gone"],
 )
-def test_pod_after_one_that_ran_is_marked_as_resumed(job, ended):
+def test_job_pod_after_a_pod_that_ran_is_marked_as_resumed(job, ended):
     first = a_pod("exp-a", of=job)
     runs = replace(first, **UP)
     rest = () if ended is None else (replace(runs, **({"is_up": False} | ended)),)
@@ -65,7 +65,7 @@ def test_pod_after_one_that_ran_is_marked_as_resumed(job, ended):
     [None, {"is_finished": True}],
     ids=["deleted while it waited", "refused by its node"],
 )
-def test_pod_after_one_that_never_ran_is_a_first_start(ended):
+def test_job_pod_after_a_pod_that_never_ran_is_not_marked_as_resumed(ended):
     first = a_pod("exp-a", of=ONE)
     rest = () if ended is None else (replace(first, **ended),)
 
@@ -78,14 +78,14 @@ def test_failure_in_the_job_status_marks_the_next_pod_as_resumed():
     assert resumed_by_pod(job, (a_pod("exp-b", of=job),)) == {"exp-b": True}
 
 
-def test_gang_member_after_a_crashed_one_is_marked_as_resumed():
+def test_gang_pod_after_a_crashed_pod_is_marked_as_resumed():
     goes_on, crashed = a_pod("gang-0", of=GANG, **UP), a_pod("gang-1", of=GANG, **FAILED)
     again = a_pod("gang-1", of=GANG, uid="uid-again")
 
     assert resumed_by_pod(GANG, (goes_on, crashed, again)) == {"gang-1": True}
 
 
-def test_member_of_a_gang_that_is_bound_late_is_a_first_start():
+def test_gang_pod_that_is_bound_late_is_not_marked_as_resumed():
     assert resumed_by_pod(GANG, (a_pod("gang-0", of=GANG, **UP), a_pod("gang-1", of=GANG))) == {
         "gang-1": False
     }
@@ -102,7 +102,7 @@ def test_worker_that_joins_a_running_elastic_job_is_marked_as_resumed():
 
 
 @pytest.mark.parametrize("job", [TWO_OF_TEN, SWEEP], ids=["foreign", "array"])
-def test_element_is_marked_as_resumed_by_its_own_earlier_pod_alone(job):
+def test_array_element_pod_is_marked_as_resumed_by_its_own_earlier_pod_only(job):
     pods = (
         element("work-0-a", 0, **FAILED),
         element("work-0-b", 0, uid="uid-again"),

@@ -70,7 +70,7 @@ def assert_gang_becomes_whole(
     assert pods(lab).keys() == pod_uids, "no pod was lost, and none made again"
 
 
-def test_gang_becomes_whole_after_an_api_server_loss_between_bindings(
+def test_gang_becomes_whole_after_an_api_server_outage_between_its_bindings(
     gang, rights, witness, eventually
 ):
     """The scheduler's connections break with it: the results of its other calls are unknown."""
@@ -110,7 +110,7 @@ def test_gang_becomes_whole_after_the_leader_is_killed_between_bindings(
     gang.forget(LEASE)
 
 
-def test_witness_fails_on_an_overcommitted_node(gang, eventually):
+def test_witness_of_pod_changes_fails_on_an_overcommitted_node(gang, eventually):
     watching = Witness(gang.plane)
     watching.__enter__()
     for name in ("one", "two"):

@@ -113,7 +113,7 @@ def waits(plan: Plan) -> Mapping[str, str]:
     return {d.workload: d.reason.text for d in plan.decisions if isinstance(d, Wait)}
 
 
-def test_node_that_offers_nothing_costs_no_job_until_its_plugin_is_back():
+def test_node_that_offers_no_gpu_stops_no_job_until_its_device_plugin_is_back():
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
     cluster.claim()
@@ -130,7 +130,7 @@ def test_node_that_offers_nothing_costs_no_job_until_its_plugin_is_back():
 
 
 @pytest.mark.parametrize("offered", [3, 2, 1])
-def test_claim_on_a_node_with_lost_devices_stops_one_job(offered):
+def test_claimant_on_a_node_with_lost_devices_stops_one_job(offered):
     """The plan before the stop and the one after it agree on which devices are lost."""
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
@@ -142,7 +142,7 @@ def test_claim_on_a_node_with_lost_devices_stops_one_job(offered):
     assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
-def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
+def test_claimant_beside_a_node_that_offers_no_gpu_stops_jobs_on_other_nodes_only():
     cluster = PlayedCluster(running=4, on_second=4)
     cluster.cycle(*TWO_NODES)
     cluster.claim()
@@ -164,7 +164,7 @@ def test_node_that_offers_nothing_lets_claims_stop_jobs_elsewhere_only():
         pytest.param({"kind": "build", "owner": None, "index": None}, id="a notebook"),
     ],
 )
-def test_claim_of_any_size_stops_nothing_on_a_node_without_offer(share):
+def test_claimant_of_any_gpu_share_stops_no_job_on_a_node_that_offers_no_gpu(share):
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
     cluster.claim(**share)
@@ -175,7 +175,7 @@ def test_claim_of_any_size_stops_nothing_on_a_node_without_offer(share):
     assert all("offers 0 of 4 GPUs" in text for text in waits(plans[-1]).values())
 
 
-def test_claim_waits_unchanged_while_capacity_falls_to_zero_too():
+def test_claimant_waits_with_an_unchanged_reason_while_gpu_capacity_falls_to_zero():
     """A kubelet gives a plugin up after five minutes, and pods may end meanwhile."""
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
@@ -192,7 +192,7 @@ def test_claim_waits_unchanged_while_capacity_falls_to_zero_too():
     assert cluster.bound()
 
 
-def test_reported_faulty_device_is_the_lost_device():
+def test_device_reported_as_faulty_is_the_lost_device_of_its_node():
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
 
@@ -201,7 +201,7 @@ def test_reported_faulty_device_is_the_lost_device():
     assert lost == (2,)
 
 
-def test_rejected_pod_shows_that_the_free_device_is_the_lost_one():
+def test_pod_rejection_identifies_the_free_device_as_the_lost_device():
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
     cluster.cycle(gpu_node(3))
@@ -214,7 +214,7 @@ def test_rejected_pod_shows_that_the_free_device_is_the_lost_one():
     assert (guess, closed, after) == ((0,), (0, 1, 2, 3), (3,))
 
 
-def test_more_pods_than_devices_for_a_moment_are_no_loss():
+def test_more_pods_than_devices_for_a_moment_report_no_device_loss():
     """Another scheduler has bound a pod to the same GPU; one of the two will be rejected."""
     lost = LostDevices()
     node = gpu_node(4)
@@ -232,7 +232,7 @@ def test_more_pods_than_devices_for_a_moment_are_no_loss():
         pytest.param(90_000, time.strftime("%d %b %H:%M", time.localtime(0)), id="a day"),
     ],
 )
-def test_loss_message_names_the_time_at_which_the_loss_began(later, since):
+def test_device_loss_message_names_the_time_at_which_the_loss_began(later, since):
     lost = LostDevices()
     lost.devices_of(gpu_node(3), set(), (), 0.0, rejects=False)
 
@@ -260,7 +260,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
-def test_reservation_outlives_a_moment_without_its_device(node, fields):
+def test_device_reservation_outlasts_a_short_loss_of_its_device(node, fields):
     cluster = cluster_with_reservation()
 
     plans = [cluster.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]
@@ -275,7 +275,7 @@ def test_reservation_outlives_a_moment_without_its_device(node, fields):
 
 
 @pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
-def test_claim_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fields):
+def test_claimant_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fields):
     cluster = cluster_with_reservation()
 
     for _ in range(8):
@@ -285,7 +285,7 @@ def test_claim_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fie
     assert cluster.bound()
 
 
-def test_claim_with_a_broken_reserved_device_stops_a_second_job_at_once():
+def test_claimant_with_a_broken_reserved_device_stops_a_second_job_at_once():
     cluster = cluster_with_reservation()
     ((number,),) = [nomination.devices for nomination in cluster.nominations.values()]
 
@@ -295,7 +295,7 @@ def test_claim_with_a_broken_reserved_device_stops_a_second_job_at_once():
     assert (len(cluster.stopped), cluster.bound()) == (2, True)
 
 
-def test_claim_that_is_rejected_on_its_reserved_device_stops_a_second_job():
+def test_claimant_that_is_rejected_on_its_reserved_device_stops_a_second_job():
     """The device that was freed for it is the lost one after all: this stop is needed."""
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
@@ -314,7 +314,7 @@ def test_claim_that_is_rejected_on_its_reserved_device_stops_a_second_job():
     assert (len(cluster.stopped), cluster.bound()) == (2, True)
 
 
-def test_claim_takes_a_free_device_while_its_own_is_lost():
+def test_claimant_takes_a_free_device_while_its_reserved_device_is_lost():
     cluster = cluster_with_reservation()
     cluster.pods = [pod for pod in cluster.pods if pod.name != "e0-0"]  # it ends by itself
 
@@ -330,7 +330,7 @@ node_states = st.tuples(
 
 
 @given(st.lists(node_states, max_size=6))
-def test_no_more_devices_are_usable_than_are_offered(history):
+def test_usable_devices_of_a_node_never_exceed_the_devices_it_offers(history):
     lost = LostDevices()
     for at, (has, offered, allocated, reserved, faulty, rejects) in enumerate(history):
         node, now, in_use = gpu_node(offered, has=has), 20.0 * at, allocated | reserved
@@ -351,7 +351,7 @@ def test_no_more_devices_are_usable_than_are_offered(history):
     offers=st.lists(st.sampled_from(["none", "healthy", "all"]), min_size=1, max_size=6),
 )
 @example(running=4, claims=1, healthy=1, offers=["all", "healthy"])
-def test_claims_stop_at_most_one_job_each(
+def test_claimants_on_a_node_with_plugin_restarts_stop_at_most_one_job_each(
     running: int, claims: int, healthy: int, offers: Sequence[str]
 ):
     """However often the plugin restarts, each stop gives its device to the claim behind it."""
@@ -378,7 +378,7 @@ offer = st.sampled_from(["none", "healthy", "all"])
     healthy=st.integers(1, 4),
     offers=st.lists(st.tuples(offer, offer, st.booleans()), min_size=1, max_size=6),
 )
-def test_claims_on_two_nodes_stop_at_most_one_job_each(
+def test_claimants_on_two_nodes_stop_at_most_one_job_each(
     running: tuple[int, int],
     claims: int,
     healthy: int,

@@ -79,7 +79,7 @@ def scenario(lab, rights, free_port, tmp_path) -> Iterator[MoveScenario]:
     lab.forget(LEASE)
 
 
-def test_saving_job_moves_for_a_bigger_claim_and_reports_it_after_restart(
+def test_checkpointing_job_moves_for_a_bigger_claimant_and_reports_it_after_restart(
     scenario, lab, eventually
 ):
     work = lab.namespace
@@ -118,7 +118,7 @@ def test_saving_job_moves_for_a_bigger_claim_and_reports_it_after_restart(
     assert scenario.service.client.workload("vision/saver").moved == WHY
 
 
-async def test_saves_reported_by_an_elastic_worker_survive_a_service_restart(plane):
+async def test_checkpoint_support_reported_by_elastic_worker_survives_scheduler_restart(plane):
     async with kubernetes_lab(plane) as lab:
         saving, silent = (lab.job(name, elastic=True, workers=2, min_workers=1) for name in "ab")
         await lab.cluster.submit([saving, silent])

@@ -36,7 +36,7 @@ def jobs(lab):
     return {job["metadata"]["name"]: job["metadata"]["labels"] for job in found["items"]}
 
 
-async def test_workloads_with_the_same_job_name_coexist_and_end_separately(lab):
+async def test_workloads_of_two_projects_with_the_same_job_name_end_separately(lab):
     one, other = spec_of(lab, LAB), spec_of(lab, SECRET)
     assert job_name(one) == job_name(other)
 
@@ -96,7 +96,7 @@ async def test_foreign_job_does_not_block_the_name_of_a_workload(lab):
     assert record.id == LAB
 
 
-async def test_gang_with_a_taken_job_name_finds_its_first_worker(lab):
+async def test_gang_with_a_substitute_job_name_finds_its_first_worker(lab):
     await lab.cluster.submit([spec_of(lab, SECRET)])
 
     gang = spec_of(lab, LAB, workers=2)
@@ -110,7 +110,7 @@ async def test_gang_with_a_taken_job_name_finds_its_first_worker(lab):
     assert variables["RUNAI_WORKLOAD"] == LAB
 
 
-def test_second_job_names_are_distinct_and_unlike_usual_names():
+def test_substitute_job_names_are_distinct_and_unlike_usual_job_names():
     longest = ("p" * 24, "n" * 38)
     specs = [WorkloadSpec(*names, "ana", "job", ("train",)) for names in (longest, *NAMES.values())]
     names = {other_name(spec) for spec in specs}

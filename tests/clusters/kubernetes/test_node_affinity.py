@@ -106,7 +106,7 @@ def test_pod_fits_nodes_that_satisfy_its_selector_and_affinity(pod, expected):
         ),
     ],
 )
-def test_taint_excludes_pods_that_do_not_tolerate_it(toleration, expected):
+def test_node_taint_excludes_pods_that_do_not_tolerate_it(toleration, expected):
     assert not fits({}, [GPU_TAINT])
     assert fits({"tolerations": [toleration]}, [GPU_TAINT]) is expected
 

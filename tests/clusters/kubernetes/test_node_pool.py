@@ -73,7 +73,7 @@ def test_scheduler_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, ev
 
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
-def test_pool_schedulers_reserve_devices_of_their_own_pool(pools, rights, eventually):
+def test_node_pool_schedulers_reserve_shared_devices_of_their_own_pool(pools, rights, eventually):
     work, plane = pools.namespace, pools.plane
     plugin = DevicePlugin(plane, {"gpu-a": ["GPU-a0", "GPU-a1"], "gpu-b": ["GPU-b0", "GPU-b1"]})
     half = {"annotations": {"gpu-fraction": "0.5"}}
@@ -96,7 +96,9 @@ def test_pool_schedulers_reserve_devices_of_their_own_pool(pools, rights, eventu
 
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
-def test_project_and_job_made_through_the_service_of_a_pool_belong_to_it(pools, rights, eventually):
+def test_project_and_job_made_through_a_node_pools_scheduler_belong_to_that_pool(
+    pools, rights, eventually
+):
     work = pools.namespace
     allow_jobs(pools.plane, work.name)
     spec = WorkloadSpec("vision-a", "train", "ana", "job", ("true",), gpus=MilliGpu(1000))
@@ -132,7 +134,7 @@ def test_project_and_job_made_through_the_service_of_a_pool_belong_to_it(pools, 
         pytest.param("pool=b", "pool=b", set(), id="key-without-domain"),
     ],
 )
-def test_pool_selects_objects_by_its_label(text: str, selector: str, has: set[str]):
+def test_node_pool_selects_objects_by_its_label(text: str, selector: str, has: set[str]):
     pool = NodePool.parse(text)
     objects = {"a": {KEY: "a"}, "b": {KEY: "b"}, "none": {"other": "a"}}
 
@@ -143,12 +145,12 @@ def test_pool_selects_objects_by_its_label(text: str, selector: str, has: set[st
 @pytest.mark.parametrize(
     "text", ["pool", "pool=", "=a", "!", "!a=b", "pool=a b", "pool=a,zone=b", "pool!=a", "/p=a"]
 )
-def test_pool_parse_refuses_invalid_labels(text: str):
+def test_node_pool_parse_refuses_invalid_labels(text: str):
     with pytest.raises(ValueError, match="neither KEY=VALUE nor !KEY"):
         NodePool.parse(text)
 
 
-def test_pool_skips_waiting_pods_of_other_pools_and_reads_running_as_foreign(
+def test_node_pool_skips_waiting_pods_of_other_pools_and_reads_running_as_foreign(
     lab_pod: Callable[..., dict[str, Any]],
 ):
     pool = NodePool(KEY, "a")

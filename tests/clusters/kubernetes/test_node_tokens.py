@@ -87,7 +87,7 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
-async def test_token_that_cannot_be_ours_is_refused_without_a_review(token):
+async def test_pod_token_with_foreign_or_invalid_claims_is_refused_without_a_token_review(token):
     reviews = Reviews()
 
     assert await reviews.tokens.pod(token) is None
@@ -95,7 +95,7 @@ async def test_token_that_cannot_be_ours_is_refused_without_a_review(token):
 
 
 @given(st.text(max_size=40), st.binary(max_size=200), st.text(max_size=40))
-def test_forged_token_does_not_name_our_audience(header, payload, signature):
+def test_forged_pod_token_does_not_name_our_audience(header, payload, signature):
     audiences, _ = read_claims(f"{header}.{urlsafe_b64encode(payload).decode()}.{signature}")
 
     assert AUDIENCE not in audiences
@@ -114,7 +114,9 @@ def test_forged_token_does_not_name_our_audience(header, payload, signature):
     ],
     ids=["agent", "one audience", "agent of no node", "worker", "of no pod", "not as it claims"],
 )
-async def test_token_review_returns_the_actor_of_a_token(claims, user, extra, actor):
+async def test_token_review_returns_the_node_agent_or_user_of_a_pod_token(
+    claims, user, extra, actor
+):
     reviews = Reviews()
     aud = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
     review_extra = {
@@ -157,7 +159,7 @@ async def test_accepted_token_is_cached_for_a_minute_despite_many_refusals(monke
     assert await reviews.tokens.pod(good) is None
 
 
-async def test_token_review_without_an_answer_is_unavailable():
+async def test_token_review_without_an_api_answer_raises_unavailable():
     reviews = Reviews()
     reviews.error = ApiError(0, "Unanswered", "no route")
 

@@ -52,7 +52,7 @@ def test_huge_gang_and_huge_gpu_request_do_not_block_ordinary_pods(lab, rights, 
         eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")
 
 
-async def test_deeply_nested_fields_do_not_break_lists_and_watches():
+async def test_deeply_nested_object_fields_do_not_break_api_lists_and_watches():
     deep = '{"metadata": %s, "kind": "Pod"}\n' % ('{"f:a":' * TOO_DEEP + "{}" + "}" * TOO_DEEP)
 
     async def answer(_request: web.Request) -> web.Response:
@@ -91,7 +91,7 @@ DEEP_DOCUMENTS = {
 
 
 @pytest.mark.parametrize(("document", "expected"), DEEP_DOCUMENTS.values(), ids=DEEP_DOCUMENTS)
-def test_decoder_replaces_too_deep_values_with_null_and_reads_the_rest(document, expected):
+def test_json_decoder_replaces_too_deep_values_with_null_and_reads_the_rest(document, expected):
     """The nesting level of the first null does not matter."""
     deep = b"[" * TOO_DEEP + b'"]"' + b"]" * TOO_DEEP
     found = decoded(document.replace(b"%s", deep))
@@ -107,7 +107,7 @@ def test_decoder_replaces_too_deep_values_with_null_and_reads_the_rest(document,
 
 
 @pytest.mark.parametrize("text", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b'"', b"no JSON"])
-def test_decoder_refuses_invalid_json(text):
+def test_api_response_decoder_refuses_invalid_json(text):
     with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
         decoded(text)
 

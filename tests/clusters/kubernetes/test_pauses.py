@@ -116,7 +116,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("change", CHANGES)
-def test_failed_change_of_a_whole_job_is_applied_once(ready, rights, until, change, fate):
+def test_failed_patch_to_pause_resume_or_resize_a_job_is_applied_exactly_once(
+    ready, rights, until, change, fate
+):
     part, kind = CHANGES[change]
     scenario = kind(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
@@ -155,7 +157,7 @@ def test_wait_reason_of_a_paused_job_is_reported_once_despite_write_faults(ready
         assert events(ready.namespace, "Waiting").count(why) == 1
 
 
-def test_user_suspension_during_an_unsuspend_call_is_retained(ready, rights, until):
+def test_job_suspended_by_its_user_during_its_resume_call_stays_suspended(ready, rights, until):
     scenario = PausedJob(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         scenario.begin()

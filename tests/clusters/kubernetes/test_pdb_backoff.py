@@ -56,7 +56,9 @@ def are_tracked(namespace, of: str) -> bool:
     )
 
 
-def test_scheduler_evicts_a_second_job_if_a_budget_protects_the_first(lab, rights, eventually):
+def test_scheduler_evicts_a_second_job_if_a_disruption_budget_protects_the_first(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=2)
     lab.project("patty")
@@ -92,7 +94,9 @@ def test_scheduler_evicts_a_second_job_if_a_budget_protects_the_first(lab, right
     assert status.get("failed", 0) == 0
 
 
-def test_owner_sees_the_blocking_budget_and_starts_after_its_deletion(lab, rights, eventually):
+def test_claimant_names_the_blocking_disruption_budget_and_starts_after_its_deletion(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=2)
     lab.project("patty")

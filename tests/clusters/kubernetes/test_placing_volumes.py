@@ -66,7 +66,7 @@ def test_pod_is_open_to_nodes_that_satisfy_its_volume_claim(claim, volumes, of_c
     assert open_nodes(claim, *volumes, of_class=of_class) == expected
 
 
-def test_storage_chooses_the_smallest_free_disk_of_a_node():
+def test_volume_claim_gets_the_smallest_free_disk_of_a_node():
     disks = [replace(DISK, name=name, mib=mib) for name, mib in (("x", 9000), ("y", 2000))]
     storage = Storage({}, {disk.name: disk for disk in disks}, {"c": WAITS})
 

@@ -39,7 +39,7 @@ def status(**details) -> dict[str, object]:
         ),
     ],
 )
-def test_exec_reply_gives_the_exit_code_or_the_fault(reply, ended):
+def test_pod_exec_reply_is_parsed_to_the_exit_code_or_the_fault(reply, ended):
     assert _ended(reply) == ended
 
 
@@ -101,7 +101,9 @@ async def no_environment(cluster: KubernetesCluster, workload: str, worker: int)
 
 
 @pytest.mark.kubernetes
-def test_environment_request_for_a_pod_hints_at_kubectl_exec(running, rights, lab):
+def test_shell_environment_request_for_a_pod_is_refused_with_a_kubectl_exec_hint(
+    running, rights, lab
+):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 
@@ -115,7 +117,7 @@ def test_environment_request_for_a_pod_hints_at_kubectl_exec(running, rights, la
 
 
 @pytest.mark.kubernetes
-def test_exec_without_rights_names_the_chart_setting(running, rights):
+def test_pod_exec_without_rights_names_the_chart_setting(running, rights):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 
@@ -127,7 +129,7 @@ def test_exec_without_rights_names_the_chart_setting(running, rights):
 
 
 @pytest.mark.kubernetes
-def test_exec_on_an_unreachable_node_is_unavailable_with_a_message(running, plane):
+def test_pod_exec_on_an_unreachable_node_is_unavailable_with_a_message(running, plane):
     with Scheduler(plane.kubeconfig) as scheduler:  # an account with all rights
         workload = running(scheduler)
 
@@ -140,7 +142,7 @@ def test_exec_on_an_unreachable_node_is_unavailable_with_a_message(running, plan
 
 
 @pytest.mark.kubernetes
-def test_program_does_not_run_in_a_recreated_pod_of_the_same_name(running, rights):
+def test_pod_exec_is_refused_in_a_recreated_pod_of_the_same_name(running, rights):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 

@@ -111,7 +111,7 @@ def test_replacement_pod_waits_until_the_stopping_pod_has_ended():
         pytest.param({}, [a_job("j", is_suspended=True)], id="of a suspended Job"),
     ],
 )
-def test_pods_outside_the_schedulers_control_form_no_group(fields, jobs):
+def test_pods_outside_the_schedulers_control_form_no_workload_group(fields, jobs):
     assert grouped(a_pod("j-0", of=a_job("j"), **fields), jobs=jobs) == []
 
 
@@ -181,7 +181,7 @@ def test_suspended_job_lists_each_worker_once_while_its_pods_stop():
         pytest.param({}, True, 1, id="that was let go just now"),
     ],
 )
-def test_job_without_pods_has_a_worker_only_while_its_pod_is_awaited(fields, awaited, workers):
+def test_job_without_pods_lists_a_worker_only_while_its_pod_is_awaited(fields, awaited, workers):
     train = a_job("train", **fields)
 
     found = grouped(jobs=[train], awaited={train.uid} if awaited else ())
@@ -189,7 +189,7 @@ def test_job_without_pods_has_a_worker_only_while_its_pod_is_awaited(fields, awa
     assert sum(len(group.pods) for group in found) == workers
 
 
-def test_pod_has_the_name_of_the_worker_that_waited_without_it():
+def test_new_pod_of_a_resumed_job_has_the_name_of_the_worker_that_waited():
     train = a_job("train", is_suspended=True, is_queued=True)
     (waits,) = grouped(jobs=[train])
     let_go = replace(train, is_suspended=False, is_queued=False)

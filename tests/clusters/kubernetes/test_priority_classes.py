@@ -41,7 +41,9 @@ def test_chart_installs_a_non_preempting_class_of_each_kind(lab):
     ]
 
 
-def test_owner_reclaims_the_gpu_of_a_training_and_of_no_other_class(lab, rights, eventually):
+def test_project_owner_reclaims_the_gpu_of_the_training_priority_class_only(
+    lab, rights, eventually
+):
     protected_class = "inference"
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=0)

@@ -63,7 +63,7 @@ def test_project_with_an_unknown_parent_is_misplaced():
     assert misplaced([record("vision", "lab")]) == {"vision": "there is no project lab, its parent"}
 
 
-def test_misplaced_names_projects_in_a_cycle_but_not_their_children():
+def test_project_in_a_parent_cycle_is_misplaced_but_its_children_are_not():
     circle = [record("a", "b"), record("b", "a"), record("below", "a")]
 
     assert misplaced(circle) == {

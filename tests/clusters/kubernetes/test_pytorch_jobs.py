@@ -75,7 +75,9 @@ def has_condition(work: Namespace, kind: str) -> bool:
 ALL = ["train-master-0", "train-worker-0", "train-worker-1"]
 
 
-def test_master_and_workers_are_one_workload_that_starts_whole(lab, work, rights, eventually):
+def test_pytorch_job_master_and_workers_are_one_workload_that_starts_whole(
+    lab, work, rights, eventually
+):
     lab.node("gpu-0", gpus=2)
     apply(work, pytorch_job("train", workers=2, labels=PATTYS))
 

@@ -113,7 +113,7 @@ def test_template_label_overrides_the_project_label_of_a_pytorch_job(of_job, of_
     assert (group.project, group.minimum, len(group.pods)) == (project, 2, 2)
 
 
-def test_resource_amounts_of_a_pytorch_job_may_be_numbers():
+def test_resource_amounts_of_a_pytorch_job_are_read_from_numbers_too():
     made = pytorch_job("t", workers=1)
     for role in made["spec"]["pytorchReplicaSpecs"].values():
         limits = {"nvidia.com/gpu": 2, "cpu": 3}  # a custom resource is stored as it was written
@@ -154,7 +154,7 @@ def test_pytorch_job_is_suspended_and_resumed_by_its_run_policy():
     assert resumed(waiting)["spec"] == {"runPolicy": {"suspend": True}}  # it waits in the queue
 
 
-def test_pytorch_job_is_clearing_until_its_earlier_pods_are_deleted():
+def test_waiting_pytorch_job_is_clearing_until_its_earlier_pods_are_deleted():
     waiting = read(
         pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {QUEUE_REASON: "w"}}
     )
@@ -186,7 +186,7 @@ def test_outcome_of_a_pytorch_job_is_its_operators_condition(conditions, outcome
     assert job.outcome == outcome
 
 
-def test_finished_workers_are_needed_again_only_after_a_pause():
+def test_finished_pytorch_job_workers_are_needed_again_only_after_a_pause():
     status = {"replicaStatuses": {"Worker": {"succeeded": 1}, "Master": {"active": 1}}}
 
     runs = read(pytorch_job("t", workers=1), status=status)
@@ -201,7 +201,7 @@ def test_pytorch_job_managed_elsewhere_may_not_be_suspended():
     assert not job.may_be_suspended
 
 
-def test_move_is_noted_on_the_job_until_its_next_stop():
+def test_pytorch_job_move_is_annotated_until_the_next_stop_of_the_job():
     noted = {QUEUE_REASON: "waits", MOVED: "moved to n2"}
     waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": noted})
     running = read(pytorch_job("t", workers=1), metadata={"annotations": {MOVED: "moved to n2"}})

@@ -110,7 +110,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 }
 
 
-def test_refused_pods_show_their_reason_and_accepted_pods_run(lab, rights, eventually):
+def test_refused_pods_have_a_condition_with_the_reason_and_accepted_pods_run(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=1)
     lab.node("tainted", gpus=1, taints=[TAINT])
     lab.project("vision", quota=16)

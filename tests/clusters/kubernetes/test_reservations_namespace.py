@@ -35,7 +35,7 @@ def without_namespace(ready, eventually):
     install(plane)
 
 
-def test_fraction_pod_names_the_missing_namespace_until_helm_upgrade_restores_it(
+def test_gpu_fraction_pod_names_missing_reservations_namespace_until_helm_upgrade(
     ready, without_namespace, rights, plugin, until
 ):
     work = ready.namespace

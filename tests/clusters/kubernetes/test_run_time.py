@@ -64,13 +64,15 @@ def limits(pods: list[Pod], job: Job = GANG) -> Any:
         "a pod of a later run that is deleted counts until its end",
     ],
 )
-def test_running_time_is_that_of_pods_and_stop_annotations(noted, pods, ran, since) -> None:
+def test_workload_running_time_is_summed_from_its_pods_and_stop_annotations(
+    noted, pods, ran, since
+) -> None:
     found = limits(pods, replace(GANG, ran={0: noted}))
 
     assert (found.ran, found.since) == (ran, since)
 
 
-def test_time_limit_ends_after_the_remaining_time() -> None:
+def test_workload_times_out_when_the_rest_of_its_time_limit_has_run() -> None:
     found = limits([worker(0)], replace(GANG, ran={0: Ran(300, 50)}))
 
     assert found.ends_at == 800
@@ -85,7 +87,7 @@ def test_pod_of_a_foreign_controller_has_no_time_limit() -> None:
     assert set(timed([lone, owned], {}, lambda _: LIMIT)) == {lone.uid}
 
 
-def test_workloads_without_a_time_limit_are_omitted() -> None:
+def test_workloads_without_a_time_limit_are_omitted_from_time_limit_checks() -> None:
     assert timed([worker(0), a_pod("lab", node="n", bound=1.0)], {}, lambda _: None) == {}
 
 
@@ -108,7 +110,7 @@ def test_job_with_pods_as_separate_workloads_has_no_time_limit() -> None:
     assert timed(pods, {crowd.uid: crowd}, lambda _: LIMIT) == {}
 
 
-def test_timed_out_element_retains_its_reason_without_its_pod() -> None:
+def test_timed_out_array_element_retains_its_reason_without_its_pod() -> None:
     spec = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT)
     sweep = a_job("sweep", 2, spec=spec, failed_indexes=frozenset({1}), timed_out=frozenset({1}))
     cluster_state = ClusterState([], {sweep.uid: sweep}, {}, "vision")

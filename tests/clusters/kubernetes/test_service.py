@@ -120,7 +120,7 @@ def test_second_job_waits_with_a_reason_until_the_first_is_deleted(start_service
 
 
 @pytest.mark.postgresql
-def test_leader_with_an_unreachable_ledger_runs_without_history(
+def test_leader_scheduler_with_an_unreachable_usage_ledger_runs_without_history(
     start_service, eventually, tmp_path
 ):
     service = start_service(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
@@ -133,7 +133,7 @@ def test_leader_with_an_unreachable_ledger_runs_without_history(
 
 
 @pytest.mark.timeout(900)  # five starts of a service
-def test_rolling_restart_under_load_loses_and_repeats_no_acknowledged_call(
+def test_rolling_scheduler_restart_under_load_loses_and_repeats_no_acknowledged_call(
     start_service, eventually, free_port
 ):
     # A follower listens on no port: both have the port to which requests go.
@@ -164,7 +164,7 @@ def test_rolling_restart_under_load_loses_and_repeats_no_acknowledged_call(
     assert acknowledged.contradictions({w.id: str(w.state) for w in leads.client.workloads()}) == []
 
 
-def test_service_stopped_before_it_serves_ends_at_once_and_frees_the_lease(
+def test_scheduler_service_stopped_before_it_serves_ends_at_once_and_frees_the_lease(
     start_service, lab, eventually, free_port
 ):
     port = free_port()
@@ -177,7 +177,7 @@ def test_service_stopped_before_it_serves_ends_at_once_and_frees_the_lease(
     assert holder(lab) == ""
 
 
-def test_service_stopped_while_its_api_server_is_silent_ends_at_once(
+def test_scheduler_service_stopped_while_its_api_server_is_silent_ends_at_once(
     start_service, tmp_path, eventually
 ):
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -189,7 +189,7 @@ def test_service_stopped_while_its_api_server_is_silent_ends_at_once(
         assert service.stop(signal.SIGTERM) == 0
 
 
-def test_leader_pod_alone_gets_requests_and_its_successor_resumes(
+def test_leader_pod_of_the_scheduler_alone_gets_requests_and_its_successor_resumes(
     start_service, lab, eventually, free_port
 ):
     port = free_port()

@@ -15,7 +15,9 @@ from control_plane.scheduling import Scheduler
 pytestmark = pytest.mark.kubernetes
 
 
-def test_two_halves_share_a_device_and_a_third_goes_to_the_next(ready, rights, plugin, until):
+def test_two_half_gpu_pods_share_a_device_and_a_third_goes_to_the_next_device(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     for name in ("one", "two", "three"):
         work.create(half(name))
@@ -93,7 +95,7 @@ def test_pod_may_have_fractions_of_several_devices(ready, rights, plugin, until)
     assert json.loads(notes(work.pod("both"))["runai/devices"]) == {"GPU-a": 400, "GPU-b": 400}
 
 
-def test_gang_of_fractions_is_bound_together(ready, rights, plugin, until):
+def test_gang_of_gpu_fraction_pods_is_bound_together(ready, rights, plugin, until):
     work = ready.namespace
     gang = job(
         "gang", 0, workers=3, gang=True, project="vision", annotations={"gpu-fraction": "0.6"}
@@ -112,7 +114,7 @@ def test_gang_of_fractions_is_bound_together(ready, rights, plugin, until):
     assert len(set(visible(work).values())) == 3
 
 
-def test_restarted_scheduler_knows_shares_and_reservations(
+def test_restarted_scheduler_knows_gpu_shares_and_device_reservations(
     ready, rights, plugin, until, eventually
 ):
     work = ready.namespace

@@ -36,7 +36,9 @@ def both_share_one_device(ready, plugin) -> bool:
     )
 
 
-def test_next_scheduler_deletes_a_reservation_without_sharing_pods(ready, rights, plugin, until):
+def test_restarted_scheduler_deletes_a_gpu_reservation_without_sharing_pods(
+    ready, rights, plugin, until
+):
     ready.namespace.create(half("one"))
     plugin.annotates = False
     with Scheduler(rights):
@@ -47,7 +49,7 @@ def test_next_scheduler_deletes_a_reservation_without_sharing_pods(ready, rights
         until(lambda: not plugin.reservations(), what="the reservation is gone")
 
 
-def test_sharing_pod_waits_until_its_reserved_device_is_known(ready, rights, plugin, until):
+def test_gpu_sharing_pod_waits_until_its_reserved_device_is_known(ready, rights, plugin, until):
     work = ready.namespace
     plugin.annotates = False
 
@@ -63,7 +65,9 @@ def test_sharing_pod_waits_until_its_reserved_device_is_known(ready, rights, plu
     assert message == "its place on gpu-0 is kept until its devices there are ready"
 
 
-def test_reservation_stays_while_a_sharing_pod_is_being_bound(ready, rights, plugin, until):
+def test_gpu_reservation_is_not_deleted_while_a_sharing_pod_is_being_bound(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         work.create(half("one"))
@@ -88,7 +92,9 @@ def test_reservation_stays_while_a_sharing_pod_is_being_bound(ready, rights, plu
     assert len(set(visible(work).values())) == 1
 
 
-def test_reservation_stays_while_a_sharing_pod_is_stopping(ready, rights, plugin, until):
+def test_gpu_reservation_is_not_deleted_while_a_sharing_pod_is_stopping(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     with Scheduler(rights):
         work.create(half("one"))
@@ -101,7 +107,9 @@ def test_reservation_stays_while_a_sharing_pod_is_stopping(ready, rights, plugin
         until(lambda: len(work.pods()) == 1, what="the first is gone")
 
 
-def test_node_that_rejects_a_reservation_is_avoided(ready, rights, plugin, until):
+def test_gpu_sharing_pod_is_bound_elsewhere_if_a_node_rejects_its_reservation(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     plugin.turns_away = 1
     ready.node("gpu-1", gpus=1)
@@ -119,7 +127,9 @@ def test_node_that_rejects_a_reservation_is_avoided(ready, rights, plugin, until
     assert reservation["spec"]["nodeName"] not in message
 
 
-def test_reservation_without_a_reported_device_is_abandoned_in_time(ready, rights, plugin, until):
+def test_gpu_reservation_without_a_reported_device_is_abandoned_after_a_minute(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     plugin.annotates = False
     passed = 0.0
@@ -134,7 +144,7 @@ def test_reservation_without_a_reported_device_is_abandoned_in_time(ready, right
     assert "nobody said which device it has within 60 s" in events(work, "NoDevice")[0]
 
 
-def test_device_with_a_moved_reservation_gets_no_new_pod(ready, rights, plugin, until):
+def test_gpu_device_with_a_moved_reservation_gets_no_new_pod(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights):
         work.create(half("one"))
@@ -172,7 +182,9 @@ def test_agent_report_older_than_the_reservation_is_ignored(
     assert notes(reservation)["run.ai/reserve_for_gpu_index"] == visible(work)["one"]
 
 
-def test_newest_agent_report_counts_unless_the_clock_was_set_back(ready, rights, plugin):
+def test_newest_agent_report_overrides_older_ones_unless_the_clock_was_set_back(
+    ready, rights, plugin
+):
     passed = 0.0
 
     def now() -> float:
@@ -215,7 +227,9 @@ def test_mig_device_is_not_shared(ready, rights, plugin, until):
     assert visible(work) == {}
 
 
-def test_broken_device_gets_no_new_pod_and_its_users_get_an_event(ready, rights, plugin, until):
+def test_broken_gpu_device_gets_no_new_pod_and_pods_that_use_it_get_an_event(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     with Scheduler(rights) as scheduler:
         work.create(half("one"))

@@ -22,7 +22,7 @@ def names(work) -> list[str]:
     return [found["metadata"]["name"] for found in work.pods()]
 
 
-def test_sharing_pod_with_a_refused_eviction_gets_one_event(ready, rights, plugin, until):
+def test_gpu_sharing_pod_with_a_refused_eviction_gets_one_event(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         work.create(half("one"))
@@ -38,7 +38,9 @@ def test_sharing_pod_with_a_refused_eviction_gets_one_event(ready, rights, plugi
     assert events(work, "DeviceLost") == [message]
 
 
-def test_rejected_device_stays_reserved_for_no_waiting_pod(ready, rights, plugin, until):
+def test_shared_device_that_a_node_rejected_is_reserved_for_no_waiting_pod(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     plugin.turns_away = 1
     ready.node("gpu-1", gpus=1)

@@ -45,7 +45,7 @@ def started(snapshot: Snapshot) -> list[str]:
     return [d.worker for d in decide(snapshot).decisions if d.kind == "start"]
 
 
-def test_devices_of_other_schedulers_pods_are_out_of_reach():
+def test_devices_of_other_schedulers_pods_are_unavailable_in_the_snapshot():
     foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", bound=1.0)
 
     found = build_snapshot(foreign, a_pod("one"), a_pod("two", created=101.0))
@@ -54,7 +54,7 @@ def test_devices_of_other_schedulers_pods_are_out_of_reach():
     assert started(found) == ["lab/one"]
 
 
-def test_cpu_of_other_schedulers_pods_is_out_of_reach():
+def test_cpu_of_other_schedulers_pods_is_unavailable_in_the_snapshot():
     foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", gpus=0, cpu_milli=31_000)
 
     found = build_snapshot(foreign, a_pod("hungry", cpu_milli=2_000))
@@ -63,7 +63,7 @@ def test_cpu_of_other_schedulers_pods_is_out_of_reach():
     assert started(found) == []
 
 
-def test_failed_device_is_not_allocated_again():
+def test_failed_gpu_device_is_not_allocated_again():
     pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
     device_ids = DeviceIds()
     device_ids.numbers(pods)
@@ -110,7 +110,7 @@ def test_snapshot_shows_the_device_ids_that_a_plan_chose():
         ),
     ],
 )
-def test_phase_of_a_pod_gives_its_worker_state(fields, state):
+def test_phase_of_a_pod_decides_its_worker_state_in_the_snapshot(fields, state):
     assert build_snapshot(a_pod("a", **fields)).workloads[0].workers[0].state is state
 
 
@@ -119,7 +119,7 @@ def test_phase_of_a_pod_gives_its_worker_state(fields, state):
     [(False, False, False), (True, False, True), (False, True, True)],
     ids=["of neither", "of the pod", "of its Job"],
 )
-def test_saves_annotation_of_pod_or_job_is_in_the_snapshot(of_pod, of_job, expected):
+def test_checkpoint_annotation_of_pod_or_job_is_in_the_snapshot(of_pod, of_job, expected):
     job = a_job("j", 2)
     job = replace(job, template=replace(job.template, saves=of_job))
     pods = [a_pod(f"j-{i}", of=job, saves=of_pod) for i in range(2)]
@@ -140,7 +140,9 @@ def test_saves_annotation_of_pod_or_job_is_in_the_snapshot(of_pod, of_job, expec
     ],
     ids=["none", "no class", "a class of 0", "a class of 7", "an annotation", "annotation 0"],
 )
-def test_priority_is_of_the_annotation_or_the_class_or_the_kind(kind, spec, notes, expected):
+def test_pod_priority_is_that_of_its_annotation_or_else_its_class_or_kind(
+    kind, spec, notes, expected
+):
     found = read_pod(
         {
             "metadata": {
@@ -166,7 +168,7 @@ def test_priority_of_a_session_is_in_the_snapshot(priority):
 @pytest.mark.parametrize(
     ("min_workers", "expected"), [(1, 2), (0, None)], ids=["an elastic job", "a gang"]
 )
-def test_annotation_guarantees_workers_of_elastic_jobs_alone(min_workers, expected):
+def test_guaranteed_workers_annotation_applies_to_elastic_jobs_only(min_workers, expected):
     job = a_job("j", 2, min_workers=min_workers)
     job = replace(job, template=replace(job.template, guaranteed=3))
     pods = [a_pod(f"j-{i}", of=job) for i in range(2)]
@@ -174,7 +176,7 @@ def test_annotation_guarantees_workers_of_elastic_jobs_alone(min_workers, expect
     assert build_snapshot(*pods, jobs=[job]).workloads[0].guaranteed_workers == expected
 
 
-def test_nominated_devices_are_reserved():
+def test_nominated_devices_of_a_waiting_pod_are_reserved_in_the_snapshot():
     pod = a_pod("a")
 
     worker = (
@@ -204,7 +206,7 @@ def test_running_worker_of_an_incomplete_gang_is_in_the_snapshot():
     assert build_snapshot(up, jobs=[gang]).workloads[0].workers[0].state is WorkerState.RUNNING
 
 
-def test_snapshot_omits_unsupported_pods():
+def test_snapshot_omits_pods_with_unsupported_requests():
     assert build_snapshot(replace(a_pod("a"), unsupported="use a Job")).workloads == ()
 
 
@@ -219,7 +221,7 @@ def test_session_is_not_preemptible_and_a_job_is():
     }
 
 
-def test_worker_may_use_only_nodes_with_tolerated_taints():
+def test_snapshot_opens_only_nodes_with_tolerated_taints_to_a_worker():
     tainted = a_node("gpu-1", taints=(Taint("spot", "", "NoSchedule"),))
 
     found = build_snapshot(a_pod("a"), nodes=[a_node("gpu-0"), tainted])

@@ -75,7 +75,7 @@ async def test_home_volume_of_one_node_confines_the_job_to_that_node(lab):
     assert worker.nodes == (NODE,)
 
 
-async def test_request_above_the_home_volumes_node_is_refused_with_the_reason(lab):
+async def test_gpu_request_above_the_home_volumes_node_is_refused_with_the_reason(lab):
     await notebook(lab)
 
     with pytest.raises(InvalidRequest) as refused:

@@ -58,7 +58,7 @@ def state(arrays: Arrays, name: str) -> str:
     return str(arrays.workload(name).state)
 
 
-def test_job_over_its_limit_during_a_service_outage_times_out(arrays, clock, eventually):
+def test_job_over_its_time_limit_during_a_scheduler_outage_times_out(arrays, clock, eventually):
     with scheduler(arrays, clock):
         submit(arrays)
         eventually(lambda: state(arrays, "exp") == "running", what="it runs")
@@ -73,7 +73,7 @@ def test_job_over_its_limit_during_a_service_outage_times_out(arrays, clock, eve
     assert "PodFailurePolicy" in {c.get("reason") for c in conditions}
 
 
-def test_suspended_time_does_not_count_toward_the_limit(arrays, clock, eventually):
+def test_suspended_time_of_a_job_does_not_count_toward_its_time_limit(arrays, clock, eventually):
     with scheduler(arrays, clock) as running_scheduler:
         submit(arrays)
         eventually(lambda: state(arrays, "exp") == "running", what="it runs")
@@ -89,7 +89,7 @@ def test_suspended_time_does_not_count_toward_the_limit(arrays, clock, eventuall
         assert arrays.workload("exp").ran_s == ran
 
 
-def test_elements_time_out_one_by_one_and_are_not_retried(arrays, clock):
+def test_array_elements_time_out_one_by_one_and_are_not_retried(arrays, clock):
     with scheduler(arrays, clock):
         arrays.submit(3, max_runtime=LIMIT_S, backoff_limit=3)
         first = arrays.until_runs(0, 1)
@@ -107,7 +107,7 @@ def test_elements_time_out_one_by_one_and_are_not_retried(arrays, clock):
 
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["one pod", "a gang"])
-def test_foreign_job_times_out_by_its_annotation(arrays, clock, eventually, workers):
+def test_kubectl_created_job_times_out_by_its_annotation(arrays, clock, eventually, workers):
     foreign_job = job("plain", project="patty", workers=workers, gang=workers > 1)
     foreign_job["metadata"].setdefault("annotations", {})["runai/max-runtime"] = str(LIMIT_S)
     arrays.work.create(foreign_job)
@@ -129,7 +129,7 @@ def test_foreign_job_times_out_by_its_annotation(arrays, clock, eventually, work
     ],
     ids=["its own", "the project's default", "the project's maximum"],
 )
-def test_session_ends_by_its_own_or_its_projects_limit(
+def test_session_ends_at_its_own_or_its_projects_time_limit(
     lab, arrays, clock, eventually, notes, rules
 ):
     lab.project("labs", quota=2, sessionTime=rules)

@@ -28,7 +28,9 @@ def conditions(found) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["submitted", "somebody's"])
-def test_rejected_pod_of_a_job_is_recreated_without_a_failure(ready, rights, plugin, until, kind):
+def test_kubelet_rejected_pod_of_a_job_is_recreated_without_a_job_failure(
+    ready, rights, plugin, until, kind
+):
     work = ready.namespace
     allow_jobs(ready.plane, work.name)
     plugin.turns_away = 1
@@ -58,7 +60,9 @@ def test_rejected_pod_of_a_job_is_recreated_without_a_failure(ready, rights, plu
     assert f"gpu-0 would not take it ({REASON}); its Job makes it again" in messages[0]
 
 
-def test_rejected_session_ends_with_a_reason_and_frees_its_devices(ready, rights, plugin, until):
+def test_kubelet_rejected_session_ends_with_a_reason_and_frees_its_devices(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     plugin.turns_away = 1
 
@@ -80,7 +84,7 @@ def test_rejected_session_ends_with_a_reason_and_frees_its_devices(ready, rights
     assert record.reason.text == messages[0]
 
 
-def test_node_that_rejected_a_pod_gets_no_new_pod_for_a_moment(ready, rights, plugin, until):
+def test_node_that_rejected_a_pod_gets_no_new_pod_for_some_seconds(ready, rights, plugin, until):
     """No new pod is placed on it, though its devices look free."""
     work = ready.namespace
     ahead = 0.0

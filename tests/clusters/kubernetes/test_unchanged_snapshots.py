@@ -70,7 +70,7 @@ def build_input(active_pods: list[Pod], device_ids: DeviceIds, **fields: Any) ->
 
 
 @given(st.lists(st.tuples(crowds, names, st.sampled_from([None, 950.0])), min_size=1, max_size=5))
-def test_reused_snapshot_builder_equals_a_fresh_one(
+def test_reused_snapshot_builder_builds_the_same_snapshot_as_a_fresh_builder(
     course: list[tuple[list[Pod], str, float | None]],
 ) -> None:
     builder, device_ids = SnapshotBuilder(), DeviceIds()
@@ -91,7 +91,7 @@ def test_reused_snapshot_builder_equals_a_fresh_one(
         previous_snapshot = snapshot
 
 
-def test_changed_taints_of_a_node_rebuild_the_unchanged_pods() -> None:
+def test_changed_node_taints_rebuild_unchanged_pods_in_the_snapshot() -> None:
     builder, pod = SnapshotBuilder(), a_pod("a")
     anywhere = replace(build_input([pod], DeviceIds()), nodes=[a_node("gpu-0")])
     nowhere = replace(anywhere, nodes=[replace(anywhere.nodes[0], taints=TAINTS)])
@@ -101,7 +101,7 @@ def test_changed_taints_of_a_node_rebuild_the_unchanged_pods() -> None:
 
 
 @given(st.lists(st.tuples(crowds, names, st.integers(0, GPUS - 1)), max_size=5))
-def test_device_numbers_are_never_assigned_twice(
+def test_device_numbers_of_a_node_are_never_assigned_to_two_pods(
     course: list[tuple[list[Pod], str, int]],
 ) -> None:
     device_ids = DeviceIds()

@@ -103,7 +103,9 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=1, max_size=5))
-def test_reused_record_builder_equals_a_fresh_one(course: list[Any]) -> None:
+def test_reused_record_builder_builds_the_same_records_as_a_fresh_builder(
+    course: list[Any],
+) -> None:
     record_builder, allocation_builder, device_ids = (
         RecordBuilder(),
         AllocationBuilder(),
@@ -146,7 +148,7 @@ def test_reused_record_builder_equals_a_fresh_one(course: list[Any]) -> None:
         ),
     ],
 )
-def test_pod_of_a_deleted_job_is_listed_only_while_it_holds_devices(
+def test_pod_of_a_deleted_job_is_a_workload_only_while_it_occupies_devices(
     pod: Pod, is_listed: bool
 ) -> None:
     """The control plane deletes a Job first, and the Job's pods after that."""
@@ -187,7 +189,7 @@ READY = {"type": "PodReadyToStartContainers", "lastTransitionTime": SINCE}
         ),
     ],
 )
-def test_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
+def test_record_of_a_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
     status = {
         "phase": "Pending",
         "conditions": [{**READY, "status": ready}],

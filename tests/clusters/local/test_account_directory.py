@@ -50,7 +50,7 @@ def directory(unix, clock, tmp_path):
     return unix.directory(tmp_path, clock=clock)
 
 
-async def test_account_that_answers_is_known_from_then_on(directory, unix):
+async def test_unix_account_is_remembered_after_its_first_lookup(directory, unix):
     found = await directory.account("ana")
 
     assert found == unix.account("ana")
@@ -66,7 +66,7 @@ async def test_account_that_answers_is_known_from_then_on(directory, unix):
         pytest.param({"uid": 0, "home": "/"}, "User ana is root", id="root"),
     ],
 )
-async def test_name_that_was_never_known_is_refused_without_an_account(
+async def test_unknown_user_name_without_a_unix_account_is_refused(
     directory, unix, answer, sentence
 ):
     unix.answer("ana", {**unix.entry("ana"), **answer} if "uid" in answer else answer)
@@ -95,7 +95,7 @@ async def test_name_that_was_never_known_is_refused_without_an_account(
         pytest.param(True, {"local": False}, "The account ana is gone since", True, id="local"),
     ],
 )
-async def test_known_account_without_an_answer_is_away(
+async def test_known_account_without_a_directory_answer_is_temporarily_unavailable(
     unix, tmp_path, local, answer, sentence, is_removed
 ):
     # A silent one is never heard, however long we listen.
@@ -110,7 +110,9 @@ async def test_known_account_without_an_answer_is_away(
     assert directory.known.get("ana").uid == ANA
 
 
-async def test_outage_message_names_the_time_of_its_beginning(directory, unix, clock):
+async def test_account_directory_outage_message_names_the_time_of_its_beginning(
+    directory, unix, clock
+):
     await directory.account("ana")
     unix.answer("ana", {"local": None})
     began, sentences = time.strftime("%H:%M", time.localtime(clock.at)), set()
@@ -130,7 +132,7 @@ async def test_outage_message_names_the_time_of_its_beginning(directory, unix, c
         pytest.param({"groups": [ANA], "silent_groups": [8]}, None, id="group does not answer"),
     ],
 )
-async def test_shorter_list_of_groups_is_believed_if_the_group_answers(
+async def test_shorter_list_of_account_groups_is_accepted_if_the_missing_group_resolves(
     directory, unix, changed, groups
 ):
     unix.answer("ana", unix.entry("ana", groups=[ANA, 8], directory_groups=[8]))
@@ -151,7 +153,7 @@ async def test_shorter_list_of_groups_is_believed_if_the_group_answers(
         pytest.param({}, "it does not answer", id="no second line"),
     ],
 )
-async def test_home_that_cannot_be_reached_is_away_but_the_person_is_known(
+async def test_unreachable_home_makes_a_known_account_temporarily_unavailable(
     directory, unix, second, reason
 ):
     entry = unix.entry("ana")
@@ -173,7 +175,7 @@ async def test_home_that_cannot_be_reached_is_away_but_the_person_is_known(
         pytest.param(lambda path: path.symlink_to(path), "Too many levels", id="loop"),
     ],
 )
-def test_home_fault_is_reported_by_the_lookup_program(make, fault, tmp_path):
+def test_account_lookup_program_reports_an_unusable_home(make, fault, tmp_path):
     make(tmp_path / "ana")
 
     assert home_fault(str(tmp_path / "ana")).startswith(fault)
@@ -188,7 +190,7 @@ class TestChangedUid:
         await directory.account("ana")
         unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
 
-    async def test_changed_uid_is_refused_until_an_admin_decides(self, directory):
+    async def test_changed_uid_of_an_account_is_refused_until_an_admin_decides(self, directory):
         with pytest.raises(Forbidden) as refused:
             await directory.account("ana")
 
@@ -197,20 +199,24 @@ class TestChangedUid:
         )
         assert directory.known.get("ana").uid == ANA
 
-    async def test_uid_of_the_same_person_is_known_beside_the_former_uid(self, directory):
+    async def test_changed_uid_confirmed_by_an_admin_is_known_beside_the_former_uid(
+        self, directory
+    ):
         directory.known.take_uid("ana", 2003)
 
         assert (await directory.account("ana")).uid == 2003
         known = directory.known.get("ana")
         assert [uid for uid in (ANA, 2003, 2004) if known.is_of(uid)] == [ANA, 2003]
 
-    async def test_changed_uid_after_forgetting_is_a_new_person(self, directory):
+    async def test_changed_uid_of_a_forgotten_account_is_a_new_person(self, directory):
         directory.known.forget("ana")
 
         assert (await directory.account("ana")).uid == 2003
         assert not directory.known.get("ana").is_of(ANA)
 
-    async def test_restored_uid_is_accepted_without_an_admin(self, directory, unix):
+    async def test_restored_former_uid_of_an_account_is_accepted_without_an_admin(
+        self, directory, unix
+    ):
         unix.answer("ana", unix.entry("ana"))
 
         assert (await directory.account("ana")).uid == ANA
@@ -229,7 +235,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "before", "command", "after"), CHANGES.values(), ids=CHANGES)
-async def test_account_identity_follows_the_admins_command(
+async def test_account_lookup_result_follows_the_admins_command_for_a_changed_account(
     directory, unix, change, before, command, after
 ):
     async def found():
@@ -261,7 +267,9 @@ async def test_renamed_account_is_a_new_name_beside_the_former_one(directory, un
 
 
 class TestComparison:
-    async def test_account_is_compared_once_a_minute(self, directory, unix, clock):
+    async def test_known_account_is_compared_with_the_directory_once_a_minute(
+        self, directory, unix, clock
+    ):
         await directory.account("ana")
         await directory.compare("ana")
         unix.answer("ana", unix.entry("ana", uid=2003))
@@ -274,7 +282,9 @@ class TestComparison:
                 await directory.compare("ana")
 
     @pytest.mark.parametrize("known", [True, False])
-    async def test_comparison_without_an_answer_raises_nothing(self, directory, unix, known):
+    async def test_account_comparison_without_a_directory_answer_raises_no_error(
+        self, directory, unix, known
+    ):
         if known:
             await directory.account("ana")
         unix.answer("ana", {"local": False})
@@ -282,7 +292,7 @@ class TestComparison:
         await directory.compare("ana")
 
 
-async def test_concurrent_lookups_share_one_process_despite_a_cancellation(unix, tmp_path):
+async def test_concurrent_account_lookups_share_one_process_despite_a_cancellation(unix, tmp_path):
     lookup_log = tmp_path / "asked"
     count = f"import sys, os; open({str(lookup_log)!r}, 'a').write('x')\n"
     directory = unix.directory(tmp_path)
@@ -298,14 +308,14 @@ async def test_concurrent_lookups_share_one_process_despite_a_cancellation(unix,
     assert lookup_log.read_text() == "x"
 
 
-async def test_unwritable_account_files_refuse_lookups_with_the_reason(unix, tmp_path):
+async def test_unwritable_account_files_make_account_lookups_fail_with_the_reason(unix, tmp_path):
     (tmp_path / "secrets").touch()  # instead of a folder
 
     with pytest.raises(Unavailable, match="cannot be read or written: Not a directory"):
         await unix.directory(tmp_path).account("ana")
 
 
-def test_second_process_that_meets_a_name_uses_the_first_uid(tmp_path):
+def test_second_process_that_registers_an_account_uses_the_first_uid(tmp_path):
     ours, theirs = KnownAccounts(tmp_path), KnownAccounts(tmp_path)
     first = ours.register(KnownAccount("ana", 1, 1, "/home/ana"))
 
@@ -334,7 +344,7 @@ def test_real_account_is_found_with_its_groups(tmp_path):
     assert (known.local, known.directory_groups) == (True, ())
 
 
-async def test_lookup_program_gets_only_the_environment_its_python_needs(monkeypatch):
+async def test_account_lookup_program_gets_only_the_environment_its_python_needs(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -348,5 +358,5 @@ async def test_lookup_program_gets_only_the_environment_its_python_needs(monkeyp
     )
 
 
-def test_lookup_needs_the_standard_library_alone():
+def test_account_lookup_program_runs_without_site_packages():
     assert LOOKUP[:3] == (sys.executable, "-I", "-S")

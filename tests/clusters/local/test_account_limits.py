@@ -129,7 +129,7 @@ def test_job_has_the_limits_of_its_account(run_job, limited, open_files):
     assert soft_limit(run.output()) <= LIMITED["open files"]
 
 
-def test_server_has_the_limits_of_its_account(spawner, limited):
+def test_notebook_server_has_the_limits_of_its_account(spawner, limited):
     output = serve(spawner, limited)
 
     assert hard_limits(output) == LIMITED
@@ -153,7 +153,9 @@ def test_missing_pam_service_leaves_the_platforms_limits(run_job, spawner):
         assert "priority 0\n" in output
 
 
-def test_start_is_refused_with_a_reason_if_pam_opens_no_session(run_job, spawner, account):
+def test_job_and_server_starts_fail_with_a_reason_if_pam_opens_no_session(
+    run_job, spawner, account
+):
     with pam_service("session required pam_deny.so") as service:
         message = f"PAM (service {service}) opens no session for {account.pw_name}: "
         ending = run_job(service).ending()
@@ -173,7 +175,7 @@ def test_doctor_reports_which_account_limits_apply():
     assert missing.endswith(f"the limits of `runai up`: there is no /etc/pam.d/{service}")
 
 
-def test_hanging_pam_module_is_given_up_after_a_timeout(account, tmp_path, monkeypatch):
+def test_hanging_pam_module_fails_the_limits_lookup_after_a_timeout(account, tmp_path, monkeypatch):
     monkeypatch.setattr(account_limits, "WITHIN_S", 1)
     os.mkfifo(tmp_path / "never")
     cat = shutil.which("cat")

@@ -87,7 +87,7 @@ async def test_pam_result_code_decides_whether_an_account_is_admitted(unix, stat
         pytest.param(("true",), {}, id="crash"),
     ],
 )
-async def test_pam_without_an_answer_makes_starts_wait(command, options):
+async def test_account_state_check_without_a_pam_answer_raises_unavailable(command, options):
     with pytest.raises(Unavailable, match="whether ana is admitted: no answer"):
         await AccountStates("login", command=command, **options).check("ana")
 
@@ -110,7 +110,7 @@ async def test_account_state_is_cached_for_a_minute_but_an_error_is_not(unix):
             await states.check("ana")
 
 
-async def test_comparison_of_an_expired_account_is_not_refused(unix, tmp_path):
+async def test_uid_comparison_of_an_expired_account_is_not_refused(unix, tmp_path):
     directory = unix.directory(tmp_path, states=unix.states())
     unix.state("ana", 13)
 
@@ -205,5 +205,5 @@ class TestRealAccount:
         await AccountStates("no-such-service").check(name)
 
 
-def test_state_program_runs_without_site_packages():
+def test_account_state_program_runs_without_site_packages():
     assert STATES[:3] == (sys.executable, "-I", "-S")

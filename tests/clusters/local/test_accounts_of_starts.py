@@ -138,7 +138,7 @@ class TestUnreachableAccount:
         await lab.cluster.delete(workload, by="ana")
         await lab.until_deleted(workload)
 
-    async def test_array_of_which_all_elements_have_begun_can_be_resumed(self, lab):
+    async def test_suspended_array_with_all_elements_begun_can_be_resumed(self, lab):
         array = await queued(lab, "many", array=1, command=("sleep", "1000"))
         await begin(lab, f"{array}-0")
         await lab.until(f"{array}-0", "running")
@@ -159,7 +159,7 @@ class TestUnreachableAccount:
         assert [record.spec.name for record in await lab.cluster.workloads()] == ["exp"]
 
 
-async def test_start_that_cannot_be_put_aside_on_a_full_disk_is_tried_again(lab, unix, monkeypatch):
+async def test_job_start_that_cannot_be_set_aside_on_a_full_disk_is_retried(lab, unix, monkeypatch):
     monkeypatch.setattr(lab.cluster, "set_aside", FullDiskOnce(lab.cluster.set_aside))
     workload = await queued(lab)
     unix.answer("ana", AWAY)
@@ -181,7 +181,7 @@ class FullDiskOnce:
         self._change(*args)
 
 
-async def test_job_waiting_for_its_account_is_queued_by_the_next_service(
+async def test_job_waiting_for_its_account_is_queued_by_the_restarted_service(
     unix, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
@@ -226,7 +226,9 @@ class TestRemovedAccount:
 class TestReusedUserName:
     """Another uid under an old name starts nothing and touches nothing."""
 
-    async def test_job_of_the_former_uid_starts_only_after_an_admin_confirms(self, lab, unix):
+    async def test_job_submitted_under_a_former_uid_starts_only_after_an_admin_confirms(
+        self, lab, unix
+    ):
         workload = await queued(lab)
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
         await begin(lab, workload)
@@ -294,7 +296,7 @@ class TestForgotten:
     """Files in the home of a forgotten person stay, however their jobs are deleted."""
 
     @pytest.mark.parametrize("by", ["deletion", "age", "deletion when the name is another's"])
-    async def test_job_folder_of_a_forgotten_person_stays_when_the_job_is_deleted(
+    async def test_job_folder_of_a_forgotten_user_is_not_removed_when_the_job_is_deleted(
         self, lab, unix, by
     ):
         own_dir, other_dir = [
@@ -327,12 +329,16 @@ class TestForgotten:
         await begin(lab, await queued(lab, name, command=("sh", "-c", script), user=user))
         return await lab.until(f"vision/{name}", "succeeded")
 
-    async def test_deleted_workload_is_restored_from_its_folder_name(self, lab, tmp_path):
+    async def test_deleted_workload_entry_round_trips_through_its_trash_folder_name(
+        self, lab, tmp_path
+    ):
         deleted = DeletedWorkload("vision/exp", 1.5, aged=False, skips_home=True)
 
         assert DeletedWorkload.of(deleted.folder()) == deleted
 
-    async def test_job_of_a_user_being_forgotten_starts_only_afterwards(self, lab, unix):
+    async def test_job_of_a_user_being_forgotten_waits_and_new_submissions_are_refused(
+        self, lab, unix
+    ):
         workload = await queued(lab)
         known = lab.cluster._directory.known
         known.request_forget("ana")

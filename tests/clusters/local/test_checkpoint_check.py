@@ -68,7 +68,7 @@ def stopped(start: Start, place: Path, on_term: str, eventually, **fields) -> St
         "progress report only",
     ],
 )
-def test_check_after_a_stop_reports_whether_any_file_is_new(
+def test_checkpoint_check_after_a_worker_stop_reports_whether_a_file_is_new(
     start, place, eventually, on_term, is_new
 ):
     stopped(start, place, on_term, eventually)
@@ -77,7 +77,7 @@ def test_check_after_a_stop_reports_whether_any_file_is_new(
     assert start.attempt.saved() is is_new
 
 
-def test_worker_that_ends_without_a_stop_is_not_checked(start, place):
+def test_worker_that_ends_without_a_stop_gets_no_checkpoint_check(start, place):
     start("sh", "-c", "exit 3", checkpoint_dir=str(place)).ending()
 
     assert start.attempt.saved() is None
@@ -161,7 +161,7 @@ def test_checkpoint_check_follows_no_link(tmp_path, place):
         checkpoint_check.has_new_file(str(place / "link"), since)
 
 
-def test_copied_file_with_an_old_mtime_counts_as_new(tmp_path, place):
+def test_checkpoint_file_copied_with_an_old_mtime_is_a_new_checkpoint(tmp_path, place):
     (tmp_path / "model").touch()
     os.utime(tmp_path / "model", ns=(1, 1))
     since = time_after_files(place)

@@ -25,7 +25,9 @@ def lock(tmp_path: Path) -> Path:
     return tmp_path / LOCK
 
 
-async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, caplog):
+async def test_process_that_waits_for_the_cluster_lock_logs_the_lock_owner_once(
+    lock, monkeypatch, caplog
+):
     monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     polls = iter(range(5))
@@ -54,7 +56,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     assert f"kill -CONT {os.getpid()}" in line
 
 
-async def test_sole_owner_of_a_free_lock_logs_nothing(lock, monkeypatch, caplog):
+async def test_process_that_acquires_a_free_cluster_lock_logs_nothing(lock, monkeypatch, caplog):
     monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
 
     async with sole_owner(lock):
@@ -67,7 +69,7 @@ async def test_sole_owner_of_a_free_lock_logs_nothing(lock, monkeypatch, caplog)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"who": 7}', "7"])
-def test_lock_of_an_earlier_version_has_an_unknown_holder(content, lock):
+def test_cluster_lock_of_an_earlier_version_has_an_unknown_owner(content, lock):
     fd = claim(lock.parent)
     lock.write_text(content)
 
@@ -79,7 +81,7 @@ def test_lock_of_an_earlier_version_has_an_unknown_holder(content, lock):
     os.close(fd)
 
 
-async def test_two_processes_own_the_cluster_lock_in_turn(lock):
+async def test_concurrent_owners_have_the_cluster_lock_one_after_the_other(lock):
     order = []
 
     async def append_as_owner(name: str) -> None:

@@ -55,7 +55,7 @@ async def code_events(lab: LocalLab, workload: str) -> list[tuple[str, str]]:
     return [(e.kind, e.text) for e in events if e.kind in {"code", "warning"}]
 
 
-async def test_script_edited_while_its_job_is_suspended_is_a_warning(lab, tmp_path):
+async def test_script_edited_while_its_job_is_suspended_gives_a_warning_on_resume(lab, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(FIRST)
     old, new = (f"train.py {digest(text)[:12]}" for text in (FIRST, SECOND))
@@ -101,7 +101,7 @@ async def test_missing_program_file_is_named_in_the_log_before_the_program_runs(
     ]
 
 
-async def test_code_of_a_gang_is_noted_once_by_its_first_worker(lab, tmp_path):
+async def test_code_version_of_a_gang_is_recorded_once_by_its_first_worker(lab, tmp_path):
     (tmp_path / "train.py").write_text(FIRST)
     command = (sys.executable, "train.py")
     spec = lab.job(command=command, workdir=str(tmp_path), workers=2)
@@ -114,7 +114,7 @@ async def test_code_of_a_gang_is_noted_once_by_its_first_worker(lab, tmp_path):
     assert await code_events(lab, spec.id) == [("code", f"train.py {digest(FIRST)[:12]}")]
 
 
-async def test_code_note_that_is_never_written_is_given_up(lab, monkeypatch):
+async def test_code_version_that_is_never_reported_leaves_no_history_event(lab, monkeypatch):
     monkeypatch.setattr(attempt_answers.CodeAnswers, "within_s", -attempt_answers.LATE_S)
     monkeypatch.setattr(attempt.Attempt, "code", lambda _: None)
     spec = lab.job(command=("sleep", "1000"))
@@ -138,7 +138,7 @@ async def test_code_note_that_is_never_written_is_given_up(lab, monkeypatch):
     ],
     ids=["no digest", "no commit", "four files", "another shape"],
 )
-def test_malformed_code_note_counts_as_missing(start, note):
+def test_malformed_code_version_file_is_read_as_missing(start, note):
     start.path.mkdir()
     (start.path / "code.json").write_text(note)
 
@@ -146,7 +146,7 @@ def test_malformed_code_note_counts_as_missing(start, note):
 
 
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
-def test_hanging_disk_delays_neither_start_nor_end_of_a_worker(
+def test_hanging_disk_under_job_code_delays_neither_start_nor_end_of_a_worker(
     start, eventually, tmp_path, monkeypatch, within
 ):
     names = "program_files.read_code", "code_note.READ_WITHIN_S"

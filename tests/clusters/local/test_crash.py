@@ -74,7 +74,7 @@ def run_with_kills(place: Path, rng: random.Random) -> int:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 22))]
 )
-async def test_service_killed_at_random_loses_and_repeats_no_job(seed, tmp_path):
+async def test_platform_service_killed_at_random_loses_and_repeats_no_job(seed, tmp_path):
     run_with_kills(tmp_path, random.Random(seed))
 
     violations = tmp_path / "violations"

@@ -41,7 +41,7 @@ def disk(monkeypatch):
     ("state", "why"),
     [("full", "database or disk is full"), ("read-only", "attempt to write a readonly database")],
 )
-async def test_submission_that_cannot_be_stored_is_refused_with_the_reason(
+async def test_job_submission_on_an_unwritable_disk_is_refused_with_the_reason(
     state, why, disk, tmp_path
 ):
     async with local_lab(tmp_path) as lab:
@@ -58,7 +58,7 @@ async def test_submission_that_cannot_be_stored_is_refused_with_the_reason(
         assert len(await lab.cluster.submit(many)) == 20
 
 
-async def test_exit_that_cannot_be_stored_is_stored_later(disk, tmp_path):
+async def test_job_exit_on_an_unwritable_disk_is_stored_once_it_is_writable(disk, tmp_path):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.started(spec)
@@ -72,7 +72,7 @@ async def test_exit_that_cannot_be_stored_is_stored_later(disk, tmp_path):
         assert (await lab.until(spec.id, "succeeded")).exit_code == 0
 
 
-async def test_start_that_cannot_be_stored_is_stored_later(disk, tmp_path):
+async def test_job_start_on_an_unwritable_disk_is_stored_once_it_is_writable(disk, tmp_path):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.cluster.submit([spec])
@@ -86,7 +86,7 @@ async def test_start_that_cannot_be_stored_is_stored_later(disk, tmp_path):
 
 
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
-async def test_deletion_that_cannot_be_stored_removes_no_file(aged, disk, tmp_path):
+async def test_workload_deletion_that_cannot_be_stored_removes_no_file(aged, disk, tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, retention=RetentionPolicy(max_age_s=60.0)) as lab:
         spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
@@ -116,7 +116,7 @@ async def test_deletion_that_cannot_be_stored_removes_no_file(aged, disk, tmp_pa
         assert left == (["model"] if aged else [])
 
 
-def test_store_is_usable_after_a_failed_transaction(disk, tmp_path):
+def test_workload_store_is_usable_after_a_failed_transaction(disk, tmp_path):
     store = SqliteStore(tmp_path / "cluster.sqlite")
     disk("read-only")
     with pytest.raises(Unavailable):
@@ -129,7 +129,7 @@ def test_store_is_usable_after_a_failed_transaction(disk, tmp_path):
 
 
 @pytest.mark.mounts
-def test_disk_with_little_space_left_stays_unhealthy(tmp_path, monkeypatch):
+def test_workload_store_on_a_disk_with_little_space_left_remains_unhealthy(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "TRY_AGAIN_S", 0.0)
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
@@ -154,7 +154,7 @@ def test_disk_with_little_space_left_stays_unhealthy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("left", ["nothing", "another directory"])
-async def test_missing_data_directory_delays_starts_and_exits(tmp_path, left):
+async def test_missing_data_directory_delays_job_starts_and_exits_until_it_is_back(tmp_path, left):
     data, aside = tmp_path / "data", tmp_path / "aside"
     async with local_lab(tmp_path) as lab:
         runs, waits = lab.job(), lab.job("waits")

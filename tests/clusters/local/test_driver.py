@@ -52,7 +52,7 @@ def _supervisor(tmp_path: Path, workload: str, attempt: int = 1, worker: int = 0
 # -- restarts ------------------------------------------------------------------------------------
 
 
-async def test_running_job_is_adopted_after_a_restart(tmp_path):
+async def test_running_job_is_adopted_after_a_service_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
@@ -67,7 +67,7 @@ async def test_running_job_is_adopted_after_a_restart(tmp_path):
     assert (record.exit_code, record.attempts) == (5, 1)
 
 
-async def test_time_limit_that_passed_during_a_restart_ends_the_job(tmp_path):
+async def test_time_limit_that_passed_during_a_service_restart_ends_the_job(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143, max_runtime=3600)
@@ -80,7 +80,7 @@ async def test_time_limit_that_passed_during_a_restart_ends_the_job(tmp_path):
     assert (record.exit_code, record.ran_s) == (143, 4000)
 
 
-async def test_restart_preserves_the_run_time_of_a_job(tmp_path):
+async def test_service_restart_preserves_the_run_time_of_a_job(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143, max_runtime=3600)
@@ -109,7 +109,7 @@ async def test_adopted_job_can_be_stopped(tmp_path):
     assert len(record.pauses) == 1
 
 
-async def test_driver_finds_a_worker_exit_after_a_restart(tmp_path):
+async def test_worker_exit_during_a_service_outage_is_found_after_the_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job()
@@ -141,7 +141,7 @@ DAMAGED = {
     ids=["and its program's", "alone"],
 )
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-async def test_damaged_exit_note_counts_as_missing_and_is_logged(
+async def test_damaged_worker_exit_file_is_logged_and_read_as_missing(
     tmp_path, caplog, content, left, state
 ):
     clock = Clock()
@@ -169,7 +169,7 @@ async def test_damaged_exit_note_counts_as_missing_and_is_logged(
     assert f"{folder}/exit.json cannot be read" in caplog.text
 
 
-async def test_start_decided_before_a_restart_is_made_once_after_it(tmp_path):
+async def test_job_start_decided_before_a_service_restart_is_made_once_after_it(tmp_path):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
@@ -185,7 +185,9 @@ async def test_start_decided_before_a_restart_is_made_once_after_it(tmp_path):
 
 
 @pytest.mark.parametrize("array", [None, 3], ids=["job", "array"])
-async def test_job_stored_without_minimum_requests_gets_them_after_an_upgrade(tmp_path, array):
+async def test_job_stored_without_minimum_requests_gets_them_after_a_service_upgrade(
+    tmp_path, array
+):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")
@@ -199,7 +201,7 @@ async def test_job_stored_without_minimum_requests_gets_them_after_an_upgrade(tm
     assert [(w.cpu_milli, w.memory_mib) for w in workers] == [(100, 64)] * (array or 1)
 
 
-async def test_stop_decided_before_a_restart_is_made_after_it(tmp_path):
+async def test_job_stop_decided_before_a_service_restart_is_made_after_it(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
@@ -211,7 +213,7 @@ async def test_stop_decided_before_a_restart_is_made_after_it(tmp_path):
         await lab.until(spec.id, "paused")
 
 
-async def test_session_survives_a_restart_and_ends_with_its_process(tmp_path):
+async def test_session_survives_a_service_restart_and_ends_with_its_process(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as first:
         spec = first.session()
@@ -226,7 +228,7 @@ async def test_session_survives_a_restart_and_ends_with_its_process(tmp_path):
         await lab.until(spec.id, "ended")
 
 
-async def test_deleted_session_is_killed_after_its_grace_despite_a_restart(
+async def test_deleted_session_is_killed_after_its_grace_despite_a_service_restart(
     tmp_path,
 ):
     deaf = await asyncio.create_subprocess_exec(
@@ -254,7 +256,7 @@ async def test_deleted_session_is_killed_after_its_grace_despite_a_restart(
     assert not psutil.pid_exists(deaf.pid)
 
 
-async def test_session_with_a_reused_pid_ends_and_the_other_process_survives(lab):
+async def test_session_with_a_reused_pid_ends_and_the_process_of_that_pid_survives(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -267,7 +269,7 @@ async def test_session_with_a_reused_pid_ends_and_the_other_process_survives(lab
     assert psutil.pid_exists(process.pid)
 
 
-async def test_second_service_waits_until_the_first_has_closed(tmp_path):
+async def test_service_start_waits_until_the_former_service_has_closed_the_local_cluster(tmp_path):
     second_is_in = asyncio.Event()
 
     async def second() -> None:
@@ -333,7 +335,7 @@ async def test_job_with_a_killed_supervisor_is_restarted_and_leaves_no_process(l
     await lab.until(workload, "running")
 
 
-async def test_job_that_ended_unseen_by_a_killed_supervisor_is_not_run_again(lab, tmp_path):
+async def test_job_that_finished_unnoticed_by_a_killed_supervisor_is_not_run_again(lab, tmp_path):
     orders = tmp_path / "finish"
     os.mkfifo(orders)
     workload = await _run(lab, "exp", f"sleep 1000 & read -r _ < {orders}; exit 0")
@@ -368,7 +370,7 @@ async def test_job_with_a_missing_program_fails_with_a_reason(lab):
 # -- environment -------------------------------------------------------------------------------
 
 
-async def test_job_starts_at_home_with_python_and_without_service_secrets(
+async def test_job_starts_in_its_users_home_with_python_and_without_service_secrets(
     lab, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret-of-the-service")
@@ -383,7 +385,7 @@ async def test_job_starts_at_home_with_python_and_without_service_secrets(
     assert not [line for line in variables if "secret" in line]
 
 
-async def test_cell_source_is_run_from_a_file(lab):
+async def test_job_submitted_from_a_notebook_cell_runs_its_source_from_a_file(lab):
     spec = lab.job(
         command=(sys.executable, "-I", "-S", "{source}", "7"),
         source="import sys\nprint(sys.argv[1])",
@@ -425,7 +427,7 @@ async def test_checkpoints_survive_a_pause_and_are_deleted_with_the_workload(lab
         ("root", "User root is root, as whom nothing runs."),
     ],
 )
-async def test_submission_without_an_account_on_the_machine_is_refused(user, refusal, tmp_path):
+async def test_job_submission_without_an_account_on_the_machine_is_refused(user, refusal, tmp_path):
     directory = AccountDirectory(KnownAccounts(tmp_path / "data"))
     async with local_lab(tmp_path, accounts=directory) as lab:
         with pytest.raises(NotFound, match=refusal) as refused:
@@ -452,7 +454,7 @@ async def test_logs_of_a_gang_name_their_workers(lab):
         await _text(lab, workload, worker=2)
 
 
-async def test_followed_log_continues_over_a_pause_and_ends_with_the_workload(lab):
+async def test_followed_job_log_continues_over_a_pause_and_ends_with_the_job(lab):
     script = "echo begin $RUNAI_RESUMED; test $RUNAI_RESUMED = 1 || exec sleep 1000; printf end"
     workload = await _run(lab, "exp", script)
     followed = asyncio.ensure_future(_text(lab, workload, follow=True))
@@ -470,7 +472,7 @@ async def test_followed_log_continues_over_a_pause_and_ends_with_the_workload(la
         assert await followed == "begin 0\nbegin 1\nend\n"
 
 
-async def test_followed_log_ends_when_the_workload_is_deleted(lab):
+async def test_followed_job_log_ends_when_the_job_is_deleted(lab):
     workload = await _run(lab, "exp", "echo ready; exec sleep 1000")
     followed = asyncio.ensure_future(_text(lab, workload, follow=True))
     await lab.until(workload, "running")
@@ -482,7 +484,7 @@ async def test_followed_log_ends_when_the_workload_is_deleted(lab):
 
 
 @pytest.mark.parametrize("tail", [None, 1])
-async def test_followed_log_excludes_a_later_workload_of_the_same_name(lab, tail):
+async def test_followed_job_log_excludes_the_output_of_a_later_job_of_the_same_name(lab, tail):
     workload = await _run(lab, "exp", "echo mine; exec sleep 1000")
     followed = lab.cluster.logs(workload, worker=None, tail=tail, follow=True)
     assert (await anext(followed)).lines == b"mine\n"
@@ -496,7 +498,7 @@ async def test_followed_log_excludes_a_later_workload_of_the_same_name(lab, tail
     assert await _text(lab, workload) == "not mine\nsecret\n"
 
 
-async def test_log_tail_returns_the_last_lines(lab):
+async def test_job_log_tail_returns_the_last_lines(lab):
     workload = await _run(lab, "exp", "seq 1 10")
     await lab.until(workload, "succeeded")
 

@@ -28,7 +28,7 @@ def shared(tmp_path: Path) -> ElasticDir:
     return ElasticDir(tmp_path / "elastic", None)
 
 
-def test_elastic_target_and_status_are_read_as_they_were_written(shared):
+def test_elastic_target_and_worker_status_files_are_read_as_they_were_written(shared):
     files = ElasticFiles(shared.path)
     files.write_status(STATUS)
 
@@ -38,7 +38,7 @@ def test_elastic_target_and_status_are_read_as_they_were_written(shared):
     assert (shared.path / "target.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_forget_status_removes_the_last_report_of_a_worker(shared):
+def test_forget_status_removes_the_last_status_report_of_an_elastic_worker(shared):
     ElasticFiles(shared.path).write_status(STATUS)
     shared.forget_status("vision/e-0")
     shared.forget_status("vision/e-0")
@@ -69,7 +69,7 @@ def test_link_in_place_of_the_elastic_dir_is_not_followed(shared, tmp_path):
     assert list(shared.path.glob("*.json")) == []
 
 
-def test_link_in_place_of_the_target_file_is_replaced_not_followed(shared, tmp_path):
+def test_link_in_place_of_the_elastic_target_file_is_replaced_not_followed(shared, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("kept")
     (shared.path / "target.json").symlink_to(victim)
@@ -97,7 +97,7 @@ NO_STATUSES = {
 
 
 @pytest.mark.parametrize("make", NO_STATUSES.values(), ids=NO_STATUSES)
-def test_statuses_skip_invalid_files(shared, make):
+def test_invalid_elastic_worker_status_files_are_skipped(shared, make):
     make(shared.path / "status" / "e-0.json")
 
     assert shared.statuses(["vision/e-0"]) == {}
@@ -112,7 +112,7 @@ while True:
 """
 
 
-def test_wake_signals_only_a_process_of_the_workers_session():
+def test_wake_of_an_elastic_worker_signals_only_a_process_of_its_session():
     mine, other = (
         subprocess.Popen(
             [sys.executable, "-c", LISTENER],
@@ -141,7 +141,7 @@ def test_wake_signals_only_a_process_of_the_workers_session():
             process.communicate()
 
 
-def test_wake_ignores_an_exited_process():
+def test_wake_of_an_exited_elastic_worker_raises_no_error():
     exited = subprocess.Popen(["true"])
     exited.wait()
 
@@ -160,6 +160,8 @@ SPEEDS = {
 
 
 @pytest.mark.parametrize(("measured", "max_size", "expected"), SPEEDS.values(), ids=SPEEDS)
-def test_throughput_for_core_extrapolates_measured_speeds(measured, max_size, expected):
+def test_elastic_throughput_of_unmeasured_sizes_is_extrapolated_from_measured_speeds(
+    measured, max_size, expected
+):
     assert throughput_for_core(measured, max_size) == expected
     assert throughput_for_core(measured, max_size, pays_from=None) == {}

@@ -63,7 +63,7 @@ def kill_while_forgetting(place: Path, how: str, when: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "aged"])
-async def test_deletion_not_stored_before_a_kill_removes_no_file(how, tmp_path):
+async def test_job_deletion_not_stored_before_a_service_kill_removes_no_file(how, tmp_path):
     async with local_lab(tmp_path, forget=False) as lab:
         await run_saving_job(lab)
     kill_while_forgetting(tmp_path, how, "before")
@@ -74,7 +74,9 @@ async def test_deletion_not_stored_before_a_kill_removes_no_file(how, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["deleted", "aged"])
-async def test_deletion_stored_before_a_kill_is_finished_by_the_next_service(how, tmp_path):
+async def test_job_deletion_stored_before_a_service_kill_is_finished_after_the_restart(
+    how, tmp_path
+):
     jobs = tmp_path / "data/jobs"
     async with local_lab(tmp_path, forget=False) as lab:
         await run_saving_job(lab)
@@ -123,7 +125,9 @@ asyncio.run(until_all_is_removed())
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
 @pytest.mark.parametrize(("aged", "stays"), [(False, []), (True, ["model"])])
-def test_next_service_removes_job_files_from_the_home_of_their_user(aged, stays, home, tmp_path):
+def test_restarted_service_removes_files_of_deleted_jobs_from_their_users_home(
+    aged, stays, home, tmp_path
+):
     job_dir, worker = home / "exp-1", tmp_path / "vision/exp/attempt-1/worker-0"
     for folder in (job_dir, job_dir / "checkpoints", worker):
         folder.mkdir(parents=True)

@@ -68,7 +68,7 @@ async def run_freezing_job(lab: LocalLab, *words: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("frozen", ["witness", "both"])
-async def test_job_that_freezes_its_witness_is_reclaimed(frozen, lab):
+async def test_gpu_of_a_job_that_freezes_its_witness_process_is_freed_by_a_pause(frozen, lab):
     processes = await run_freezing_job(lab, frozen)
 
     await lab.cluster.apply(plan(stop("vision/hostile")))
@@ -78,7 +78,7 @@ async def test_job_that_freezes_its_witness_is_reclaimed(frozen, lab):
     assert not any(process.is_running() for process in processes)
 
 
-async def test_job_that_ends_behind_a_frozen_supervisor_is_reclaimed(lab):
+async def test_gpu_of_a_job_that_ends_under_a_frozen_supervisor_is_freed(lab):
     processes = await run_freezing_job(lab, "both", "ends")
 
     await lab.cluster.suspend("vision/hostile", by="ana")
@@ -88,7 +88,7 @@ async def test_job_that_ends_behind_a_frozen_supervisor_is_reclaimed(lab):
     assert not any(process.is_running() for process in processes)
 
 
-async def test_job_that_stops_its_supervisor_at_once_is_reclaimed(lab):
+async def test_gpu_of_a_job_that_freezes_its_supervisor_at_once_is_freed_by_a_pause(lab):
     command = ("/bin/sh", "-c", "kill -STOP $PPID; exec sleep 1000")
     spec = lab.job("hostile", command=command, grace_seconds=1)
     await lab.cluster.submit([spec])

@@ -66,7 +66,7 @@ async def rank_lines(lab: LocalLab, workload: str) -> list[str]:
         pytest.param(("sh", "{script}"), APART, id="torchrun alone in a script"),
     ],
 )
-async def test_workers_of_a_gang_train_together_unless_the_command_says_alone(
+async def test_gang_workers_train_together_unless_the_launch_command_says_standalone(
     command, ranks, tmp_path
 ):
     train, script = tmp_path / "train.py", tmp_path / "train.sh"

@@ -75,7 +75,7 @@ def neighbour(lab_and_neighbour):
     return lab_and_neighbour[1]
 
 
-async def test_thread_bomb_is_ended_with_a_reason(lab):
+async def test_job_that_starts_too_many_threads_is_ended_with_a_reason(lab):
     record = await play(lab, THREAD_BOMB, "failed")
 
     assert record.reason is not None
@@ -109,7 +109,7 @@ async def test_fork_bomb_that_grows_during_its_stop_is_ended_with_a_reason(
     assert count_after > count_before
 
 
-async def test_output_flood_retains_its_end_and_a_bounded_size(lab, tmp_path):
+async def test_job_log_of_an_output_flood_has_a_bounded_size_and_the_last_line(lab, tmp_path):
     await play(lab, FLOOD, "succeeded")
 
     log_files = list((tmp_path / "data/jobs/vision/hostile").rglob("log-*.txt"))
@@ -162,7 +162,7 @@ async def fail_repeatedly(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float
     return waits
 
 
-async def test_thousand_failures_of_a_job_back_off_and_delay_no_neighbour():
+async def test_job_with_a_thousand_failures_backs_off_and_delays_no_neighbour_job():
     """The same rows and rules without processes."""
     lab = SimulatedLab()
     neighbour, spec = lab.job("neighbour"), lab.job("hostile", backoff_limit=999)

@@ -58,7 +58,7 @@ def slow_removal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow_removal")
 @pytest.mark.parametrize("reason", ["deleted", "aged"])
-def test_removal_process_exposes_no_secret_to_the_owner_of_the_files(
+def test_job_file_removal_process_exposes_no_secret_to_the_owner_of_the_files(
     reason, place, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)

@@ -65,7 +65,7 @@ async def exit_texts(lab: LocalLab, spec: WorkloadSpec) -> list[str]:
     ids=["saves too long", "its shell has ended before", "ends by itself"],
 )
 @pytest.mark.parametrize("end", [pause, suspend, time_out])
-async def test_history_says_whether_a_stopped_job_was_killed(
+async def test_job_history_says_whether_a_stopped_job_was_killed(
     lab, program: str, expected: str, end: Callable[[LocalLab, WorkloadSpec], Awaitable[str]]
 ):
     spec = await start_job(lab, program, max_runtime=3600)
@@ -75,7 +75,7 @@ async def test_history_says_whether_a_stopped_job_was_killed(
     assert (await exit_texts(lab, spec), record.killed) == ([expected], KILLED in expected)
 
 
-async def test_stop_of_a_gang_names_the_worker_that_was_killed(lab):
+async def test_job_history_of_a_stopped_gang_names_the_worker_that_was_killed(lab):
     program = f'if [ "$RANK" = 1 ]; then {SLOW}; fi; {QUICK}'
     spec = await start_job(lab, program, workers=2)
 
@@ -85,7 +85,7 @@ async def test_stop_of_a_gang_names_the_worker_that_was_killed(lab):
     assert (await exit_texts(lab, spec), record.killed) == (texts, True)
 
 
-async def test_shrink_of_an_elastic_job_names_the_worker_that_was_killed(lab):
+async def test_job_history_of_an_elastic_shrink_names_the_worker_that_was_killed(lab):
     spec = await start_job(lab, SLOW, workers=2, min_workers=1, elastic=True)
     await lab.cluster.apply(plan(stop(spec.id, 1)))
 
@@ -97,7 +97,7 @@ async def test_shrink_of_an_elastic_job_names_the_worker_that_was_killed(lab):
     assert ((await lab.cluster.workload(spec.id)).state, record.killed) == ("running", True)
 
 
-async def test_leftover_processes_of_a_finished_program_are_not_a_killed_save(lab):
+async def test_finished_job_with_killed_leftover_processes_is_not_recorded_as_killed(lab):
     spec = lab.job(command=("sh", "-c", 'sh -c "trap : TERM; sleep 9; sleep 9" & exit 0'))
     await lab.started(spec)
 

@@ -13,7 +13,7 @@ import killed_writer
 @pytest.mark.parametrize("kind", ["cluster", "ledger"])
 @pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_acknowledged_writes_survive_kill_9_during_any_write(kind, kills, tmp_path):
+def test_acknowledged_database_writes_survive_kill_9_during_any_write(kind, kills, tmp_path):
     result = subprocess.run(
         [sys.executable, killed_writer.__file__, kind, str(tmp_path), str(kills), "7"],
         capture_output=True,

@@ -100,7 +100,7 @@ async def test_session_devices_are_freed_when_its_leftover_processes_end(
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["crashed", "deleted"])
-async def test_next_service_finishes_ending_a_session(tmp_path, output, monkeypatch, deleted):
+async def test_restarted_service_finishes_ending_a_session(tmp_path, output, monkeypatch, deleted):
     monkeypatch.setattr(session_end, "TERMINATED_WITHIN_S", 3600)
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
         spec, server = await _start_server_session(lab, output)
@@ -129,7 +129,7 @@ async def _session_leftovers(lab: LocalLab, spec: WorkloadSpec) -> list[psutil.P
     return [process for process in processes if process.cmdline()[1:3] == ["-I", "-S"]]
 
 
-async def test_device_with_a_leftover_process_is_faulty_until_it_exits(tmp_path):
+async def test_gpu_device_with_a_leftover_process_is_faulty_until_the_process_exits(tmp_path):
     other = sleeping()
     created = psutil.Process(other.pid).create_time()
 
@@ -153,7 +153,7 @@ async def test_device_with_a_leftover_process_is_faulty_until_it_exits(tmp_path)
     assert set(faults_after_exit.values()) == {""}
 
 
-async def test_leftover_process_is_a_device_fault_after_a_restart(tmp_path):
+async def test_leftover_process_is_still_a_device_fault_after_a_service_restart(tmp_path):
     other = sleeping()
     left = LeftOver(other.pid, psutil.Process(other.pid).create_time(), "burn", "pat")
     uuid = DEVICES[0].uuid
@@ -175,14 +175,14 @@ async def test_leftover_process_is_a_device_fault_after_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"GPU-1": 3}', '{"GPU-1": ["a/b", [[1]]]}'])
-async def test_damaged_leftover_file_counts_as_no_leftovers(tmp_path, content):
+async def test_damaged_file_of_leftover_processes_reports_no_device_fault(tmp_path, content):
     file = tmp_path / "left_over.json"
     file.write_text(content)
 
     assert LeftOverProcesses(file, lambda _devices: None).fault("GPU-1") == ""
 
 
-async def test_failed_end_of_a_session_is_retried(tmp_path, monkeypatch):
+async def test_failed_cleanup_of_an_ended_session_is_retried(tmp_path, monkeypatch):
     monkeypatch.setattr(reconciler, "END_AGAIN_S", 0.1)
     ends = iter([ZeroDivisionError("a fault of ours"), None])
 
@@ -197,7 +197,7 @@ async def test_failed_end_of_a_session_is_retried(tmp_path, monkeypatch):
         await lab.until(spec.id, "ended")
 
 
-async def test_fault_reported_by_the_agent_stays_when_the_leftover_exits(tmp_path):
+async def test_device_fault_reported_by_the_agent_remains_when_a_leftover_process_exits(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         uuid = DEVICES[0].uuid
         leftover = LeftOver(1, 0.0, "burn", "pat")

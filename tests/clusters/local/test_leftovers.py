@@ -59,7 +59,7 @@ def run_for_leftovers(start: Start, program: str, *words: str) -> str:
     ],
     ids=["one", "several", "names of their own choice"],
 )
-def test_exit_names_the_processes_that_still_work(start, names, text):
+def test_job_exit_message_names_the_leftover_processes_that_still_work(start, names, text):
     assert run_for_leftovers(start, SPAWNS_PROCESSES, *names) == text
 
     assert start.output() == f"runai: {text}\n"
@@ -72,13 +72,13 @@ def test_failed_program_names_its_leftover_processes(start, end):
     )
 
 
-def test_leftover_message_begins_a_new_log_line(start):
+def test_leftover_process_message_begins_a_new_log_line(start):
     run_for_leftovers(start, f"{SPAWNS_PROCESSES}os.write(1, b'no newline')", "sleep")
 
     assert start.output().startswith("no newline\nrunai: 1 process was still working")
 
 
-def test_fork_server_children_are_leftovers_but_the_server_is_not(start):
+def test_fork_server_children_are_leftover_processes_but_the_fork_server_is_not(start):
     assert run_for_leftovers(start, POOL, "works").endswith(f"and was ended: {PYTHON}")
 
 
@@ -87,11 +87,11 @@ def test_fork_server_children_are_leftovers_but_the_server_is_not(start):
     ["", POOL, "import subprocess\nsubprocess.Popen('cat', stdin=-1)"],
     ids=["none", "resource tracker and fork server", "a reader that ends with its writer"],
 )
-def test_processes_that_end_by_themselves_are_no_leftovers(start, program):
+def test_background_processes_that_end_by_themselves_are_not_reported_as_leftovers(start, program):
     assert (run_for_leftovers(start, program), start.output()) == ("", "")
 
 
-def test_requested_stop_names_no_leftover_process(start, eventually):
+def test_job_exit_message_of_a_requested_stop_names_no_leftover_process(start, eventually):
     program = "trap 'exit 0' TERM; (trap '' TERM; echo ready; exec sleep 1000) & wait"
     start("sh", "-c", program, grace_seconds=0.2)
     eventually(lambda: start.printed("ready"))
@@ -101,13 +101,13 @@ def test_requested_stop_names_no_leftover_process(start, eventually):
     assert ExitStatus(0, stop_requested=True, killed=True) == start.ending()
 
 
-def test_program_ended_over_a_process_limit_names_no_leftovers(start):
+def test_program_ended_over_its_process_limit_names_no_leftover_processes(start):
     ending = start("sh", "-c", "while sleep 0.02; do sleep 1000 & done", most_processes=10)
 
     assert (ending.ending().left, ending.exit_file()["exit_code"]) == ("", -9)
 
 
-async def test_log_and_history_name_a_background_process_that_was_ended(tmp_path):
+async def test_job_log_and_history_name_a_background_process_that_was_ended(tmp_path):
     program = (
         "mkfifo ready; nohup sh -c 'echo >ready; exec tail -f /dev/null' >n.log 2>&1 & "
         "read -r _ <ready; echo started"

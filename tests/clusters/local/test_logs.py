@@ -110,7 +110,7 @@ def test_log_reader_returns_appended_lines_once(job):
     assert read(log) == [(2, "d\n")]
 
 
-def test_line_is_read_when_it_is_complete_even_over_two_files(job):
+def test_log_line_is_read_when_it_is_complete_even_over_two_files(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "begin ")
     assert read(log) == []
@@ -119,7 +119,7 @@ def test_line_is_read_when_it_is_complete_even_over_two_files(job):
     assert read(log) == [(1, "begin end\n")]
 
 
-def test_unfinished_line_ends_with_its_attempt(job):
+def test_unfinished_log_line_of_an_attempt_is_ended_by_the_next_attempt(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "killed in mid-sen")
     assert read(log) == []
@@ -128,7 +128,7 @@ def test_unfinished_line_ends_with_its_attempt(job):
     assert read(log) == [(1, "killed in mid-sen\n"), (2, "again\n")]
 
 
-def test_unfinished_last_line_is_returned_once(job):
+def test_unfinished_last_log_line_is_returned_once(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "no newline")
     assert read(log) == []
@@ -139,7 +139,7 @@ def test_unfinished_last_line_is_returned_once(job):
 
 
 @pytest.mark.parametrize("next_file", [2, 3])
-def test_half_a_line_is_part_of_the_gap_in_logs_of_an_older_supervisor(job, next_file):
+def test_half_a_log_line_is_part_of_the_gap_in_logs_of_an_older_supervisor(job, next_file):
     log = WorkerLog(job, 0)
     going = write(job, 1, 1, "a\nhalf of b")
     assert read(log) == [(1, "a\n")]
@@ -240,7 +240,7 @@ def test_log_tail_includes_a_line_of_two_files_once(job):
 
 @pytest.mark.parametrize("tail", [None, 0, 1, 2], ids=lambda tail: f"tail {tail}")
 @pytest.mark.parametrize("half", ["", "half a li"], ids=["whole lines", "half a line"])
-def test_follower_that_is_too_slow_sees_the_size_of_its_gap(job, tail, half):
+def test_slow_log_follower_gets_the_size_of_the_gap_it_missed(job, tail, half):
     program = Program(job)
     program.prints(*lines(1, 5), half)
     log = WorkerLog(job, 0)
@@ -266,7 +266,7 @@ def test_log_read_ends_with_a_gap_if_newer_lines_replaced_its_last_file(job):
     assert lines_and_gaps(log) == [*((1, line) for line in lines(1, 2)), gap(24, 240)]
 
 
-def test_first_mebibyte_of_an_attempt_is_retained(job):
+def test_first_mebibyte_of_log_output_of_an_attempt_is_retained(job):
     program = Program(job, bytes_=10 * HEAD_BYTES, files=1)
     many = "".join(lines(1, 3000)) * 1200
     program.prints(*(many[at : at + 65536] for at in range(0, len(many), 65536)))
@@ -281,7 +281,7 @@ def test_first_mebibyte_of_an_attempt_is_retained(job):
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole lines", "parts"])
 @pytest.mark.parametrize("seed", range(100))
-def test_lines_are_read_whole_or_are_part_of_a_gap_at_any_time(job, seed, parts):
+def test_log_lines_are_read_whole_or_are_part_of_a_gap_at_any_time(job, seed, parts):
     dice = Random(seed)
     program = Program(job, bytes_=dice.randint(20, 60), files=dice.randint(1, 3))
     log, written, chunks = WorkerLog(job, 0, parts=parts), "", []
@@ -321,7 +321,7 @@ def parts_of(log: WorkerLog) -> list[tuple[bytes, bool]]:
     return chunks
 
 
-def test_unfinished_line_is_read_in_parts_as_it_is_written(job):
+def test_unfinished_log_line_is_read_in_parts_as_it_is_written(job):
     log = WorkerLog(job, 0, parts=True)
     assert parts_of(log) == []
     write(job, 1, 1, "begun\n1 %\r")
@@ -337,7 +337,7 @@ def test_unfinished_line_is_read_in_parts_as_it_is_written(job):
     assert log.rest() is None
 
 
-def test_part_of_an_unfinished_line_ends_between_characters(job):
+def test_part_of_an_unfinished_log_line_ends_between_characters(job):
     log = WorkerLog(job, 0, parts=True)
     path = write(job, 1, 1, "")
     parts = []
@@ -351,7 +351,7 @@ def test_part_of_an_unfinished_line_ends_between_characters(job):
     assert b"".join(lines for lines, _ in parts[4:]) == b"\xff\xff\xff\xff\n"
 
 
-def test_line_of_megabytes_read_in_parts_is_split_at_the_longest_length(job):
+def test_log_line_of_megabytes_read_in_parts_is_split_at_the_max_line_length(job):
     log = WorkerLog(job, 0, parts=True)
     output = b""
     for _ in range(25):

@@ -89,7 +89,7 @@ def test_file_count_includes_all_folders_and_follows_no_link(tmp_path):
     assert file_count.count_files(str(tmp_path / "gone"), 100) == 0
 
 
-def test_file_count_without_a_limit_never_scans(tmp_path, monkeypatch):
+def test_job_file_count_without_a_file_limit_never_scans_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(file_count, "LOOK_EVERY_S", 0)
     count = file_count.FileCount({"own_directory": str(tmp_path), "most_files": 0})
     monkeypatch.setattr(count, "_start_count", lambda: pytest.fail("it looks"))

@@ -18,7 +18,7 @@ MANY = len(DEVICES)
         pytest.param(1, MANY, id="workers of one workload"),
     ],
 )
-async def test_event_loop_runs_other_tasks_between_two_starts(tmp_path, jobs, workers):
+async def test_event_loop_runs_other_tasks_between_two_of_many_job_starts(tmp_path, jobs, workers):
     async with local_lab(tmp_path) as lab:
         specs = [lab.job(f"exp-{n}", command=("true",), workers=workers) for n in range(jobs)]
         await lab.cluster.submit(specs)

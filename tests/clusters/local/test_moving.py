@@ -8,7 +8,7 @@ from labs import MOVED, Clock, local_lab, move, plan, start
 from runai.hub_service.model.records import HistoryEvent, last_move
 
 
-async def test_move_is_in_record_and_history_after_a_restart(tmp_path):
+async def test_job_move_is_in_record_and_history_after_a_service_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         small = lab.job("small", on_term=143)
@@ -48,5 +48,5 @@ async def test_move_is_in_record_and_history_after_a_restart(tmp_path):
         ),
     ],
 )
-def test_last_move_is_the_last_stop_with_its_duration(events, expected):
+def test_last_move_of_a_job_is_its_last_stop_with_the_duration(events, expected):
     assert last_move([HistoryEvent(*event) for event in events]) == expected

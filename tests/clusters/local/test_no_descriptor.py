@@ -46,7 +46,7 @@ def soon_retries(monkeypatch):
 
 
 @pytest.mark.usefixtures("soon_retries")
-async def test_start_without_a_free_descriptor_is_made_when_there_is_one(tmp_path, caplog):
+async def test_job_start_without_a_free_file_descriptor_is_made_when_one_is_free(tmp_path, caplog):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.cluster.submit([spec])
@@ -59,7 +59,9 @@ async def test_start_without_a_free_descriptor_is_made_when_there_is_one(tmp_pat
 
 
 @pytest.mark.usefixtures("soon_retries")
-async def test_exit_without_a_free_descriptor_is_noticed_when_there_is_one(tmp_path, caplog):
+async def test_job_exit_without_a_free_file_descriptor_is_noticed_when_one_is_free(
+    tmp_path, caplog
+):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.started(spec)

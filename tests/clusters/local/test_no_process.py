@@ -70,7 +70,9 @@ def bomb() -> Iterator[None]:
             threads.kill()
 
 
-def test_worker_start_is_retried_until_a_process_is_available(tmp_path, eventually):
+def test_worker_start_at_the_process_limit_is_retried_until_a_process_is_available(
+    tmp_path, eventually
+):
     with one_start(tmp_path / "attempt") as start:
         with bomb():
             start("true", uid=EVE, gid=EVE, user="eve")
@@ -81,7 +83,7 @@ def test_worker_start_is_retried_until_a_process_is_available(tmp_path, eventual
         assert ExitStatus(0) == start.ending()
 
 
-def test_start_without_a_free_process_fails_after_its_waiting_time(tmp_path):
+def test_worker_start_at_the_process_limit_fails_after_its_waiting_time(tmp_path):
     text = "cannot start true: Resource temporarily unavailable"
     with one_start(tmp_path / "attempt") as start, bomb():
         start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
@@ -89,7 +91,7 @@ def test_start_without_a_free_process_fails_after_its_waiting_time(tmp_path):
         assert ExitStatus(127, text=text) == start.ending()
 
 
-def test_failed_fork_is_returned_as_an_outcome_of_the_start():
+def test_failed_fork_of_a_worker_start_returns_a_reason_instead_of_raising():
     # The forking process has the limit; a separate process, because its account changes.
     command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), worker_start.__file__]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -44,7 +44,7 @@ def orders(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-def test_exit_on_a_full_disk_is_noted_when_there_is_room(start, orders, eventually):
+def test_worker_exit_on_a_full_disk_is_recorded_when_there_is_room(start, orders, eventually):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
     supervisor, worker = start.supervisor, start.worker
 
@@ -60,7 +60,7 @@ def test_exit_on_a_full_disk_is_noted_when_there_is_room(start, orders, eventual
 
 
 @pytest.mark.parametrize("includes_witness", [False, True], ids=["its own", "also the witness's"])
-def test_exit_on_a_full_disk_survives_its_killed_supervisor(
+def test_worker_exit_on_a_full_disk_is_known_after_its_supervisor_is_killed(
     start, orders, eventually, includes_witness
 ):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
@@ -91,7 +91,7 @@ def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders
     assert start.ending().exit_code == 0
 
 
-def test_stop_on_a_full_disk_is_noted_as_requested(start, eventually):
+def test_worker_stop_on_a_full_disk_is_recorded_as_requested(start, eventually):
     start("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
     eventually(lambda: start.printed("ready"))
     worker = start.worker
@@ -103,7 +103,7 @@ def test_stop_on_a_full_disk_is_noted_as_requested(start, eventually):
     assert ExitStatus(143, stop_requested=True) == start.ending()
 
 
-def test_output_on_a_full_disk_is_lost_but_later_output_is_not(start, orders, tmp_path):
+def test_job_output_on_a_full_disk_is_lost_but_later_output_is_logged(start, orders, tmp_path):
     last = tmp_path / "last"
     os.mkfifo(last)
     # More than a pipe holds: a writer that finishes proves that the output is being read.
@@ -147,7 +147,7 @@ def test_job_folders_on_a_full_disk_are_made_when_there_is_room(start, full_disk
 
 
 @pytest.mark.mounts
-def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eventually):
+def test_supervisor_that_waits_for_disk_space_ends_on_a_stop_request(start, full_disk, eventually):
     start("true", directories=[str(full_disk.folder / "checkpoints")])
     eventually(lambda: start.printed("it is tried again"))
 
@@ -157,7 +157,7 @@ def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eve
 
 
 @pytest.mark.mounts
-def test_disk_that_stays_full_fails_the_start_with_a_reason(start, full_disk):
+def test_worker_start_fails_with_a_reason_if_the_disk_remains_full(start, full_disk):
     checkpoints = str(full_disk.folder / "checkpoints")
     text = f"cannot start: {checkpoints}: No space left on device"
 
@@ -168,7 +168,7 @@ def test_disk_that_stays_full_fails_the_start_with_a_reason(start, full_disk):
 
 
 @pytest.mark.mounts
-async def test_start_on_a_full_disk_is_made_when_there_is_room(tmp_path, caplog):
+async def test_job_start_on_a_full_disk_is_made_when_there_is_room(tmp_path, caplog):
     place = tmp_path / "data" / "jobs"
     place.mkdir(parents=True)
     disk = SmallDisk(place, 8)

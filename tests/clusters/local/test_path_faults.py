@@ -187,7 +187,7 @@ def test_session_with_its_runtime_folder_elsewhere_needs_no_writable_home(home):
     spawner(home, environment={"JUPYTER_RUNTIME_DIR": "/tmp"})._check_account()
 
 
-def test_check_of_a_session_creates_a_private_runtime_folder(home):
+def test_account_check_of_a_session_creates_a_private_runtime_folder(home):
     spawner(home)._check_account()
 
     status = (home / RUNTIME).stat()
@@ -272,7 +272,7 @@ def closed_program(home: Path) -> Path:
 
 
 @pytest.mark.parametrize(("make", "text"), PATHS.values(), ids=PATHS)
-def test_job_names_the_path_that_its_account_cannot_use(home, make, text):
+def test_job_failure_names_the_path_that_its_account_cannot_use(home, make, text):
     started = start(home, **make(home))
 
     assert started.why == filled(text, home)
@@ -304,7 +304,7 @@ def test_session_with_an_unreachable_program_is_refused(home):
         pytest.param("ana", errno.ENOSPC, False, id="full"),
     ],
 )
-def test_error_of_a_disk_means_that_the_home_is_away(folder, path, number, is_away):
+def test_disk_error_under_a_home_is_reported_as_an_unavailable_home(folder, path, number, is_away):
     place = f"{folder / path}"
 
     fault = path_fault(place, number, "ana", f"{folder}/ana")

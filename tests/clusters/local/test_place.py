@@ -57,7 +57,7 @@ def put_backup(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", None], ids=["empty", "log left behind"])
-async def test_database_without_tables_beside_jobs_is_refused(tmp_path, content):
+async def test_workload_database_without_tables_beside_job_folders_is_refused(tmp_path, content):
     copied = tmp_path / "copied"
     (copied / "jobs" / "vision" / "exp").mkdir(parents=True)
     with closing(SqliteStore(tmp_path / "cluster.sqlite")):  # a running platform
@@ -85,7 +85,7 @@ async def test_database_without_tables_beside_jobs_is_refused(tmp_path, content)
     ids=["a service", "only jobs"],
 )
 @pytest.mark.parametrize("make_copy", [copy, put_backup], ids=["copied files", "a restored backup"])
-async def test_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
+async def test_copied_data_directory_with_running_jobs_is_refused_and_the_jobs_run_on(
     tmp_path, make_copy, closes, expected
 ):
     original, other = tmp_path / "data", tmp_path / "other" / "data"
@@ -114,7 +114,7 @@ async def test_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
         await lab.until(spec.id, "succeeded")
 
 
-async def test_copy_without_workloads_is_refused_while_the_original_is_open(
+async def test_copied_data_directory_is_refused_while_the_original_is_open(
     tmp_path,
 ):
     async with local_lab(tmp_path):
@@ -123,7 +123,7 @@ async def test_copy_without_workloads_is_refused_while_the_original_is_open(
             check_place(tmp_path / "copy")
 
 
-async def test_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
+async def test_copied_data_directory_is_refused_while_a_session_of_the_original_runs(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.session()
@@ -139,7 +139,7 @@ async def test_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
     check_place(tmp_path / "copy")
 
 
-async def test_copy_of_a_stopped_directory_uses_its_own_files(tmp_path):
+async def test_copied_data_directory_of_a_stopped_platform_uses_its_own_files(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = saving_job(lab)
@@ -165,7 +165,9 @@ async def test_copy_of_a_stopped_directory_uses_its_own_files(tmp_path):
 
 
 @pytest.mark.parametrize("knows_its_place", [True, False], ids=["today's", "an earlier version's"])
-async def test_job_resumes_at_its_checkpoint_after_the_directory_moved(tmp_path, knows_its_place):
+async def test_job_resumes_at_its_checkpoint_after_the_data_directory_moved(
+    tmp_path, knows_its_place
+):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         home = old / "users" / "ana"
@@ -196,7 +198,7 @@ async def log_has_line(lab: LocalLab, workload: str, line: str) -> bool:
     return line in await log_text(lab, workload)
 
 
-async def test_directory_moved_under_running_jobs_opens_only_through_a_link(
+async def test_data_directory_moved_under_running_jobs_opens_only_through_a_link(
     tmp_path,
 ):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
@@ -218,7 +220,7 @@ async def test_directory_moved_under_running_jobs_opens_only_through_a_link(
         await lab.until(spec.id, "succeeded")
 
 
-async def test_moved_directory_opens_beside_a_platform_at_its_old_path(tmp_path):
+async def test_moved_data_directory_opens_beside_a_platform_at_its_old_path(tmp_path):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         await lab.cluster.submit([lab.job()])
@@ -233,7 +235,9 @@ async def test_moved_directory_opens_beside_a_platform_at_its_old_path(tmp_path)
     assert record.log_dir == str(new / "jobs/vision/exp")
 
 
-async def test_restored_backup_opens_beside_a_platform_at_the_original_path(tmp_path):
+async def test_restored_data_directory_backup_opens_beside_a_platform_at_the_original_path(
+    tmp_path,
+):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "theirs"
     DataDirectory(old).prepare(system_users=False)
     async with local_lab(tmp_path, clock, forget=False) as lab:
@@ -250,7 +254,7 @@ async def test_restored_backup_opens_beside_a_platform_at_the_original_path(tmp_
     assert record.log_dir == str(new / "jobs/vision/exp")
 
 
-async def test_elements_of_an_array_that_moved_start_in_the_new_place(tmp_path):
+async def test_array_elements_start_in_the_new_path_after_the_data_directory_moved(tmp_path):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         await lab.cluster.submit([saving_job(lab, name="sweep", array=3, workdir=str(old))])
@@ -266,7 +270,9 @@ async def test_elements_of_an_array_that_moved_start_in_the_new_place(tmp_path):
     assert not old.exists()
 
 
-async def test_interrupted_move_of_paths_is_finished_at_the_next_start(tmp_path, monkeypatch):
+async def test_interrupted_path_update_of_a_moved_data_directory_is_finished_on_reopening(
+    tmp_path, monkeypatch
+):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:
         await lab.cluster.submit([lab.job()])
@@ -295,7 +301,7 @@ async def test_interrupted_move_of_paths_is_finished_at_the_next_start(tmp_path,
         ("echo /srv/data/a", "echo /srv/data/a"),  # a program's text is its user's
     ],
 )
-def test_path_mover_changes_only_paths_below_the_old_place(text, moved):
+def test_path_mover_changes_only_paths_below_the_old_data_directory(text, moved):
     assert data_dir_checks.path_mover(Path("/srv/data"), Path("/new/data"))(text) == moved
 
 

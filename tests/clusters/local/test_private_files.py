@@ -38,7 +38,7 @@ def unix(request: pytest.FixtureRequest) -> Iterator[Accounts | None]:
 
 
 @pytest.mark.usefixtures("permissive")
-async def test_program_text_and_names_of_jobs_are_their_users_alone(
+async def test_program_text_and_names_of_jobs_are_readable_by_their_user_only(
     unix: Accounts | None, tmp_path: Path
 ):
     homes = None if unix is None else unix.folder

@@ -42,7 +42,7 @@ SHA1, SHA256 = "a" * 40, "b" * 64
         *("no files", "cell"),
     ],
 )
-def test_command_names_programs_and_configurations(command, named):
+def test_program_and_configuration_files_are_recognised_in_a_job_command(command, named):
     assert named_files(command) == named
 
 
@@ -73,7 +73,7 @@ def large(path: Path) -> None:
     ],
     ids=["FIFO", "folder", "device", "large", "dangling link", "ring of links", "missing"],
 )
-def test_file_without_a_digest_has_the_reason_instead(tmp_path, make, reason):
+def test_program_file_without_a_digest_has_the_reason_instead(tmp_path, make, reason):
     make(tmp_path / "train.py")
 
     assert read_code(str(tmp_path), ["train.py"])["files"] == {"train.py": reason}
@@ -99,7 +99,7 @@ def git(folder: Path, *words: str) -> str:
     ],
     ids=["branch", "packed", "detached", "nested branch", "worktree", "detached worktree"],
 )
-def test_commit_of_a_repository_equals_that_of_git_in_any_subfolder(tmp_path, steps):
+def test_commit_of_a_jobs_repository_equals_that_of_git_in_any_subfolder(tmp_path, steps):
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
     for words in steps:
@@ -130,7 +130,7 @@ def test_commit_of_a_repository_equals_that_of_git_in_any_subfolder(tmp_path, st
         *("no hash", "no text", "lost worktree", "submodule"),
     ],
 )
-def test_commit_of_a_repository_is_a_hash_or_empty(tmp_path, files, commit):
+def test_commit_of_a_jobs_repository_is_a_hash_or_empty(tmp_path, files, commit):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -138,7 +138,7 @@ def test_commit_of_a_repository_is_a_hash_or_empty(tmp_path, files, commit):
     assert read_code(str(tmp_path), [])["commit"] == commit
 
 
-def test_commit_is_empty_if_the_head_file_is_a_fifo(tmp_path):
+def test_commit_of_a_jobs_repository_is_empty_if_its_head_file_is_a_fifo(tmp_path):
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git/HEAD")
 

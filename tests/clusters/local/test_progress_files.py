@@ -34,7 +34,7 @@ def write(folder: Path, content: object) -> None:
     part.replace(folder / "progress.json")
 
 
-def test_progress_files_return_the_values_that_push_wrote(tmp_path, monkeypatch):
+def test_progress_files_return_the_values_that_a_job_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNAI_CHECKPOINT_DIR", str(tmp_path))
     push("epoch", 3, ReportType.metric)
     push("overall_epochs", 10, ReportType.metric)
@@ -70,7 +70,7 @@ def test_progress_file_of_an_ended_job_is_read_once_and_cached(tmp_path):
     assert files.poll([progress_file(tmp_path, phase="runs again")], NAMES) == {}
 
 
-def test_progress_files_forget_removed_workloads(tmp_path):
+def test_progress_cache_drops_removed_workloads(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
     files.poll([progress_file(tmp_path)], NAMES)
@@ -79,7 +79,7 @@ def test_progress_files_forget_removed_workloads(tmp_path):
     assert not files.is_cached("vision/e", 1)
 
 
-def test_read_of_one_job_returns_its_cached_progress_until_a_new_phase(tmp_path):
+def test_progress_read_of_one_job_returns_the_cached_value_until_a_new_phase(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
     files.poll([progress_file(tmp_path)], NAMES)
@@ -110,7 +110,7 @@ def _too_long(folder: Path) -> None:
         pytest.param(lambda folder: write(folder, [1]), id="a-list"),
     ],
 )
-def test_progress_files_skip_invalid_files(tmp_path, prepare):
+def test_invalid_progress_files_of_jobs_are_skipped(tmp_path, prepare):
     prepare(tmp_path)
 
     assert ProgressFiles().poll([progress_file(tmp_path)], NAMES) == {}

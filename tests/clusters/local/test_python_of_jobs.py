@@ -45,7 +45,7 @@ async def _output(lab: LocalLab, name: str, script: str, **fields) -> str:
     return printed
 
 
-async def test_library_installed_by_a_job_is_there_for_its_users_jobs_only(lab, root, tmp_path):
+async def test_library_installed_by_a_job_is_available_to_its_users_jobs_only(lab, root, tmp_path):
     package = wheel(tmp_path)
     await _output(lab, "first", f"python {INSTALL} {package}")
 
@@ -90,7 +90,7 @@ async def test_job_with_a_damaged_environment_runs_on_the_platforms_python(lab, 
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["", "damaged"])
-async def test_path_variable_of_a_request_is_passed_unchanged(damaged, lab, root):
+async def test_path_variable_of_a_job_request_reaches_the_job_unchanged(damaged, lab, root):
     if damaged:
         root.mkdir(parents=True)
     printed = await _output(lab, "exp", "echo $PATH", env={"PATH": "/usr/bin:/bin"})

@@ -58,7 +58,7 @@ def amounts(unit: Path, worker: str = "vision.exp-0") -> tuple[str, str]:
     return (group / "cpu.weight").read_text(), (group / "memory.max").read_text()
 
 
-def test_enable_turns_on_controllers_and_removes_empty_old_groups(unit, proc):
+def test_control_groups_are_enabled_with_controllers_and_empty_old_groups_removed(unit, proc):
     (unit / "vision.old-0").mkdir()
     (unit / "vision.runs-0").mkdir()
     (unit / "vision.runs-0/cgroup.procs").touch()
@@ -154,7 +154,9 @@ def test_control_group_that_the_kernel_refuses_is_logged(unit, groups, caplog):
     ],
     ids=["over", "by the machine's lack", "reclaimed", "no group", "by itself", "known already"],
 )
-def test_exit_names_the_memory_limit_if_it_was_the_cause(unit, groups, exit_status, events, text):
+def test_worker_exit_reason_names_the_memory_limit_after_an_oom_kill(
+    unit, groups, exit_status, events, text
+):
     if events is not None:
         groups.hold(WORKER, spec())
         (unit / "vision.exp-0/memory.events").write_text(events)
@@ -211,7 +213,7 @@ async def test_session_process_joins_its_control_group_when_attached(unit, group
         pytest.param("", None, id="none"),
     ],
 )
-def test_control_group_of_a_process_says_whether_it_is_the_workers(groups, proc, line, is_in):
+def test_process_belongs_to_a_worker_if_it_is_in_its_control_group(groups, proc, line, is_in):
     (proc / "7").mkdir()
     (proc / "7/cgroup").write_text(line)
 
@@ -219,7 +221,9 @@ def test_control_group_of_a_process_says_whether_it_is_the_workers(groups, proc,
     assert groups.has(WORKER, 8) is None  # it has ended
 
 
-async def test_limits_of_running_workers_are_set_again_by_the_next_service(unit, groups, tmp_path):
+async def test_control_group_limits_of_running_workers_are_set_again_on_service_restart(
+    unit, groups, tmp_path
+):
     async with local_lab(tmp_path, requests=groups, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         job = lab.job("exp", cpu_milli=2000)
@@ -259,7 +263,7 @@ def test_worker_runs_in_a_real_control_group_that_is_removed_afterwards(tmp_path
     assert not real.path(name).exists()
 
 
-async def test_default_cpu_request_sets_thread_variables_if_it_is_enforced(groups, tmp_path):
+async def test_default_cpu_request_of_a_session_sets_thread_variables_if_enforced(groups, tmp_path):
     async with local_lab(tmp_path, requests=groups) as lab:
         session = lab.session(cpu_milli=1000)
         await lab.started(session)

@@ -113,7 +113,7 @@ async def test_leftover_processes_of_a_notebook_server_are_ended(leave, script):
     assert _marked_processes(ID) == []
 
 
-async def test_leftover_process_gets_sigterm_once_before_it_is_killed(leave):
+async def test_leftover_process_of_a_session_gets_sigterm_once_before_it_is_killed(leave):
     output = leave(f'setsid {PYTHON} "{DEAF}" &')
     eventually(lambda: output.read_text() == "up\n")
 
@@ -122,7 +122,7 @@ async def test_leftover_process_gets_sigterm_once_before_it_is_killed(leave):
     assert output.read_text() == "up\ntold\n"
 
 
-async def test_next_session_of_the_same_server_survives(leave):
+async def test_next_session_of_the_same_notebook_server_survives_the_end_of_the_former(leave):
     """It was stopped and started within a second: name, account and folder are the same."""
     leave("setsid sleep 600 &")
     leave("setsid sleep 601 &", OTHER)
@@ -134,7 +134,7 @@ async def test_next_session_of_the_same_server_survives(leave):
 
 
 @pytest.mark.parametrize("above", ["a job's supervisor", "another session"])
-async def test_process_of_a_different_workload_survives_with_a_copied_session_id(
+async def test_process_of_a_different_workload_with_a_copied_session_id_is_not_killed(
     leave, tmp_path, above
 ):
     inner = f"env {SESSION_ID}={ID} sleep 600"
@@ -160,7 +160,7 @@ def _is_copy(process: psutil.Process) -> bool:
         return False
 
 
-async def test_process_older_than_the_session_survives(leave):
+async def test_process_older_than_the_ended_session_is_not_killed(leave):
     leave("setsid sleep 600 &")
     process = _sleeping(ID)
 
@@ -170,7 +170,7 @@ async def test_process_older_than_the_session_survives(leave):
     assert process.is_running()
 
 
-async def test_process_of_a_foreign_account_is_returned_as_left_over(leave):
+async def test_process_of_a_foreign_account_in_an_ended_session_is_returned_as_leftover(leave):
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another account")
     account = str(UIDS["ana"])
@@ -187,7 +187,7 @@ async def test_process_of_a_foreign_account_is_returned_as_left_over(leave):
     eventually(lambda: not session_end.still_there(leftover))
 
 
-async def test_control_group_decides_before_the_session_id_of_a_process(leave):
+async def test_session_end_kills_processes_by_control_group_before_session_id(leave):
     leave("setsid sleep 600 &", OTHER)
     leave("setsid sleep 601 &")
     inside, outside = _sleeping(OTHER), _sleeping(ID)
@@ -199,7 +199,7 @@ async def test_control_group_decides_before_the_session_id_of_a_process(leave):
     assert outside.is_running()
 
 
-def test_process_with_a_reused_pid_is_not_signalled(leave):
+def test_session_end_does_not_signal_a_process_with_a_reused_pid(leave):
     leave("setsid sleep 600 &")
     process = _sleeping(ID)
     # As of the one that had it before.
@@ -210,7 +210,7 @@ def test_process_with_a_reused_pid_is_not_signalled(leave):
     assert psutil.pid_exists(process.pid)
 
 
-def test_process_without_the_session_id_is_not_signalled(leave):
+def test_session_end_does_not_signal_a_process_without_the_session_id(leave):
     """Between search and signal it may have changed its environment by exec."""
     leave("setsid sleep 600 &")
     process = _sleeping(ID)

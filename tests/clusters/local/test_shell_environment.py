@@ -73,7 +73,7 @@ SHELLS = {
 
 
 @pytest.mark.parametrize(("shell", "expected"), SHELLS.values(), ids=SHELLS)
-def test_passed_variables_are_proxies_certificates_time_zone_and_cuda(
+def test_shell_variables_passed_on_are_proxies_certificates_time_zone_and_cuda(
     shell: dict[str, str], expected: dict[str, str]
 ):
     passed = passed_on(shell, HUB)
@@ -151,7 +151,7 @@ def test_proxy_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.M
         pytest.param({"HTTPS_PROXY": ""}, {"HTTPS_PROXY": "", "TZ": "UTC"}, id="without proxy"),
     ],
 )
-def test_variable_of_a_request_overrides_that_of_the_shell(
+def test_variable_of_a_job_request_overrides_that_of_the_admins_shell(
     chosen: dict[str, str], expected: dict[str, str]
 ):
     assert beneath({"https_proxy": "a", "TZ": "UTC"}, chosen) == expected
@@ -178,7 +178,7 @@ FILES = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize(("folder", "file", "readers"), FILES.values(), ids=FILES)
-def test_certificate_file_is_left_out_for_accounts_that_cannot_read_it(
+def test_certificate_file_variable_is_omitted_for_accounts_that_cannot_read_the_file(
     place: Path, folder: int, file: int, readers: set[int]
 ):
     path = place / "inner/ca.pem"
@@ -206,7 +206,7 @@ def test_certificate_file_is_left_out_for_accounts_that_cannot_read_it(
         pytest.param("LD_LIBRARY_PATH=/none", True, id="search path"),
     ],
 )
-def test_path_variable_is_passed_if_the_account_can_read_the_path(
+def test_shell_variable_with_a_path_is_passed_on_if_the_account_can_read_the_path(
     place: Path, variable: str, *, is_read: bool
 ):
     (place / "private").mkdir(mode=0o700)
@@ -217,7 +217,7 @@ def test_path_variable_is_passed_if_the_account_can_read_the_path(
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])
-def test_session_and_job_of_a_unix_account_get_the_files_that_it_can_read(
+def test_session_and_job_get_certificate_variables_of_files_their_account_can_read(
     place: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ):
     bundle = place / "inner/ca.pem"

@@ -137,7 +137,9 @@ def environment_of(place: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("shell", "script"), FORMS.values(), ids=FORMS)
-def test_stop_lets_each_form_of_a_training_save(start, place, eventually, shell, script):
+def test_worker_stop_lets_a_training_save_under_any_shell_and_launch_script(
+    start, place, eventually, shell, script
+):
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     endless = os.open(place / "endless", os.O_RDWR)  # a feeder that never ends by itself
@@ -156,7 +158,9 @@ def test_stop_lets_each_form_of_a_training_save(start, place, eventually, shell,
         assert (place / "train.log").read_text().endswith("saved\n")
 
 
-def test_worker_that_leaves_a_stubborn_process_behind_counts_as_killed(start, eventually):
+def test_stopped_worker_with_a_process_that_ignores_sigterm_is_recorded_as_killed(
+    start, eventually
+):
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     start("sh", "-c", f'sh -c "{stubborn}" & wait', grace_seconds=0.2)
     eventually(lambda: start.printed("ready"))
@@ -260,7 +264,7 @@ def tree(tmp_path: Path, eventually: Callable[..., object]) -> Generator[Tree]:
 REST_WAITS = "$COUNT rest & exec $COUNT first stubborn"
 
 
-def test_later_processes_get_sigterm_in_the_last_quarter_of_the_grace(tree):
+def test_later_processes_of_a_stop_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     order = tree.order(REST_WAITS, "first", "rest")
     tree.poll_until(order, first=1, rest=0)
 
@@ -271,13 +275,13 @@ def test_later_processes_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     tree.poll_until(order, first=1, rest=1)
 
 
-def test_later_processes_get_sigterm_when_all_first_ones_have_ended(tree):
+def test_later_processes_of_a_stop_get_sigterm_when_all_first_ones_have_ended(tree):
     order = tree.order("$COUNT rest & exec $COUNT first", "first", "rest")
 
     tree.poll_until(order, first=1, rest=1)
 
 
-def test_no_process_gets_sigterm_twice(tree):
+def test_stopped_worker_processes_get_sigterm_only_once(tree):
     order = tree.order("$COUNT rest stubborn & exec $COUNT first stubborn", "first", "rest")
     tree.now = GRACE_S
     tree.poll_until(order, first=1, rest=1)
@@ -288,7 +292,7 @@ def test_no_process_gets_sigterm_twice(tree):
     assert (tree.signals("first"), tree.signals("rest")) == (1, 1)
 
 
-def test_reader_waits_for_its_writers_to_the_end_of_the_grace(tree):
+def test_pipe_reader_gets_sigterm_only_after_its_writers_or_at_the_end_of_the_grace(tree):
     order = tree.order("$COUNT first stubborn | $COUNT reader", "first", "reader")
     tree.now = 0.99 * GRACE_S
 
@@ -299,7 +303,7 @@ def test_reader_waits_for_its_writers_to_the_end_of_the_grace(tree):
     tree.poll_until(order, first=1, reader=1)
 
 
-def test_reader_without_writers_has_time_to_end_unless_it_handles_sigterm(tree):
+def test_pipe_reader_without_writers_gets_sigterm_late_unless_it_handles_sigterm(tree):
     script = "sleep 1000 < <(:) & $COUNT handling < <(:) & exec $COUNT first"
     order = tree.order(script, "first", "handling")
     tree.poll_until(order, first=1, handling=1)
@@ -312,7 +316,7 @@ def test_reader_without_writers_has_time_to_end_unless_it_handles_sigterm(tree):
     tree.eventually(lambda: not running_processes(tree, "sleep"))
 
 
-def test_readers_in_a_ring_get_sigterm_in_the_last_quarter_of_the_grace(tree):
+def test_pipe_readers_in_a_ring_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     for name in ("a.fifo", "b.fifo"):
         os.mkfifo(tree.place / name)
     ring = (
@@ -327,7 +331,7 @@ def test_readers_in_a_ring_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     tree.poll_until(order, first=1, one=1, other=1)
 
 
-def test_reader_behind_a_ring_waits_for_the_ring(tree):
+def test_pipe_reader_behind_a_ring_of_pipes_gets_sigterm_after_the_ring(tree):
     os.mkfifo(tree.place / "a.fifo")
     ring = "cd $PLACE; $COUNT one stubborn <>a.fifo 3<>a.fifo | $COUNT reader & exec $COUNT first"
     order = tree.order(ring, "first", "one", "reader")
@@ -335,7 +339,7 @@ def test_reader_behind_a_ring_waits_for_the_ring(tree):
     tree.poll_until(order, first=1, one=1, reader=0)
 
 
-def test_process_started_during_the_stop_gets_sigterm_without_a_parent(tree):
+def test_process_started_during_a_stop_gets_sigterm_only_after_its_parent_ended(tree):
     trap = "trap '$COUNT saver' TERM; $COUNT first; wait"
     order = tree.order(trap, "first")
     tree.poll_until(order, first=1)
@@ -349,7 +353,7 @@ def test_process_started_during_the_stop_gets_sigterm_without_a_parent(tree):
     tree.poll_until(order, saver=1)
 
 
-def test_spared_process_of_the_supervisor_gets_no_sigterm(tree):
+def test_supervisor_process_spared_from_a_stop_gets_no_sigterm(tree):
     order = tree.order("exec $COUNT first", "first")
 
     for _ in range(3):
@@ -358,7 +362,7 @@ def test_spared_process_of_the_supervisor_gets_no_sigterm(tree):
     assert tree.signals("first") == 0
 
 
-def test_process_tree_is_complete_on_kernels_without_lists_of_children(tree, monkeypatch):
+def test_worker_process_tree_is_complete_on_kernels_without_lists_of_children(tree, monkeypatch):
     order = tree.order("bash -c '$COUNT first; true'; true", "first")
     fast = stop_order.processes_below(tree.root)
     monkeypatch.setattr(os.path, "exists", lambda path: not path.endswith("/children"))

@@ -34,7 +34,7 @@ time.sleep(1000)
         ),
     ],
 )
-def test_killed_supervisors_attempt_stays_locked_until_its_processes_end(
+def test_job_attempt_of_a_killed_supervisor_is_locked_until_its_processes_end(
     start, command, eventually
 ):
     start(*command)
@@ -54,7 +54,7 @@ def test_killed_supervisors_attempt_stays_locked_until_its_processes_end(
 
 
 @pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
-def test_exit_not_yet_noticed_by_a_killed_supervisor_is_known(
+def test_worker_exit_not_yet_noticed_by_a_killed_supervisor_is_recorded(
     start, tmp_path, eventually, exit_code
 ):
     orders = tmp_path / "orders"
@@ -86,7 +86,9 @@ def test_worker_exit_is_noted_before_its_leftover_processes_end(start, eventuall
     assert ExitStatus(-15, stop_requested=True) == start.attempt.left_behind()
 
 
-def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_path, eventually):
+def test_worker_stop_under_a_frozen_supervisor_is_recorded_after_it_is_killed(
+    start, tmp_path, eventually
+):
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     start("sh", "-c", f"trap 'exit 143' TERM; echo ready; read -r _ < {orders}")
@@ -103,7 +105,9 @@ def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_
     assert ExitStatus(143, stop_requested=True) == start.attempt.left_behind()
 
 
-def test_supervisor_goes_on_without_its_witness(start, tmp_path, eventually):
+def test_supervisor_records_its_worker_exit_after_its_witness_is_killed(
+    start, tmp_path, eventually
+):
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     start("sh", "-c", f"read -r code < {orders}; exit $code")

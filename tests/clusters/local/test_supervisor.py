@@ -43,7 +43,7 @@ def test_supervisor_notes_and_logs_why_its_worker_could_not_start(start, command
     assert not (start.path / "process.json").exists()
 
 
-def test_second_start_of_the_same_attempt_does_nothing(start):
+def test_second_supervisor_start_of_the_same_job_attempt_runs_no_program(start):
     program = "echo once; read -r _ < /dev/null; exec sleep 1000"
     start("sh", "-c", program)
     first = start.pid
@@ -114,7 +114,7 @@ def test_worker_that_ignores_sigterm_is_killed_with_its_descendants(start, event
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def test_grandchild_of_a_shell_gets_the_grace_period(start, eventually):
+def test_program_under_a_shell_gets_the_grace_period_of_a_worker_stop(start, eventually):
     # SIGTERM reaches the whole group: the shell dies of it, the program under it needs longer.
     inner = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     start("sh", "-c", f'sh -c "{inner}"; true')
@@ -137,7 +137,7 @@ def test_worker_environment_has_no_variables_of_the_service(start):
     assert {"PATH", "TOKEN"} == {line.split("=")[0] for line in start.output().splitlines()}
 
 
-def test_secrets_are_in_no_file_and_no_argument(start, eventually):
+def test_worker_secrets_are_in_no_file_and_no_argument_of_the_supervisor(start, eventually):
     start.python("import time; print('ready'); time.sleep(1000)", environment={"TOKEN": "secret-1"})
 
     assert not (start.path / "environment.json").exists()
@@ -165,13 +165,13 @@ def test_worker_leads_its_own_session_without_a_terminal(start):
     assert pid == session == group
 
 
-def test_worker_ignores_no_signal_that_python_ignores(start):
+def test_worker_starts_with_no_ignored_signals(start):
     start("grep", "SigIgn", "/proc/self/status").ending()
 
     assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # higher: the C library's
 
 
-def test_files_and_directories_are_made_before_the_worker_starts(start, tmp_path):
+def test_requested_files_and_directories_exist_before_the_worker_starts(start, tmp_path):
     source = tmp_path / "made" / "source.py"
     fields = {"directories": [str(source.parent)], "files": {str(source): "print('hello')"}}
 
@@ -181,7 +181,7 @@ def test_files_and_directories_are_made_before_the_worker_starts(start, tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_worker_runs_as_its_user(start, eventually):
+def test_worker_process_runs_under_its_users_account(start, eventually):
     nobody = pwd.getpwnam("nobody")
     home = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's own directories
     try:
@@ -238,7 +238,7 @@ def test_log_line_longer_than_a_file_is_split(start):
     assert f"{'0' * 119}7\n" == start.output()
 
 
-def test_last_output_without_a_newline_is_logged(start):
+def test_last_worker_output_without_a_newline_is_logged(start):
     start("printf", "no newline").ending()
 
     assert start.output() == "no newline"

@@ -88,7 +88,7 @@ def test_session_has_the_groups_of_its_account(unix, tmp_path):
         pytest.param("ls {log}", id="the output"),
     ],
 )
-async def test_job_of_a_user_is_inaccessible_to_other_users(lab, unix, attempt):
+async def test_job_processes_and_files_are_inaccessible_to_other_users(lab, unix, attempt):
     home = unix.folder / "ana"
     (home / "notes").write_text("of ana")
     os.chown(home / "notes", UIDS["ana"], UIDS["ana"])

@@ -294,7 +294,7 @@ class TestSweep:
             pytest.param("row", id="its job is active"),
         ],
     )
-    def test_sweep_spares_a_tmp_dir_in_use(self, use, dirs, tmp_path):
+    def test_tmp_dir_sweep_spares_a_directory_in_use(self, use, dirs, tmp_path):
         path, other = dirs.make("a"), dirs.make("b")
         command = [
             sys.executable,
@@ -319,7 +319,9 @@ class TestSweep:
                 if lock >= 0:
                     os.close(lock)
 
-    def test_sweep_of_a_copied_data_directory_spares_the_originals(self, dirs, tmp_path):
+    def test_tmp_dir_sweep_of_a_copied_data_directory_spares_tmp_dirs_of_the_original(
+        self, dirs, tmp_path
+    ):
         elsewhere = tmp_path / "copy"
         elsewhere.mkdir()
         path = dirs.make("a")
@@ -329,7 +331,7 @@ class TestSweep:
 
         assert path.exists()
 
-    def test_sweep_finishes_an_interrupted_removal(self, dirs, tmp_path):
+    def test_tmp_dir_sweep_finishes_an_interrupted_removal(self, dirs, tmp_path):
         path = dirs.make("a")
         leftover = path.parent / ".trash/abc"
         leftover.mkdir(parents=True)

@@ -36,7 +36,7 @@ OWNER_MASKS = ["0100", "0400", "0700", "0777"]
 # -- values --------------------------------------------------------------------------------------
 
 
-def test_umask_note_has_the_umask_without_changing_it():
+def test_umask_note_of_a_client_has_its_umask_without_changing_it():
     before = os.umask(0o027)
     try:
         note = umask_note()
@@ -49,7 +49,7 @@ def test_umask_note_has_the_umask_without_changing_it():
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_umask_of_a_submission_counts_from_the_account_on_this_machine(value):
+def test_umask_of_a_job_submission_applies_if_sent_by_the_account_on_this_machine(value):
     note = UmaskNote(umask=f"0{value}", uid=1000, machine=this_machine())
 
     assert umask_of_submission(note, 1000) == value
@@ -67,7 +67,7 @@ def test_umask_of_a_client_on_a_foreign_machine_or_account_is_ignored(uid, machi
 
 
 @pytest.mark.parametrize("value", OWNER_MASKS)
-def test_umask_that_takes_the_owners_rights_is_refused(value):
+def test_umask_of_a_job_submission_that_takes_the_owners_rights_is_refused(value):
     note = UmaskNote(umask=value, uid=1000, machine=this_machine())
 
     with pytest.raises(InvalidRequest, match=f"Your umask is {value}") as refused:
@@ -77,12 +77,12 @@ def test_umask_that_takes_the_owners_rights_is_refused(value):
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_project_may_have_a_umask(value):
+def test_project_umask_is_accepted_with_and_without_a_leading_zero(value):
     assert ProjectPut(umask=f"0{value}").umask == ProjectPut(umask=value).umask == value
 
 
 @pytest.mark.parametrize("value", [*OWNER_MASKS, "100", "777", "08", "", 2, 18, "rwx"])
-def test_project_has_no_umask_that_takes_the_owners_rights_or_is_no_text(value):
+def test_project_umask_that_takes_the_owners_rights_or_is_no_text_is_refused(value):
     with pytest.raises(ValidationError, match="three octal digits"):
         ProjectPut(umask=value)
 
@@ -124,7 +124,7 @@ PAM = "session optional pam_umask.so umask=0002"
         *("user groups", "login.defs", "default/login", "PAM", "PAM without", "PAM comment"),
     ],
 )  # fmt: skip
-def test_umask_of_an_account_is_that_of_its_login(etc, gecos, files, expected):
+def test_umask_of_an_account_is_read_from_its_login_configuration(etc, gecos, files, expected):
     for name, text in files.items():
         (etc / name).write_text(f"{text}\n")
 

@@ -59,12 +59,12 @@ NAMES = st.one_of(
         ("..", "%2E%2E"),
     ],
 )
-def test_home_name_is_the_plain_or_quoted_user_name(user: str, name: str):
+def test_home_folder_name_is_the_plain_or_quoted_user_name(user: str, name: str):
     assert home_name(user) == name
 
 
 @given(NAMES)
-def test_home_name_is_a_single_safe_path_component(user: str):
+def test_home_folder_name_of_any_user_is_a_single_safe_path_component(user: str):
     name = home_name(user)
 
     assert len(Path("/users", name).parts) == 3
@@ -80,7 +80,7 @@ def test_two_users_never_share_a_home(one: str, other: str):
     assert home_name(home_name(one)) != home_name(one) or home_name(one) == one
 
 
-def test_long_names_with_a_common_beginning_have_different_homes():
+def test_long_user_names_with_a_common_beginning_have_different_home_folders():
     homes = {home_name("山" * length) for length in range(256)}
 
     assert len(homes) == 256

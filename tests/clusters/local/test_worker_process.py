@@ -68,7 +68,7 @@ async def test_process_watch_reports_the_exit_of_its_process(kernel, sleeper):
         await ended.wait()
 
 
-async def test_process_watch_reports_a_process_that_exited_before(kernel, sleeper):
+async def test_process_watch_reports_a_process_that_exited_before_the_watch_began(kernel, sleeper):
     named = _process_of(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
@@ -80,7 +80,7 @@ async def test_process_watch_reports_a_process_that_exited_before(kernel, sleepe
         await ended.wait()
 
 
-async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, sleeper):
+async def test_process_watch_of_a_reused_pid_reports_an_exit_and_sends_no_signal(kernel, sleeper):
     ended = asyncio.Event()
     watch = ProcessWatch(sleeper.pid, _process_of(sleeper.pid, 60), ended.set)
 
@@ -104,7 +104,7 @@ async def test_closed_process_watch_reports_nothing_at_an_exit(kernel, sleeper):
     assert not ended.is_set()
 
 
-def test_end_tree_kills_all_descendants_of_the_same_process(eventually):
+def test_process_tree_end_kills_descendants_but_none_of_a_reused_pid(eventually):
     shell = subprocess.Popen(
         ["sh", "-c", "sleep 1000 & setsid sleep 1000 & wait"], start_new_session=True
     )
@@ -146,7 +146,7 @@ def test_leftovers_are_recognised_by_worker_name_and_checkpoint_dir(tmp_path):
             process.wait()
 
 
-def test_leftover_that_has_just_been_started_is_killed(monkeypatch, tmp_path):
+def test_leftover_process_that_has_just_been_started_is_killed(monkeypatch, tmp_path):
     leftover = start_leftover(tmp_path)
     read, reads = psutil.Process.environ, []
 
@@ -165,7 +165,9 @@ def test_leftover_that_has_just_been_started_is_killed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-async def test_process_is_recognised_after_the_clock_was_set(seconds, kernel, sleeper, set_clock):
+async def test_worker_process_is_recognised_after_the_clock_was_set(
+    seconds, kernel, sleeper, set_clock
+):
     before = lasting(_process_of(sleeper.pid))
     set_clock(seconds)
     ended = asyncio.Event()
@@ -196,7 +198,7 @@ def test_leftovers_are_killed_after_the_clock_was_set(seconds, set_clock, tmp_pa
         leftover.wait()
 
 
-def test_process_of_a_different_boot_is_not_the_same(sleeper):
+def test_worker_process_of_an_earlier_boot_does_not_match_a_reused_pid(sleeper):
     process = lasting(_process_of(sleeper.pid))
 
     assert not is_same(process, replace(process, boot="another"))

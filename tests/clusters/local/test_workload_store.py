@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cluster.sqlite"
 
 
-def test_stored_row_is_read_back_unchanged_in_any_state(path):
+def test_stored_workload_row_is_read_back_unchanged_in_any_state(path):
     row = _row(env={"A": "1"}, source='print("{")', gpus=MilliGpu(500))
     grant = Grant(0, "box", (DeviceShare(0, MilliGpu(500)),))
     rows = [row]
@@ -69,7 +69,7 @@ def test_stored_row_is_read_back_unchanged_in_any_state(path):
 
 
 @pytest.mark.parametrize("name", ["quest?ion", "a%20b", "100%", "a#b", "x;y&z='", "ü \\"])
-def test_database_is_created_in_a_directory_of_any_name(tmp_path, name):
+def test_workload_database_is_created_in_a_directory_of_any_name(tmp_path, name):
     directory = tmp_path / name
     directory.mkdir()
 
@@ -82,7 +82,7 @@ def test_database_is_created_in_a_directory_of_any_name(tmp_path, name):
     assert [*tmp_path.iterdir()] == [directory]
 
 
-def test_scaled_number_of_workers_is_read_back(path):
+def test_scaled_number_of_elastic_workers_is_read_back_from_the_store(path):
     row = _row(elastic=True, workers=2)
     after = scaled(row, workers=4, min_workers=2, by="ana", now=2.0).row
     assert after is not None
@@ -102,7 +102,7 @@ def test_scaled_number_of_workers_is_read_back(path):
     )
 
 
-def test_elastic_job_that_reported_still_saves_after_a_restart(path):
+def test_elastic_job_that_reported_saves_is_checkpointing_after_a_service_restart(path):
     row = _row("elastic", workers=2, min_workers=1, elastic=True)
     row = replace(row, record=replace(row.record, elastic=ElasticState(saves=True)))
     store = SqliteStore(path)
@@ -115,7 +115,7 @@ def test_elastic_job_that_reported_still_saves_after_a_restart(path):
     store.close()
 
 
-def test_text_of_a_user_is_read_back_unchanged(path):
+def test_source_and_environment_text_of_a_job_is_read_back_from_the_store_unchanged(path):
     store = SqliteStore(path)
 
     @settings(deadline=None, max_examples=100)
@@ -130,7 +130,7 @@ def test_text_of_a_user_is_read_back_unchanged(path):
     store.close()
 
 
-def test_rows_are_read_in_the_order_of_submission(path):
+def test_workload_rows_are_read_in_the_order_of_submission(path):
     store = SqliteStore(path)
     first, second = _row("b"), _row("a")
     store.save([first])
@@ -141,7 +141,7 @@ def test_rows_are_read_in_the_order_of_submission(path):
     store.close()
 
 
-def test_history_is_deleted_with_its_workload(path):
+def test_workload_history_is_deleted_with_its_workload(path):
     store = SqliteStore(path)
     row, line = _row(), HistoryEvent(1.0, "queued", "submitted")
     store.save([row], events=[(row.id, line)])
@@ -153,7 +153,7 @@ def test_history_is_deleted_with_its_workload(path):
     store.close()
 
 
-def test_partly_stored_rows_of_an_earlier_version_are_deleted(path):
+def test_partly_stored_workload_rows_of_an_earlier_version_are_deleted(path):
     store = SqliteStore(path)
     whole, half = _row("whole"), _row("half-0")
     line = HistoryEvent(1.0, "queued", "submitted")
@@ -169,7 +169,7 @@ def test_partly_stored_rows_of_an_earlier_version_are_deleted(path):
     store.close()
 
 
-def test_projects_are_read_oldest_first_with_their_age(path):
+def test_projects_are_read_from_the_store_oldest_first_with_their_age(path):
     store = SqliteStore(path)
     old = ProjectRecord(ProjectSpec("z", quota=None, members=("ana",)), 1.0)
     new = ProjectRecord(ProjectSpec("a", parent="z", node_types_build=("dgx",)), 2.0)
@@ -183,7 +183,7 @@ def test_projects_are_read_oldest_first_with_their_age(path):
     store.close()
 
 
-def test_failed_save_stores_no_part_of_it(path):
+def test_failed_save_of_workload_rows_stores_no_part_of_it(path):
     store = SqliteStore(path)
     with pytest.raises(sa.exc.IntegrityError):
         store.save([_row()], events=[("vision/exp", HistoryEvent(1.0, "queued", None))])  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_migrations_produce_the_tables_of_the_metadata(path):
     assert ScriptDirectory(str(folder)).get_current_head() == LATEST
 
 
-def test_database_files_are_private_and_writes_are_synchronous(path):
+def test_workload_database_files_are_private_and_writes_are_synchronous(path):
     store = SqliteStore(path)
 
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -216,7 +216,7 @@ def test_database_files_are_private_and_writes_are_synchronous(path):
 
 
 @pytest.mark.parametrize("row_count", [1, 300])
-def test_rows_are_stored_changed_and_deleted_in_bulk(path, row_count):
+def test_workload_rows_are_stored_changed_and_deleted_in_bulk(path, row_count):
     store = SqliteStore(path)
     rows = [_row(f"exp-{n}") for n in range(row_count)]
     lines = [(row.id, HistoryEvent(1.0, "submitted", row.id)) for row in rows]

@@ -77,7 +77,7 @@ def code_of(digest: str, commit: str = "") -> Code:
         *("gone", "never there", "not readable", "another commit", "invented name"),
     ],
 )
-def test_history_names_the_code_and_what_has_changed(submitted, before, now, event):
+def test_job_history_names_the_code_of_a_start_and_what_has_changed(submitted, before, now, event):
     transition = code_changes.noted(row(submitted, before), 1, now)
 
     assert transition.events == ((event,) if event else ())
@@ -85,7 +85,7 @@ def test_history_names_the_code_and_what_has_changed(submitted, before, now, eve
     assert transition.row.code_due == 0
 
 
-def test_code_of_a_start_is_noted_once_after_the_start():
+def test_code_version_of_a_job_start_is_awaited_once_after_the_start():
     known = row(code_of(OLD))
     known = replace(known, record=replace(known.record, attempts=0), code_due=0)
     assert code_changes.awaited_start(known) is None

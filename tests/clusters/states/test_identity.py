@@ -28,7 +28,7 @@ INTENDED = {
 
 
 @pytest.mark.parametrize(("uid", "intended"), INTENDED.values(), ids=INTENDED)
-def test_refusal_of_an_outdated_uid_names_both_workloads_and_times(uid, intended):
+def test_refusal_of_an_outdated_workload_uid_names_both_workloads_and_times(uid, intended):
     with pytest.raises(Conflict) as refused:
         refuse_other(RECORD, uid)
 
@@ -42,5 +42,5 @@ def test_request_with_the_uid_of_the_workload_is_not_refused(uid):
     refuse_other(RECORD, uid)
 
 
-def test_uids_of_the_same_moment_differ():
+def test_workload_uids_created_in_the_same_moment_differ():
     assert len({new_uid(NOW) for _ in range(1000)}) == 1000

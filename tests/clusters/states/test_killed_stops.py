@@ -43,14 +43,14 @@ def stopped(row: StoredWorkload, *exits: tuple[int, ExitStatus]) -> StoredWorklo
     return row
 
 
-def test_killed_worker_is_on_record_until_the_next_start():
+def test_killed_worker_is_in_the_job_record_until_the_next_start():
     row = stopped(running_row(2), (0, KILLED_EXIT), (1, OWN_EXIT))
 
     assert row.record.killed
     assert not restarted(row, 0, 1).record.killed
 
 
-def test_killed_worker_of_a_shrink_is_on_record_until_a_later_stop():
+def test_worker_killed_by_an_elastic_shrink_is_in_the_job_record_until_a_later_stop():
     row = stopped(running_row(2), (1, KILLED_EXIT))
 
     assert row.record.killed

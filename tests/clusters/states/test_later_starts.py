@@ -45,7 +45,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize(("exit_status", "began"), ENDINGS.values(), ids=ENDINGS)
 @pytest.mark.parametrize("is_reported", [False, True], ids=["before its report", "reported"])
-def test_next_start_is_a_resume_if_a_program_ran(exit_status, began, is_reported):
+def test_next_job_start_is_a_resume_if_a_program_of_the_job_ran(exit_status, began, is_reported):
     row = started()
     if is_reported:
         row = row_after(lifecycle.running(row, 0, Process(100, 1), now=2))
@@ -76,7 +76,7 @@ def test_next_start_is_a_resume_if_a_program_ran(exit_status, began, is_reported
         ),
     ],
 )
-def test_exit_code_0_during_a_stop_has_a_hint_in_its_reason(stop, text):
+def test_job_exit_with_code_0_during_a_stop_has_a_hint_in_its_reason(stop, text):
     row = row_after(lifecycle.running(started(), 0, Process(100, 1), now=2))
     if stop == "pause":
         row = row_after(lifecycle.stopped(row, [0], RECLAIMED, now=3))

@@ -22,7 +22,7 @@ LEFT = "1 process was still working"
     ],
     ids=["job", "failed", "gang", "failed gang", "elastic job that goes on"],
 )
-def test_history_names_leftover_processes_once_with_their_worker(
+def test_job_history_names_leftover_processes_once_with_their_worker(
     workers, elastic, exit_code, expected
 ):
     spec = WorkloadSpec(

@@ -35,7 +35,7 @@ POLICY = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
         ),
     ],
 )
-def test_next_workload_to_drop_is_chosen_by_age_and_users_total(ended, next_):
+def test_next_finished_workload_to_drop_is_chosen_by_age_and_users_total(ended, next_):
     finished = FinishedWorkloads(POLICY)
     for entry in ended.split():
         user, at = entry.split(":")
@@ -46,7 +46,7 @@ def test_next_workload_to_drop_is_chosen_by_age_and_users_total(ended, next_):
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32))
-def test_retention_drops_only_jobs_of_the_user_that_floods(seed):
+def test_retention_drops_only_jobs_of_the_user_with_too_many_jobs(seed):
     dice = random.Random(seed)
     finished = FinishedWorkloads(RetentionPolicy(max_age_s=1e9, max_finished=30, min_age_s=0.0))
     users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
@@ -153,7 +153,7 @@ async def test_workloads_are_dropped_in_the_order_they_ended_after_a_restart():
     assert await lab.names() == ["first"]
 
 
-async def test_waiter_for_a_forgotten_workload_gets_not_found():
+async def test_wait_call_for_a_workload_dropped_by_retention_raises_not_found():
     lab = RetentionLab(POLICY)
     workload = await lab.run_job("exp")
     record = await lab.cluster.workload(workload)
@@ -166,7 +166,7 @@ async def test_waiter_for_a_forgotten_workload_gets_not_found():
         await waiting
 
 
-async def test_deleted_project_takes_all_of_its_finished_workloads_along():
+async def test_deletion_of_a_project_deletes_all_of_its_finished_workloads():
     lab = RetentionLab(POLICY)
     names = [await lab.run_job(f"exp-{number}") for number in range(12)]
 
@@ -188,9 +188,7 @@ SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
         pytest.param("echo said", set(), id="output alone does not"),
     ],
 )
-async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(
-    tmp_path, script, expected
-):
+async def test_retention_moves_only_checkpoints_of_a_dropped_job_aside(tmp_path, script, expected):
     clock = Clock()
     policy = RetentionPolicy(max_age_s=60.0)
     async with local_lab(tmp_path, clock, retention=policy) as lab:

@@ -73,7 +73,7 @@ def ended(row: Any, exit_status=REQUESTED_EXIT) -> Any:
         pytest.param(ended(running(), ExitStatus(0)), False, id="finished"),
     ],
 )
-def test_set_aside_applies_to_queued_jobs_only(row, is_set):
+def test_queued_jobs_alone_can_be_set_aside(row, is_set):
     transition = set_aside(row, REASON)
 
     assert (transition is not None) == is_set
@@ -93,7 +93,7 @@ def test_set_aside_applies_to_queued_jobs_only(row, is_set):
         pytest.param(replace(starting(), intent="delete"), None, id="being deleted"),
     ],
 )
-def test_job_with_a_start_put_off_is_stopped_and_set_aside(row, state):
+def test_job_with_a_postponed_start_is_stopped_and_set_aside(row, state):
     transition = start_put_off(row, 1, REASON, now=2)
 
     assert (transition and row_after(transition).record.state) == state
@@ -106,7 +106,7 @@ def test_job_with_a_start_put_off_is_stopped_and_set_aside(row, state):
         assert lifecycle.next_due(put_off) is None
 
 
-def test_suspension_of_a_job_with_a_start_put_off_wins():
+def test_job_suspended_after_a_postponed_start_ends_suspended_not_set_aside():
     stopping = row_after(start_put_off(starting(), 1, REASON, now=2))
 
     suspended = row_after(user_actions.suspended(stopping, by="ana", now=3))
@@ -115,14 +115,14 @@ def test_suspension_of_a_job_with_a_start_put_off_wins():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_start_without_a_reachable_home_is_not_a_failure(workers):
+def test_job_start_without_a_reachable_home_counts_no_job_failure(workers):
     row = ended(row_after(lifecycle.exited(starting(workers), 0, HOME_AWAY_EXIT, now=2)))
 
     assert row.record.is_set_aside
     assert (row.record.failures, row.record.reason.code) == (0, "home_away")
 
 
-def test_set_aside_job_is_queued_if_taken_up_and_resumable_if_given_up():
+def test_set_aside_job_is_queued_on_retry_and_suspended_but_resumable_on_give_up():
     aside = row_after(set_aside(row_of(), REASON))
 
     assert row_after(taken_up(aside)).record.state == "queued"

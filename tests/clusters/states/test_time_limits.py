@@ -146,7 +146,7 @@ CASES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str, 
 
 
 @pytest.mark.parametrize(("fields", "changes", "outcome"), CASES.values(), ids=CASES)
-def test_time_limit_decides_state_and_run_time_after_each_change(
+def test_workload_state_and_run_time_follow_its_time_limit_after_each_change(
     fields: dict[str, Any], changes: Sequence[tuple[float, Step]], outcome: tuple[str, float]
 ) -> None:
     row, now = submitted(**fields), 0.0
@@ -158,7 +158,7 @@ def test_time_limit_decides_state_and_run_time_after_each_change(
     assert outcome == (row.record.state, seconds_run(row.record, now))
 
 
-def test_next_transition_is_due_at_the_time_limit() -> None:
+def test_next_transition_of_a_running_job_is_due_at_its_time_limit() -> None:
     row = runs(starts(submitted(), 10.0).row, 15.0).row  # type: ignore[arg-type]
     assert row is not None
 

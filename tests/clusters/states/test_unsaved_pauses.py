@@ -62,7 +62,9 @@ def examined(row: StoredWorkload, *, is_new: bool | None) -> Transition:
     ids=["plain", "saves", "elastic"],
 )
 @pytest.mark.parametrize("is_new", [False, True, None])
-def test_plain_job_is_examined_after_its_first_pause_only(fields, times, is_new):
+def test_job_without_saves_gets_a_checkpoint_check_after_its_first_pause_only(
+    fields, times, is_new
+):
     row, examinations = submitted(**fields), 0
     for _ in range(3):
         assert not is_new or not row.record.unsaved
@@ -76,7 +78,7 @@ def test_plain_job_is_examined_after_its_first_pause_only(fields, times, is_new)
 
 @pytest.mark.parametrize("code", [143, -15, -9, 1], ids=["143", "SIGTERM", "SIGKILL", "error"])
 @pytest.mark.parametrize("suspend", [False, True], ids=["paused", "suspended"])
-def test_pause_without_a_new_checkpoint_is_warned_about_for_any_exit_code(code, suspend):
+def test_job_pause_without_a_new_checkpoint_gives_a_warning_for_any_exit_code(code, suspend):
     row = paused(submitted(), code, suspend=suspend)
 
     transition = examined(row, is_new=False)
@@ -89,7 +91,7 @@ def test_pause_without_a_new_checkpoint_is_warned_about_for_any_exit_code(code, 
 
 
 @pytest.mark.parametrize("is_new", [True, None], ids=["saved", "unknown"])
-def test_pause_with_a_new_checkpoint_or_no_answer_has_no_warning(is_new):
+def test_job_pause_with_a_new_checkpoint_or_no_check_answer_has_no_warning(is_new):
     transition = examined(paused(submitted(), 143), is_new=is_new)
 
     assert (
@@ -122,7 +124,9 @@ def test_checkpoint_answer_about_an_earlier_pause_is_ignored():
     [((143, -9), ((0, 1), (1, 1))), ((143, None), ((0, 1),)), ((None, None), None)],
     ids=["all", "one never began", "none began"],
 )
-def test_workers_that_began_are_examined_after_a_pause(codes: Sequence[int | None], stops):
+def test_workers_that_began_get_a_checkpoint_check_after_a_pause(
+    codes: Sequence[int | None], stops
+):
     assert paused(submitted(workers=2, min_workers=2), *codes).unexamined == stops
 
 
@@ -131,7 +135,7 @@ def test_workers_that_began_are_examined_after_a_pause(codes: Sequence[int | Non
     [ExitStatus(0, stop_requested=True), ExitStatus(3), ExitStatus(None, lost=True)],
     ids=["finished", "failed", "lost"],
 )
-def test_exit_that_is_not_a_pause_is_not_examined(exit_status):
+def test_job_exit_that_is_not_a_pause_gets_no_checkpoint_check(exit_status):
     row = row_after(lifecycle.started(submitted(backoff_limit=1), [Grant(0, "n1", ())], now=1))
     row = row_after(lifecycle.running(row, 0, Process(100, 1), now=2))
 

@@ -35,7 +35,7 @@ def row(*worker_records: WorkerRecord) -> StoredWorkload:
     return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, worker_records))
 
 
-def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
+def test_agent_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     allocations, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
     before = allocations.of("lab", DEVICES, [first, second])

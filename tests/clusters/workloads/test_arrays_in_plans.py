@@ -68,7 +68,7 @@ def with_all_elements(snapshot: Snapshot, specs: Sequence[WorkloadSpec]) -> Snap
 )
 @example(specs=(array_of_forty(gpus=MilliGpu(300)),), devices=4, quotas=(0, 4000))
 @example(specs=(array_of_forty(gpu_memory_mib=5000),), devices=6, quotas=(0, 4000))
-def test_plan_from_next_array_elements_equals_the_plan_from_all_of_them(specs, devices, quotas):
+def test_plan_from_next_array_elements_equals_the_plan_from_all_elements(specs, devices, quotas):
     cluster = asyncio.run(cluster_with(specs, devices, quotas))
     snapshot = asyncio.run(cluster.observe())
 

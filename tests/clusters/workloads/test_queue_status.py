@@ -84,7 +84,7 @@ async def test_concurrent_readers_never_see_two_jobs_at_one_queue_position():
     assert is_in_order(list(await moving.cluster.workloads()))
 
 
-async def test_job_suspended_or_deleted_during_a_queue_update_stays_so():
+async def test_job_suspended_or_deleted_during_a_queue_update_is_not_queued_again():
     moving = MovingQueues()
     await moving.begin()
     ids = [

@@ -49,7 +49,7 @@ def threads(variables: Mapping[str, str], *program: str) -> int:
         ),
     ],
 )
-def test_cpu_request_never_raises_the_threads_of_several_processes(program):
+def test_cpu_request_never_raises_the_thread_count_of_multiprocess_programs(program):
     if "joblib" in program[1]:
         pytest.importorskip("joblib")
     usual = threads({}, *program)

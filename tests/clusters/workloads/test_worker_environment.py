@@ -81,14 +81,14 @@ def test_worker_environment_has_the_memory_limit_of_each_device(
     assert variables["RUNAI_GPU_MEMORY_LIMIT_MIB"] == smallest
 
 
-def test_jax_and_cupy_are_limited_to_the_share_minus_the_context():
+def test_jax_and_cupy_memory_is_limited_to_the_gpu_share_minus_the_cuda_context():
     variables = environment((0, 500))
 
     assert variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.4965"  # (71885 - 500) / 143771
     assert variables["CUPY_GPU_MEMORY_LIMIT"] == str((71_885 - 500) << 20)
 
 
-def test_whole_device_has_no_memory_cap_for_jax_and_cupy():
+def test_jax_and_cupy_memory_is_not_limited_on_a_whole_device():
     variables = environment((0, 1000))
 
     assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"} & variables.keys()
@@ -102,11 +102,11 @@ def test_whole_device_has_no_memory_cap_for_jax_and_cupy():
         pytest.param({"PYTHONPATH": f"/x:{HOOK}"}, f"{HOOK}:/x", id="of the session it came from"),
     ],
 )
-def test_hook_precedes_the_users_own_pythonpath(env, path):
+def test_gpu_memory_hook_precedes_the_users_own_pythonpath(env, path):
     assert environment((0, 500), env=env)["PYTHONPATH"] == path
 
 
-def test_users_pythonpath_is_unchanged_without_a_device():
+def test_users_pythonpath_is_unchanged_for_a_job_without_a_gpu():
     assert environment(env={"PYTHONPATH": "/home/ana/lib"})["PYTHONPATH"] == "/home/ana/lib"
     assert "PYTHONPATH" not in environment()
 
@@ -156,7 +156,9 @@ TORCHRUN = {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
         ),
     ],
 )
-def test_launchers_get_the_variables_of_their_gang_unless_they_run_alone(command, fields, names):
+def test_torch_launchers_get_the_variables_of_their_gang_unless_they_run_standalone(
+    command, fields, names
+):
     fields = {"workers": 2, **fields}
     own_env = fields.get("env", {})
     spec = WorkloadSpec("vision", "exp", "ana", "job", tuple(command.split()), **fields)

@@ -49,7 +49,7 @@ async def queued() -> tuple[SimulatedCluster, CountingStore]:
     return cluster, store
 
 
-async def test_cycle_writes_no_rows_of_unchanged_waiting_jobs():
+async def test_scheduling_cycle_stores_no_rows_of_unchanged_waiting_jobs():
     cluster, store = await queued()
 
     await cluster.apply(decide(await cluster.observe()))
@@ -57,7 +57,7 @@ async def test_cycle_writes_no_rows_of_unchanged_waiting_jobs():
     assert store.written == []
 
 
-async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
+async def test_job_that_left_and_rejoined_the_queue_gets_its_former_position():
     """The scheduler sees no change, and gives the same reason."""
     cluster, _ = await queued()
     before_suspension = await cluster.observe()
@@ -112,7 +112,7 @@ async def test_queue_positions_are_the_same_after_a_restart():
     assert {r.id: r.position for r in await restarted.workloads()} == positions
 
 
-async def test_submitted_returns_the_workload_of_a_key_until_it_is_deleted():
+async def test_workload_is_found_by_its_submission_key_until_it_is_deleted():
     cluster, _ = await queued()
     (stored,) = await cluster.submit([job(MANY, key="a-key")])
 

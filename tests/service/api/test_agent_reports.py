@@ -64,7 +64,9 @@ async def test_outdated_fault_report_does_not_mark_device_as_broken(simulated):
     assert {d.fault for d in (await ana.nodes())[0].devices} == {""}
 
 
-async def test_admins_see_accounts_of_unassigned_processes_and_members_see_sums(simulated):
+async def test_admins_see_accounts_of_gpu_processes_outside_workloads_and_members_see_sums(
+    simulated,
+):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
     await ana.submit(job("mine", "0.5"))
     uuid = (await ana.nodes())[0].devices[0].uuid
@@ -98,7 +100,7 @@ async def test_admins_see_accounts_of_unassigned_processes_and_members_see_sums(
     ]  # fmt: skip
 
 
-async def test_fault_with_a_line_break_is_refused(simulated):
+async def test_agent_report_with_a_line_break_in_a_device_fault_is_refused(simulated):
     body = report(simulated.platform, {"GPU": ""}).model_dump(mode="json")
     body["devices"][0]["fault"] = "two\nlines"
     async with simulated.http("agent") as http:
@@ -107,7 +109,7 @@ async def test_fault_with_a_line_break_is_refused(simulated):
     assert reply.status_code == 400
 
 
-async def test_node_may_report_only_about_itself(simulated):
+async def test_agent_token_of_a_node_permits_reports_about_that_node_only(simulated):
     async with AsyncClient(simulated.url, "agent-token") as agent:
         report = AgentReport(node="lab", at=1.0, interval=1.0, devices=[], samples=[])
         await agent.report(report)
@@ -143,7 +145,7 @@ async def test_service_clock_dates_reports_of_node_with_wrong_clock(
     assert (workload.utilized, workload.utilized_average) == (0.5, 0.5)
 
 
-async def test_agent_report_does_not_list_all_workloads(simulated, monkeypatch):
+async def test_agent_report_is_processed_without_listing_all_workloads(simulated, monkeypatch):
     ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
     await ana.submit(job("there", "0.5"))
     listing_tasks = []

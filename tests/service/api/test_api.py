@@ -24,7 +24,7 @@ def job(name: str | None = None, gpus: str | None = None, **more: object) -> Sub
     return SubmitRequest(command=["true"], **{k: v for k, v in fields.items() if v is not None})
 
 
-async def test_submission_defaults_to_the_only_project_and_a_free_name(simulated):
+async def test_submission_defaults_to_the_users_only_project_and_a_free_job_name(simulated):
     ana = await simulated.client("ana")
     first = await ana.submit(job())
     at_once = await asyncio.gather(*(ana.submit(job()) for _ in range(2)))
@@ -118,7 +118,7 @@ async def test_workload_list_is_filtered_by_project_user_and_state(simulated):
     assert await names(kind="session") == []
 
 
-async def test_long_poll_returns_when_the_state_changes_and_not_before(simulated):
+async def test_workload_long_poll_returns_when_the_state_changes_and_not_before(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1"))
     workload = await ana.workload("vision/exp1")
@@ -130,7 +130,7 @@ async def test_long_poll_returns_when_the_state_changes_and_not_before(simulated
     assert (await waiting).state == "succeeded"
 
 
-async def test_shutdown_answers_long_polls_and_ends_event_streams(simulated):
+async def test_service_shutdown_answers_long_polls_and_ends_event_streams(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1"))
     workload = await ana.workload("vision/exp1")
@@ -197,7 +197,7 @@ async def test_non_members_see_allocated_gpus_without_workload_or_user(simulated
     ]
 
 
-async def test_overview_sums_quota_allocation_and_waiting_of_a_project(simulated):
+async def test_overview_has_quota_allocation_and_waiting_gpus_of_a_project(simulated):
     ana, hub = await simulated.client("ana"), await simulated.client("hub")
     await hub.submit(SubmitRequest(name="lab", kind="session", owner="ana", gpus=Decimal("0.5")))
     await ana.submit(job("exp1", "3"))
@@ -228,7 +228,7 @@ async def test_overview_warns_admins_of_quotas_above_the_gpus_of_a_type(simulate
     )
 
 
-async def test_project_put_changes_only_sent_fields_and_delete_removes_it(simulated):
+async def test_project_put_changes_only_sent_fields_and_project_delete_removes_it(simulated):
     root = await simulated.client("root")
     await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))
     changed = await root.put_project("new", ProjectPut(limit=Decimal(2)))
@@ -240,7 +240,7 @@ async def test_project_put_changes_only_sent_fields_and_delete_removes_it(simula
     assert [p.name for p in await root.projects()] == ["vision", "nlp"]
 
 
-async def test_new_members_that_the_hub_does_not_know_are_noted_once(simulated):
+async def test_project_update_notes_new_members_unknown_to_the_hub_once(simulated):
     root = await simulated.client("root")
     created = await root.put_project("new", ProjectPut(members=["zoe", "ana"], admins=["dave"]))
     again = await root.put_project("new", ProjectPut(members=["zoe", "ana", "mia"]))
@@ -252,7 +252,9 @@ async def test_new_members_that_the_hub_does_not_know_are_noted_once(simulated):
     assert again.notes == []
 
 
-async def test_project_admin_revoked_before_the_write_cannot_set_members(simulated, monkeypatch):
+async def test_project_admin_revoked_during_a_project_update_cannot_set_members(
+    simulated, monkeypatch
+):
     root, vic = await simulated.client("root"), await simulated.client("vic")
     cluster = simulated.platform.cluster
     change = cluster.change_project
@@ -270,7 +272,7 @@ async def test_project_admin_revoked_before_the_write_cannot_set_members(simulat
     assert "zoe" not in vision.members
 
 
-async def test_events_bring_an_overview_at_once_and_after_each_change(simulated):
+async def test_event_stream_sends_an_overview_at_once_and_after_each_change(simulated):
     ana = await simulated.client("ana")
     states: list[list[str]] = []
     async with aclosing(ana.events()) as events, asyncio.timeout(60):
@@ -297,7 +299,7 @@ async def test_events_bring_an_overview_at_once_and_after_each_change(simulated)
     ]
 
 
-async def test_views_include_measured_usage_beside_the_allocation(simulated):
+async def test_workload_and_device_views_include_measured_usage_beside_allocation(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", "0.5"))
     uuid = (await ana.nodes())[0].devices[0].uuid
@@ -322,7 +324,7 @@ async def test_views_include_measured_usage_beside_the_allocation(simulated):
     assert (usage.capacity, usage.simulated) == (5, True)
 
 
-async def test_plan_lists_only_decisions_about_workloads_visible_to_the_reader(simulated):
+async def test_scheduler_plan_lists_only_decisions_about_workloads_visible_to_its_reader(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("a", "4"))
     await ana.submit(job("a2", "1"))
@@ -333,7 +335,7 @@ async def test_plan_lists_only_decisions_about_workloads_visible_to_the_reader(s
     assert (await nel.plan())["projects"]["vision"]["allocated"] == 4
 
 
-async def test_metrics_count_workloads_gpus_and_decisions(simulated):
+async def test_prometheus_metrics_include_workload_gpu_and_decision_counts(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1.0"))
     async with simulated.http("ana") as http:
@@ -362,7 +364,7 @@ async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated
     ].keys()
 
 
-async def test_health_is_not_ok_while_cycles_fail(simulated, monkeypatch):
+async def test_health_endpoint_is_not_ok_while_scheduler_cycles_fail(simulated, monkeypatch):
     async def fails() -> object:
         raise Unavailable("The scheduler does not answer.")
 

@@ -57,7 +57,7 @@ ROWS_WITHOUT_LOGIN = [
 
 
 @pytest.mark.parametrize("row", ROWS_WITHOUT_LOGIN, ids=name_of)
-async def test_permission_table_row_holds_for_every_role(stage, row):
+async def test_api_route_answers_every_role_as_the_permission_table_says(stage, row):
     outcomes = {}
     async with stage.served.http() as http:
         for role in (*ACTORS, FORMER, "nobody"):
@@ -101,7 +101,7 @@ def test_every_route_of_api_and_pages_is_in_the_permission_table():
 NAMED = {named for row in ROWS for named in row.get("by", ())}
 
 
-def test_every_command_is_in_the_permission_table():
+def test_every_cli_command_is_in_the_permission_table():
     commands = {f"runai {name}" for section in SECTIONS.values() for name in section}
     groups = {"runai project": project_group}
     for group, commands_of in groups.items():
@@ -115,7 +115,7 @@ def test_every_command_is_in_the_permission_table():
     } <= routes
 
 
-def test_every_magic_is_in_the_permission_table():
+def test_every_notebook_magic_is_in_the_permission_table():
     magics = {f"%{name}" for name in RunaiMagics.magics["line"]}
     magics |= {f"%%{name}" for name in RunaiMagics.magics["cell"] if f"%{name}" not in magics}
 

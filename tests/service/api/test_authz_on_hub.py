@@ -123,7 +123,7 @@ def stage(real_hub: Hub) -> Iterator[HubStage]:
 # -- routes --------------------------------------------------------------------------------------
 
 
-def test_selected_rows_cover_each_outcome_of_each_token():
+def test_permission_rows_tested_on_a_hub_cover_each_outcome_of_each_role():
     """A new outcome in the table must be played here, too."""
     roles = (*USERS, "hub", "agent", "service", "nobody")
 
@@ -135,7 +135,7 @@ def test_selected_rows_cover_each_outcome_of_each_token():
 
 
 @pytest.mark.parametrize("row", PLAYED, ids=name_of)
-def test_tokens_have_exactly_the_permissions_of_the_table(stage, row):
+def test_hub_tokens_have_exactly_the_permissions_of_the_permission_table(stage, row):
     request = stage.request_of(row)
     outcomes = {}
     for role in stage.clients:
@@ -148,7 +148,7 @@ def test_tokens_have_exactly_the_permissions_of_the_table(stage, row):
 
 
 @pytest.mark.parametrize("row", PLAYED, ids=name_of)
-def test_browser_logins_have_exactly_the_permissions_of_the_table(stage, row):
+def test_browser_logins_have_exactly_the_permissions_of_the_permission_table(stage, row):
     request = stage.request_of(row)
     request["url"] = f"{ROOT}{request['url']}"
     outcomes, forged = {}, {}
@@ -173,7 +173,7 @@ REFUSED = (Forbidden, NotFound, Unauthenticated)
 
 
 @pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
-def test_commands_are_refused_exactly_as_the_permission_table_says(
+def test_cli_commands_are_refused_exactly_as_the_permission_table_says(
     stage, row, command, monkeypatch, tmp_path, capsys
 ):
     reported: list[RunaiError] = []
@@ -201,7 +201,7 @@ def test_commands_are_refused_exactly_as_the_permission_table_says(
 
 
 @pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[named for _, named in MAGICS])
-def test_magics_are_refused_exactly_as_the_permission_table_says(
+def test_notebook_magics_are_refused_exactly_as_the_permission_table_says(
     stage, row, magic, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
@@ -242,7 +242,7 @@ def _expected_outcome(row: dict[str, Any], role: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
-def test_pages_show_buttons_only_to_permitted_roles(stage, page):
+def test_pages_show_workload_buttons_only_to_permitted_roles(stage, page):
     """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
     button_pattern = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?\?uid=')
     routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
@@ -259,7 +259,7 @@ def test_pages_show_buttons_only_to_permitted_roles(stage, page):
     }
 
 
-def test_pages_show_forms_only_to_permitted_roles(stage):
+def test_pages_show_project_and_submit_forms_only_to_permitted_roles(stage):
     forms = {
         role: {
             "project": 'data-form="project"' in browser.get(f"{ROOT}projects/vision").text,
@@ -373,7 +373,7 @@ def test_read_only_token_gets_no_secrets_of_its_users_own_programs(stage, secret
     assert [word for word in ("secret source", "from-its-output") if word not in str(replies)] == []
 
 
-def test_owner_reads_every_secret_of_the_own_job(stage, secret_job):
+def test_job_owner_reads_every_secret_of_the_own_job(stage, secret_job):
     """A permitted reader finds each of the words, so the search above can fail."""
     all_text = "".join(text for _route, text in replies_to(stage, "owner"))
 

@@ -112,7 +112,7 @@ FRACTION_CAVEAT = (
         ),
     ],
 )  # fmt: skip
-def test_utilized_average_covers_same_time_as_allocated_average(usage, utilized, caveats):
+def test_utilized_gpu_average_covers_same_time_as_allocated_gpu_average(usage, utilized, caveats):
     assert usage.utilized_beside_allocated() == utilized
     assert len(usage.caveats()) == len(caveats)
     assert all(

@@ -144,7 +144,7 @@ INVALID_SUBMISSIONS = [
 
 
 @pytest.mark.parametrize(("who", "body", "status", "code", "named"), INVALID_SUBMISSIONS)
-async def test_invalid_submission_gets_one_sentence_and_stores_nothing(
+async def test_invalid_job_submission_is_refused_in_one_sentence_and_stores_nothing(
     simulated, who, body, status, code, named
 ):
     async with simulated.http(who) as http:
@@ -176,7 +176,7 @@ async def test_used_job_name_is_refused_with_a_hint_to_delete_the_job(simulated)
     assert len(await ana.workloads()) == 1
 
 
-async def test_array_with_one_used_name_stores_no_workload(simulated):
+async def test_array_submission_with_one_used_element_name_stores_no_workload(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp-2", command=["true"]))
     async with simulated.http("ana") as http:
@@ -188,7 +188,7 @@ async def test_array_with_one_used_name_stores_no_workload(simulated):
     assert [w.name for w in await ana.workloads()] == ["exp-2"]
 
 
-async def test_submission_by_member_of_several_projects_must_name_one(simulated):
+async def test_submission_without_project_by_member_of_several_projects_is_refused(simulated):
     root = await simulated.client("root")
     await root.put_project("nlp", ProjectPut(members=["ana"]))
     async with simulated.http("ana") as http:
@@ -232,7 +232,7 @@ INVALID_REQUESTS = [
 
 
 @pytest.mark.parametrize(("who", "method", "path", "body", "status", "named"), INVALID_REQUESTS)
-async def test_invalid_request_gets_one_sentence_and_changes_no_project(
+async def test_invalid_api_request_is_refused_in_one_sentence_and_changes_no_project(
     simulated, who, method, path, body, status, named
 ):
     projects = await simulated.platform.cluster.projects()
@@ -244,7 +244,7 @@ async def test_invalid_request_gets_one_sentence_and_changes_no_project(
     assert await simulated.platform.cluster.projects() == projects
 
 
-async def test_body_that_is_not_json_is_refused_as_invalid_json(simulated):
+async def test_request_body_that_is_not_json_is_refused_as_invalid_json(simulated):
     async with simulated.http("ana") as http:
         reply = await http.post("api/v1/workloads", content=b"{name: exp1}")
 
@@ -263,7 +263,7 @@ async def test_body_that_is_not_json_is_refused_as_invalid_json(simulated):
         ("ana", "POST", "workloads/vision/e/exec", '{"command": ["a"], "command": ["b"]}'),
     ],
 )
-async def test_body_with_a_repeated_key_is_refused(simulated, who, method, path, body):
+async def test_request_body_with_a_repeated_json_key_is_refused(simulated, who, method, path, body):
     projects = await simulated.platform.cluster.projects()
     async with simulated.http(who, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body)
@@ -284,7 +284,7 @@ async def test_body_with_a_repeated_key_is_refused(simulated, who, method, path,
         ("root", "PUT", "projects/new"),
     ],
 )
-async def test_body_that_is_not_in_utf_8_is_refused(simulated, who, method, path, encoding):
+async def test_request_body_that_is_not_in_utf_8_is_refused(simulated, who, method, path, encoding):
     body = '{"name": "exp1", "command": ["true"]}' if path == "workloads" else "{}"
     async with simulated.http(who, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body.encode(encoding))
@@ -302,14 +302,14 @@ async def test_body_that_is_not_in_utf_8_is_refused(simulated, who, method, path
         for name in number_fields(model)
     ],
 )
-def test_boolean_is_refused_for_number_fields(model, name):
+def test_boolean_in_a_number_field_of_a_request_is_refused(model, name):
     with pytest.raises(ValidationError) as refused:
         model.model_validate({name: True})
 
     assert name in {error["loc"][0] for error in refused.value.errors()}
 
 
-async def test_body_with_a_byte_order_mark_is_accepted(simulated):
+async def test_request_body_with_a_byte_order_mark_is_accepted(simulated):
     async with simulated.http("ana", **JSON) as http:
         body = '\ufeff{"name": "exp1", "command": ["true"]}'.encode()
         reply = await http.post("api/v1/workloads", content=body)

@@ -44,7 +44,9 @@ def request_with(token: str, method: str = "GET", path: str = "/") -> Request:
     ],
     ids=["list", "environment", "change", "deletion"],
 )
-async def test_changes_and_secrets_require_a_fresh_uid_check(tmp_path, method, path, is_answered):
+async def test_requests_that_change_state_or_read_secrets_require_a_fresh_uid_check(
+    tmp_path, method, path, is_answered
+):
     with accounts() as account_db:
         directory = account_db.directory(tmp_path / "data", clock=lambda: 1000.0)
         tokens = SharedTokenAuthenticator(HUB_TOKEN, {}, NameAuthenticator(), directory)
@@ -106,7 +108,7 @@ async def test_user_without_a_unix_account_is_admitted(tmp_path: Path, name: str
     ("token", "kind"),
     [pytest.param(HUB_TOKEN, "hub", id="hub"), pytest.param(NODE_TOKEN, "agent", id="agent")],
 )
-async def test_platform_processes_are_admitted_without_a_uid_check(
+async def test_hub_and_agent_tokens_are_admitted_without_a_uid_check(
     tmp_path: Path, token: str, kind: str
 ):
     with accounts() as account_db:
@@ -131,7 +133,7 @@ async def test_platform_processes_are_admitted_without_a_uid_check(
         pytest.param(60_001, (), None, "", id="not as an account"),
     ],
 )
-async def test_account_note_names_the_old_uid_of_a_workload(
+async def test_workload_note_names_the_old_uid_after_its_owners_uid_changed(
     tmp_path: Path,
     now: int | None,
     accepted_uids: tuple[int, ...],

@@ -43,14 +43,14 @@ def elastic_spec(**fields: Any) -> WorkloadSpec:
     ],
     ids=["one", "two", "more than a node has", "workers", "at least two"],
 )
-def test_elastic_request_sets_the_range_of_sizes(fields, sizes):
+def test_elastic_job_request_sets_min_and_max_of_gpus_and_workers(fields, sizes):
     spec = elastic_spec(**fields)
 
     assert sizes == (spec.gpus, spec.gpus_max, spec.workers, spec.min_workers)
     assert spec.elastic
 
 
-def test_guaranteed_workers_are_stored():
+def test_guaranteed_workers_of_an_elastic_job_are_stored():
     assert elastic_spec(workers=4, min_workers=2, guaranteed_workers=3).guaranteed_workers == 3
 
 
@@ -63,7 +63,7 @@ def test_guaranteed_workers_are_stored():
     ],
     ids=["not elastic", "fewer than the least", "more than there are"],
 )
-def test_impossible_guaranteed_workers_are_refused_by_name(fields, named):
+def test_impossible_guaranteed_workers_of_an_elastic_job_are_refused(fields, named):
     request = SubmitRequest(
         command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **fields}
     )
@@ -76,7 +76,7 @@ def test_impossible_guaranteed_workers_are_refused_by_name(fields, named):
         )
 
 
-def test_elastic_job_is_checked_against_the_limit_by_its_minimum_size():
+def test_elastic_job_is_checked_against_project_limit_by_its_minimum_size():
     assert elastic_spec(gpus=6).gpus == 6000
     with pytest.raises(InvalidRequest, match="4 GPUs are more than project vision may ever hold"):
         elastic_spec(workers=8, min_workers=4)
@@ -119,7 +119,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize(("workload_record", "text", "speed"), VIEWS.values(), ids=VIEWS)
-def test_elastic_view_shows_size_and_speed_of_the_job(workload_record, text, speed):
+def test_elastic_job_view_shows_size_and_speed(workload_record, text, speed):
     view = elastic_view(workload_record)
 
     assert view is not None

@@ -36,19 +36,19 @@ def outcomes(answer) -> dict[str, tuple[str | None, str]]:
 
 
 @pytest.mark.parametrize(("tried", "value"), [("20m", 1200), (" 8H", 28_800), ("90", 90), (0, 0)])
-def test_min_runtime_setting_accepts_durations(tried, value):
+def test_min_runtime_setting_of_a_what_if_question_accepts_durations(tried, value):
     assert setting("vision", "min_runtime", tried).value == value
 
 
 @pytest.mark.parametrize(
     ("name", "tried"), [("min_runtime", "soon"), ("min_runtime", "1.5h"), ("weight", "20m")]
 )
-def test_setting_with_a_malformed_amount_is_refused(name, tried):
+def test_malformed_amount_in_a_what_if_setting_is_refused(name, tried):
     with pytest.raises(ValidationError):
         setting("vision", name, tried)
 
 
-async def test_explanation_of_a_waiting_job_has_reason_holders_and_start(simulated):
+async def test_explanation_of_a_waiting_job_has_reason_gpu_holders_and_expected_start(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("a", "4"))
     await ana.submit(job("a2", "1"))
@@ -69,7 +69,7 @@ async def test_explanation_of_a_waiting_job_has_reason_holders_and_start(simulat
     )
 
 
-async def test_explanation_hides_jobs_and_users_of_other_projects(simulated):
+async def test_wait_explanation_hides_jobs_and_users_of_other_projects(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("secret", "4"))
     await nel.submit(job("mine", "2", "nlp"))
@@ -85,7 +85,7 @@ async def test_explanation_hides_jobs_and_users_of_other_projects(simulated):
     assert "ana" not in visible_text
 
 
-async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simulated):
+async def test_admin_what_if_predicts_starts_and_leaves_cluster_unchanged(simulated):
     root = await simulated.client("root")
     ana = await simulated.client("ana")
     await ana.submit(job("a", "4"))
@@ -105,7 +105,7 @@ async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simul
     assert (await root.project("vision")).limit == 4
 
 
-async def test_quota_by_gpu_type_is_tried_by_what_if_without_being_set(simulated):
+async def test_quota_by_gpu_type_in_what_if_leaves_stored_quota_unchanged(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     await submit_four_one_gpu_jobs(simulated, ana)
     node = (await root.nodes())[0]
@@ -124,7 +124,7 @@ async def test_quota_by_gpu_type_is_tried_by_what_if_without_being_set(simulated
         await root.what_if(PlanQuestion(set=[setting("none", "quota", {"*": "1"})]))
 
 
-def test_table_by_gpu_type_is_refused_for_settings_other_than_quota():
+def test_table_by_gpu_type_in_what_if_is_refused_for_settings_except_quota():
     with pytest.raises(ValueError, match="limit is one number"):
         setting("vision", "limit", {"*": "1"})
 
@@ -133,7 +133,7 @@ def _state_before(answer, workload):
     return next(e.before for e in answer.effects if e.workload == workload)
 
 
-async def test_admin_sees_job_that_would_be_reclaimed_for_a_new_job(simulated):
+async def test_admin_what_if_names_job_that_a_new_job_would_reclaim(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     await submit_four_one_gpu_jobs(simulated, ana)
 
@@ -149,7 +149,7 @@ async def test_admin_sees_job_that_would_be_reclaimed_for_a_new_job(simulated):
     }
 
 
-async def test_member_sees_only_the_number_of_affected_jobs_of_other_projects(simulated):
+async def test_member_what_if_only_counts_affected_jobs_of_other_projects(simulated):
     nel, ana = await simulated.client("nel"), await simulated.client("ana")
     await submit_four_one_gpu_jobs(simulated, ana)
 
@@ -182,7 +182,7 @@ async def test_member_sees_only_the_number_of_affected_jobs_of_other_projects(si
         pytest.param({"end": ["vision/none"]}, NotFound, "no workload vision/none", id="end"),
     ],
 )
-async def test_invalid_plan_question_is_refused(simulated, question, error, named):
+async def test_invalid_what_if_question_is_refused(simulated, question, error, named):
     root = await simulated.client("root")
 
     with pytest.raises(error, match=named):

@@ -20,7 +20,7 @@ from waiting import eventually_async
 JOB = {"project": "vision", "command": ["train"]}
 
 
-async def test_removed_members_running_jobs_go_on_and_waiting_jobs_do_not_start(simulated):
+async def test_running_jobs_of_removed_members_go_on_and_their_waiting_jobs_do_not_start(simulated):
     ana, vic = await simulated.client("ana"), await simulated.client("vic")
     for name, fields in (
         ("el", {"elastic": True, "workers": 2, "gpus": 1}),
@@ -126,7 +126,7 @@ async def test_members_by_name_and_by_group_are_not_former_members(cluster):
     assert await former_member_names(FormerMembers(cluster, hub.person)) == ("gus",)
 
 
-async def test_hub_group_change_takes_effect_at_the_next_refresh(cluster):
+async def test_hub_group_change_updates_former_members_at_the_next_refresh(cluster):
     hub = StubHub(ana=set(), bob={"lab-people"}, gus={"lab-people"})
     members = FormerMembers(cluster, hub.person)
     assert await former_member_names(members) == ()
@@ -161,7 +161,7 @@ async def test_user_removed_by_name_is_a_former_member_without_the_hub(cluster):
     assert await former_member_names(members) == ("ana", "gus")
 
 
-async def test_unchecked_submissions_make_no_user_a_former_member(cluster):
+async def test_submission_without_membership_check_makes_no_user_a_former_member(cluster):
     hub = StubHub(ana=set(), bob=set(), gus=set())
 
     members = FormerMembers(cluster, hub.person, was_checked=lambda spec: spec.user == "gus")

@@ -83,7 +83,7 @@ async def test_hostile_submission_is_refused_and_stores_nothing(simulated, body,
     assert await simulated.platform.cluster.workloads() == []
 
 
-async def test_body_without_content_length_is_refused_above_the_size_limit(simulated):
+async def test_request_body_without_content_length_is_refused_above_the_size_limit(simulated):
     async def endless():
         for _ in range(200):
             yield b" " * 100_000
@@ -110,7 +110,9 @@ HOSTILE_QUERIES = [
 
 
 @pytest.mark.parametrize(("path", "status"), HOSTILE_QUERIES)
-async def test_hostile_query_is_answered_or_refused_on_one_line(simulated, path, status):
+async def test_hostile_query_string_is_answered_or_refused_with_one_printable_line(
+    simulated, path, status
+):
     reply = await send_request(simulated, "ana", "GET", f"api/v1/{path}")
 
     assert reply.status_code == status
@@ -121,7 +123,7 @@ async def test_hostile_query_is_answered_or_refused_on_one_line(simulated, path,
 
 
 @pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)
-async def test_name_with_an_unprintable_letter_is_refused(simulated, letter):
+async def test_job_or_project_name_with_an_unprintable_character_is_refused(simulated, letter):
     for who, method, path, body in (
         ("root", "PUT", "projects/new", {"members": [f"a{letter}b"]}),
         ("root", "PUT", "projects/new", {"node_types_build": [f"a{letter}b"]}),
@@ -137,7 +139,7 @@ async def test_name_with_an_unprintable_letter_is_refused(simulated, letter):
     assert await simulated.platform.cluster.workloads() == []
 
 
-async def test_plan_question_about_too_many_workers_is_refused(simulated):
+async def test_too_many_workers_in_a_what_if_question_are_refused(simulated):
     add = [{"project": "vision", "gpus": "1", "array": 600}] * 2
     reply = await send_request(simulated, "ana", "POST", "api/v1/plan", json={"add": add})
 
@@ -179,7 +181,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "|calc"]
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-async def test_csv_cell_never_starts_a_formula(name):
+async def test_usage_csv_cell_never_starts_a_formula(name):
     from runai.hub_service.api.pages.page_routes import _cell
 
     assert _cell(name).startswith(("'", "\\"))
@@ -189,7 +191,7 @@ async def test_csv_cell_never_starts_a_formula(name):
 # -- facts that other users see ------------------------------------------------------------------
 
 
-async def test_members_see_no_program_or_path_in_a_failure_reason(simulated):
+async def test_project_members_see_no_program_or_path_in_a_job_failure_reason(simulated):
     ana, mia, vic = [await simulated.client(name) for name in ("ana", "mia", "vic")]
     (workload,) = (await ana.submit(SubmitRequest(name="exp1", command=["true"]))).workloads
     secret = "cannot start /home/ana/secret-project/train.py: no such file"
@@ -243,7 +245,7 @@ async def test_agent_report_with_impossible_values_is_refused(simulated, wrong):
     assert reply.status_code == 400
 
 
-async def test_nodes_report_does_not_change_devices_of_foreign_nodes(simulated):
+async def test_agent_report_of_a_node_does_not_change_devices_of_foreign_nodes(simulated):
     local_uuid, foreign_uuid = await device_uuid(simulated), "GPU-of-another-node"
     figures = {"utilization": 1.0, "memory_mib": 7}
     body = report(
@@ -263,7 +265,7 @@ async def test_nodes_report_does_not_change_devices_of_foreign_nodes(simulated):
     assert ledger.current("nlp/nobodys") is None
 
 
-async def test_report_with_a_hostile_process_name_is_accepted(simulated):
+async def test_agent_report_with_a_hostile_process_name_is_accepted(simulated):
     uuid = await device_uuid(simulated)
     process = {
         "device": uuid, "pid": 7, "workload": "", "worker": "", "account": "eve",
@@ -295,7 +297,9 @@ def test_agent_report_escapes_an_unencodable_process_name():
     ("sooner", "silences"),
     [pytest.param(0.0, 1, id="at the latest"), pytest.param(15.0, 0, id="before the others")],
 )
-async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, sooner, silences):
+async def test_silent_event_stream_rechecks_its_readers_permission_within_a_minute(
+    monkeypatch, sooner, silences
+):
     """A revoked reader loses the stream in less than a minute.
 
     The stream checks its reader after 20 s, and the hub's answer is cached for 30 s.

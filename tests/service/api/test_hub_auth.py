@@ -159,7 +159,7 @@ async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clo
     assert CACHE_TTL_S + CHECK_EVERY_S < 60  # a stream checks its reader in between
 
 
-async def test_hub_group_change_takes_effect_within_a_minute(hub, clock, users):
+async def test_hub_group_change_updates_the_users_groups_within_a_minute(hub, clock, users):
     token = hub.token("gus", OPEN, SUBMIT)
     with hub.admin as http:
         http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
@@ -176,7 +176,7 @@ async def test_hub_group_change_takes_effect_within_a_minute(hub, clock, users):
     assert after.groups == frozenset()
 
 
-def test_hub_process_submits_a_session_with_the_users_groups(hub):
+def test_hub_submits_a_session_to_the_project_of_its_owners_groups(hub):
     hub.token("nel")
     session = {"kind": "session", "owner": "nel", "name": "lab-nel", "gpus": 0.5}
     reply = hub.call_service(HUB_TOKEN, "api/v1/workloads", "POST", json=session)
@@ -189,7 +189,7 @@ def test_hub_process_submits_a_session_with_the_users_groups(hub):
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
-async def test_hub_lists_servers_including_pending_ones(hub, users):
+async def test_hub_server_list_includes_pending_notebook_servers(hub, users):
     with hub.admin as http:
         for name, server in (("ana", ""), ("zoe", "big")):
             http.post(f"/hub/api/users/{name}")
@@ -211,7 +211,7 @@ def browser(hub) -> Iterator[httpx.Client]:
         yield http
 
 
-def test_page_opens_after_hub_login_with_a_protected_cookie(browser):
+def test_service_page_opens_after_hub_login_and_sets_a_protected_cookie(browser):
     page = log_in(browser)
 
     assert (page.status_code, page.url.path) == (200, ROOT)
@@ -244,7 +244,7 @@ FOREIGN_ADDRESSES = (
 )
 
 
-def test_login_ignores_next_addresses_outside_the_service(browser):
+def test_login_ignores_redirect_targets_outside_the_service(browser):
     log_in(browser)
     pages = {each: browser.get(f"{ROOT}login", params={"next": each}) for each in FOREIGN_ADDRESSES}
 
@@ -252,7 +252,7 @@ def test_login_ignores_next_addresses_outside_the_service(browser):
     assert landings == dict.fromkeys(FOREIGN_ADDRESSES, (200, ROOT))
 
 
-def test_login_returns_to_the_requested_page_and_range(hub, browser):
+def test_login_returns_to_the_requested_usage_page_and_time_range(hub, browser):
     log_in(browser)
     browser.cookies.delete("service-runai", path=ROOT)
     page = browser.get(f"{ROOT}usage", params={"range": "7d"})
@@ -274,7 +274,7 @@ def test_login_begun_in_a_different_browser_is_refused(hub, browser):
 JOB = {"command": ["true"], "project": "vision"}
 
 
-def test_page_request_needs_origin_and_xsrf_token_to_change_anything(hub, browser):
+def test_browser_request_without_own_origin_and_xsrf_token_submits_no_job(hub, browser):
     log_in(browser)
     xsrf = login_cookies(browser)["_xsrf"].value
     workloads = f"{ROOT}api/v1/workloads"

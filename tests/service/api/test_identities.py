@@ -54,7 +54,7 @@ async def namesakes(simulated):
     return simulated, earlier, later
 
 
-async def test_every_route_of_a_workload_takes_its_uid(simulated):
+async def test_every_workload_route_has_a_uid_parameter(simulated):
     client = await simulated.client("ana")
     schema = (await client.transport._http.get().get("api/v1/openapi.json")).json()
     routes = {
@@ -69,7 +69,7 @@ async def test_every_route_of_a_workload_takes_its_uid(simulated):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_call_with_the_uid_of_a_deleted_workload_is_refused(namesakes, call):
+async def test_api_call_with_the_uid_of_a_deleted_workload_is_refused(namesakes, call):
     simulated, earlier, later = namesakes
     client = await simulated.client("hub" if call is CALLS["attach"] else "ana")
 
@@ -82,7 +82,7 @@ async def test_call_with_the_uid_of_a_deleted_workload_is_refused(namesakes, cal
 
 
 @pytest.mark.parametrize(("user", "error"), [("nel", NotFound), ("mia", Forbidden)])
-async def test_permission_is_checked_before_the_identity(namesakes, user, error):
+async def test_permission_is_checked_before_the_workload_uid(namesakes, user, error):
     simulated, earlier, _ = namesakes
     client = await simulated.client(user)
 
@@ -90,7 +90,7 @@ async def test_permission_is_checked_before_the_identity(namesakes, user, error)
         await client.delete(earlier)
 
 
-async def test_call_by_name_reaches_the_current_workload_of_that_name(namesakes):
+async def test_api_call_without_uid_reaches_the_current_workload_of_that_name(namesakes):
     simulated, _, later = namesakes
     client = await simulated.client("ana")
 

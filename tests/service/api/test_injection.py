@@ -145,7 +145,7 @@ PAGES = {
 }
 
 
-async def test_pages_escape_stored_text(hostile_platform):
+async def test_html_pages_escape_stored_user_text(hostile_platform):
     active = {}
     for (who, path), names in PAGES.items():
         async with hostile_platform.http(who) as http:
@@ -168,7 +168,7 @@ async def parsed_page_with(
     return parsed
 
 
-async def test_live_updates_escape_stored_text(hostile_platform):
+async def test_live_page_updates_escape_stored_user_text(hostile_platform):
     for path in ("live/gpus", "live/workloads/vision/exp1"):
         update: dict[str, Any] = {}
         async with hostile_platform.http(EVE) as http, http.stream("GET", path) as reply:
@@ -216,7 +216,7 @@ def dialogs_of(page: Page) -> list[str]:
 
 @pytest.mark.browser
 @pytest.mark.timeout(600)
-async def test_stored_text_runs_no_script_in_a_browser(hostile_platform, browser, monkeypatch):
+async def test_stored_user_text_runs_no_script_in_a_browser(hostile_platform, browser, monkeypatch):
     """The pages' content security policy is off, so escaping alone prevents a script."""
 
     async def logs(*_of: object, **_how: object) -> AsyncIterator[LogChunk]:
@@ -287,7 +287,7 @@ def panel_of(url: str, token: str) -> Iterator[Panel]:
 
 @pytest.mark.browser
 @pytest.mark.timeout(300)
-async def test_stored_text_runs_no_script_in_the_notebook_panel(hostile_platform, browser):
+async def test_stored_user_text_runs_no_script_in_the_notebook_panel(hostile_platform, browser):
     """The panel's state is built as in a kernel; its script runs with a front end's objects."""
     opened = panel_of(hostile_platform.url, f"{EVE}-token")
     view = await asyncio.to_thread(opened.__enter__)
@@ -337,7 +337,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
-async def test_program_receives_shell_metacharacters_unchanged(served, tmp_path, fields):
+async def test_job_program_receives_shell_metacharacters_unchanged(served, tmp_path, fields):
     workdir = tmp_path / "; touch x $(touch y)"
     workdir.mkdir()
     ana = await served.client("ana")

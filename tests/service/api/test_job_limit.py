@@ -71,7 +71,7 @@ async def test_session_is_accepted_after_job_limit_drops_below_usage(limited, mo
     assert await stored_jobs(limited) == MAX_JOBS + 1
 
 
-async def test_repeated_submission_with_same_key_is_accepted_at_the_limit(limited):
+async def test_repeated_submission_with_same_idempotency_key_is_accepted_at_job_limit(limited):
     body = {"gpus": 1, "command": ["train"], "array": MAX_JOBS}
     async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
         first, again = [await http.post("api/v1/workloads", json=body) for _ in range(2)]
@@ -82,7 +82,7 @@ async def test_repeated_submission_with_same_key_is_accepted_at_the_limit(limite
     assert await stored_jobs(limited) == MAX_JOBS
 
 
-async def test_deleted_job_does_not_count_towards_the_limit(limited):
+async def test_deleted_job_does_not_count_towards_the_users_job_limit(limited):
     ana = await limited.client("ana")
     reply = await ana.submit(job_request(MAX_JOBS))
     await ana.delete(reply.workloads[-1].id)
@@ -90,7 +90,7 @@ async def test_deleted_job_does_not_count_towards_the_limit(limited):
     await ana.submit(job_request())
 
 
-async def test_jobs_being_stored_count_towards_the_limit(limited, monkeypatch):
+async def test_jobs_being_stored_count_towards_the_users_job_limit(limited, monkeypatch):
     """Only one of two arrays has room: the second is submitted while the first is being stored."""
     ana = await limited.client("ana")
     storing, go_on = asyncio.Event(), asyncio.Event()
@@ -123,7 +123,7 @@ async def test_jobs_being_stored_count_towards_the_limit(limited, monkeypatch):
         pytest.param(0, 10**6, 10**4, False, id="no limit"),
     ],
 )
-def test_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, more, refused):
+def test_job_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, more, refused):
     limit = JobLimit(max_jobs)
 
     if refused:
@@ -133,7 +133,7 @@ def test_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, more, r
         limit.check("ana", more, unfinished)
 
 
-def test_jobs_that_fail_to_be_stored_do_not_count_towards_the_limit():
+def test_jobs_that_fail_to_be_stored_do_not_count_towards_the_users_job_limit():
     limit = JobLimit(10)
 
     with pytest.raises(OSError, match="no room"), limit.reserve("ana", 10, 0):

@@ -69,7 +69,7 @@ async def test_outsider_overview_omits_the_project_queue(simulated):
     assert (overview.workloads, overview.waiting_left_out, overview.notes) == ([], 0, [])
 
 
-async def test_list_pages_are_ordered_by_submission_then_number(simulated):
+async def test_workload_list_pages_are_ordered_by_submission_then_array_index(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
     await queue_jobs(simulated, 12)
     await ana.submit(SubmitRequest(name="b", gpus=1, command=["train"]))
@@ -84,7 +84,7 @@ async def test_list_pages_are_ordered_by_submission_then_number(simulated):
     assert (await out.workload_page(WorkloadFilter())).counts == {}
 
 
-async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
+async def test_next_workload_list_page_repeats_no_workload_after_a_deletion(simulated):
     ana = await simulated.client("ana")
     await queue_jobs(simulated, 4)
     first = await ana.workload_page(WorkloadFilter(), limit=2)
@@ -95,7 +95,7 @@ async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     assert [w.name for w in second.items] == ["exp-2", "exp-3"]
 
 
-async def test_client_reads_all_pages_of_a_long_list(simulated, monkeypatch):
+async def test_client_reads_all_pages_of_a_long_workload_list(simulated, monkeypatch):
     monkeypatch.setattr(client, "NEXT_PAGES", 4)
     ana = await simulated.client("ana")
     await queue_jobs(simulated, 10)
@@ -104,7 +104,7 @@ async def test_client_reads_all_pages_of_a_long_list(simulated, monkeypatch):
 
 
 @pytest.mark.parametrize("token", ["exp", "one:vision/exp-1"])
-async def test_unknown_page_token_is_refused_by_name(simulated, token):
+async def test_workload_list_with_an_unknown_page_token_is_refused(simulated, token):
     ana = await simulated.client("ana")
 
     with pytest.raises(InvalidRequest, match=f"continue is {token}, which is no place in a list"):
@@ -112,7 +112,7 @@ async def test_unknown_page_token_is_refused_by_name(simulated, token):
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
-async def test_array_reply_names_all_workloads_and_details_the_first(simulated, dry_run):
+async def test_array_submission_reply_names_all_workloads_and_details_the_first(simulated, dry_run):
     ana = await simulated.client("ana")
     many = MAX_LISTED_ELEMENTS + 1
     request = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)

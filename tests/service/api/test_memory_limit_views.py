@@ -63,7 +63,7 @@ async def test_memory_limit_is_in_the_workload_view_and_the_agents_reply(
     assert [a.is_server for a in allocations] == [False]
 
 
-async def test_workload_view_has_strictest_tier_or_why_no_hard_limit_exists(simulated):
+async def test_workload_view_has_strictest_memory_limit_tier_or_why_it_is_soft(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(no_hard_limit="the driver lets only root set limits"))
@@ -158,7 +158,7 @@ async def test_memory_notice_ends_when_the_workload_is_within_its_share_again(si
     assert workload.history[-1].text == "is within its share again"
 
 
-async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
+async def test_workload_owner_sees_gpu_processes_by_memory_with_notebook_names(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(
@@ -180,7 +180,7 @@ async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
     ]
 
 
-def test_old_notices_and_processes_expire():
+def test_memory_notices_and_gpu_processes_of_old_agent_reports_expire():
     agent_reports = AgentReports()
     agent_report = report(processes=(process(7, 100),), notices=(notice("vision/exp1"),))
     agent_reports.store(100.0, agent_report, {"vision/exp1"})
@@ -190,7 +190,7 @@ def test_old_notices_and_processes_expire():
     assert len(agent_reports.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
 
 
-def test_notice_of_killed_workload_is_reported_after_its_end():
+def test_memory_notice_of_killed_workload_is_reported_after_its_end():
     agent_reports = AgentReports()
     agent_reports.store(100.0, report(1.0), {"vision/exp1"})
 
@@ -201,7 +201,7 @@ def test_notice_of_killed_workload_is_reported_after_its_end():
     assert [item.workload for item in new_notices] == ["vision/exp1"]
 
 
-def test_delayed_older_report_does_not_replace_a_newer_report():
+def test_delayed_older_agent_report_does_not_replace_a_newer_report():
     agent_reports = AgentReports()
     tiers = {"vision/exp1": "driver", "vision/elsewhere": "driver"}
     agent_reports.store(100.0, report(5.0, tiers=tiers), {"vision/exp1"})

@@ -104,7 +104,7 @@ async def busy(simulated):
     return simulated, report
 
 
-async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
+async def test_gpu_second_counters_of_project_node_and_workload_agree(busy):
     served, report = busy
 
     async def gpu_seconds_agree() -> bool:
@@ -123,7 +123,7 @@ async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
     await eventually_async(gpu_seconds_agree)
 
 
-async def test_metrics_equal_api_values(busy):
+async def test_prometheus_metrics_equal_api_values(busy):
     served, _ = busy
     ana = await served.client("ana")
     workload = next(w for w in await ana.workloads() if w.id == "vision/exp1")
@@ -161,7 +161,7 @@ async def test_workloads_without_allocation_have_no_metric_series(busy):
 ODD = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
 
 
-async def test_hostile_node_name_stays_one_metric_label(platform_on):
+async def test_hostile_node_name_is_exported_as_one_metric_label(platform_on):
     """A node has its machine's name; a scrape reads the same name, and the name adds no line."""
     device = Device(0, ODD, ODD, 16_000, simulated=True)
     async with platform_on(SimulatedCluster({ODD: [device]}, clock=time.time)) as served:
@@ -172,7 +172,7 @@ async def test_hostile_node_name_stays_one_metric_label(platform_on):
     assert "runai_forged" not in families
 
 
-async def test_original_metric_names_have_their_labels_and_units(busy):
+async def test_metrics_with_original_runai_names_have_their_labels_and_units(busy):
     served, _ = busy
     ana, agent = await served.client("ana"), await served.client("agent")
     await ana.submit(SubmitRequest(name="some", command=["true"], gpu_memory_mib=4000))
@@ -207,7 +207,7 @@ async def test_original_metric_names_have_their_labels_and_units(busy):
     assert samples(text, "runai_mig_mode_gpu_count")["lab",] == 0
 
 
-def test_stop_metric_is_labelled_by_kind_and_rule():
+def test_job_stop_metric_is_labelled_by_kind_and_policy_rule():
     def why(code: StopCode, rule: str) -> Reason:
         return Reason(code=code, rule=rule, text="because")
 
@@ -225,14 +225,14 @@ def test_stop_metric_is_labelled_by_kind_and_rule():
     assert counts == {("stop", "Q6"): 2, ("move", "R10"): 1, ("stop", "R10"): None}
 
 
-async def test_queue_wait_metric_grows_when_the_wait_ends(busy):
+async def test_queue_wait_metric_counts_a_job_when_its_wait_ends(busy):
     served, _ = busy
     text = await metrics_of(served, "ana")
 
     assert samples(text, "runai_queue_wait_seconds_count")["vision", "job"] == 1
 
 
-async def test_dashboard_queries_only_exported_metrics(busy):
+async def test_grafana_dashboard_queries_only_exported_metrics(busy):
     served, _ = busy
     text = await metrics_of(served, "root")
     exported = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
@@ -259,7 +259,7 @@ async def test_metric_names_follow_prometheus_conventions(busy):
 
 
 @pytest.mark.prometheus
-async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_port):
+async def test_every_query_of_the_grafana_dashboard_returns_data(busy, tmp_path, free_port):
     served, report = busy
     source = {
         "metrics_path": "/services/runai/metrics",

@@ -16,7 +16,7 @@ def quiet(simulated):
     return simulated
 
 
-async def test_replies_hide_gaining_job_and_user_of_a_foreign_project(quiet):
+async def test_replies_hide_job_and_user_of_a_foreign_project_that_reclaims_gpus(quiet):
     """Covers lists, explanations, plans, histories, notifications and pages."""
     ana, nel = await quiet.client("ana"), await quiet.client("nel")
     await ana.submit(SubmitRequest(name="mine", command=["true"], gpus=1, array=4))

@@ -82,7 +82,9 @@ def _escaped(value: bytes) -> str:
     ("name", "refused"),
     [("Origin", "cross_site"), ("X-Forwarded-Host", "cross_site"), ("X-XSRFToken", "xsrf")],
 )
-async def test_change_with_malformed_origin_or_xsrf_token_is_refused(logged_in_app, name, refused):
+async def test_submission_with_malformed_origin_or_xsrf_token_is_refused(
+    logged_in_app, name, refused
+):
     outcomes = {}
     for which, value in ODD.items():
         headers: dict[str, str | bytes] = {
@@ -133,7 +135,7 @@ async def test_malformed_cookie_or_token_identifies_no_user(logged_in_app, heade
 
 
 @pytest.mark.parametrize("name", ["Referer", "X-Forwarded-Proto", "User-Agent", "Host"])
-async def test_malformed_non_credential_headers_change_no_status(logged_in_app, name):
+async def test_malformed_non_credential_headers_change_no_reply_status(logged_in_app, name):
     statuses = {}
     for which, value in ODD.items():
         headers = [("Cookie", logged_in_app.login), (name, value)]

@@ -21,7 +21,7 @@ MALFORMED_REPLIES = {
 
 
 @pytest.mark.parametrize(("text", "kind"), MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES)
-async def test_malformed_user_list_counts_as_unavailable_hub(asking_hub, text, kind):
+async def test_malformed_hub_user_list_raises_unavailable(asking_hub, text, kind):
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type=kind)
 

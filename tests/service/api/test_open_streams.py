@@ -92,7 +92,7 @@ async def open_stream(simulated, monkeypatch) -> AsyncIterator:
 
 
 @pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
-async def test_stream_ends_when_its_readers_token_is_revoked(simulated, open_stream, path):
+async def test_open_stream_ends_when_its_readers_token_is_revoked(simulated, open_stream, path):
     reader = await open_stream("vic", path)
     assert (reader.status, reader.ended) == (200, False)
 
@@ -124,7 +124,7 @@ class PodPrograms:
     [({}, True), ({"workers": 2}, False), ({"elastic": True}, False)],
     ids=["one worker", "gang", "elastic job"],
 )
-async def test_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulated, fields, joins):
+async def test_exec_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulated, fields, joins):
     simulated.platform.programs = PodPrograms()
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], **fields))
@@ -139,7 +139,9 @@ async def test_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulated, fi
 
 
 @pytest.mark.parametrize("what", ["page of one", "output"])
-async def test_streams_of_one_workload_end_when_reader_leaves_project(simulated, open_stream, what):
+async def test_open_streams_of_a_workload_end_when_reader_leaves_project(
+    simulated, open_stream, what
+):
     root, reader = await simulated.client("root"), await open_stream("vic", STREAMS[what])
     stranger = await open_stream("out", STREAMS[what])
     assert (reader.status, reader.ended, stranger.status) == (200, False, 404)
@@ -157,7 +159,9 @@ LOST_PERMISSIONS = {
 
 
 @pytest.mark.parametrize("now", LOST_PERMISSIONS.values(), ids=LOST_PERMISSIONS)
-async def test_exec_stream_ends_when_its_reader_may_not_run_programs(simulated, open_stream, now):
+async def test_exec_stream_ends_when_its_reader_loses_the_right_to_run_programs(
+    simulated, open_stream, now
+):
     programs = simulated.platform.programs = EndlessPrograms()
     actors = simulated.platform.authenticator._users.actors
     reader = await open_stream("ana", EXEC, {"command": ["sh"]})
@@ -171,7 +175,7 @@ async def test_exec_stream_ends_when_its_reader_may_not_run_programs(simulated, 
     await eventually_async(lambda: reader.ended and programs.ended == 1, what="the stream ends")
 
 
-async def test_output_stream_ends_when_reader_loses_group(simulated, open_stream):
+async def test_job_output_stream_ends_when_reader_loses_project_group(simulated, open_stream):
     """Only the hub's answer about the user changes; the project does not."""
     users = simulated.platform.authenticator._users
     root = await simulated.client("root")
@@ -185,7 +189,7 @@ async def test_output_stream_ends_when_reader_loses_group(simulated, open_stream
 
 
 @pytest.mark.parametrize("what", ["events", "page of all"])
-async def test_streams_of_all_hide_new_workloads_after_reader_leaves_project(
+async def test_cluster_wide_streams_hide_new_workloads_after_reader_leaves_project(
     simulated, open_stream, what
 ):
     root, ana = await simulated.client("root"), await simulated.client("ana")

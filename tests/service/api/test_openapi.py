@@ -49,7 +49,7 @@ async def run_schemathesis(url: str, who: str, *options: str) -> tuple[int, str]
 
 
 @pytest.mark.timeout(600)  # half a minute, but for a busy machine
-async def test_few_requests_of_each_route_get_only_documented_answers(simulated):
+async def test_few_fuzzed_requests_of_each_api_route_get_only_documented_replies(simulated):
     verdict, output = await run_schemathesis(
         simulated.url, "ana", "--phases", "fuzzing", "--max-examples", "2"
     )
@@ -60,7 +60,7 @@ async def test_few_requests_of_each_route_get_only_documented_answers(simulated)
 @pytest.mark.timeout(3600)  # thousands of requests; a busy machine takes a quarter of an hour
 @pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
-async def test_generated_requests_get_only_documented_answers(simulated, who):
+async def test_fuzzed_api_requests_get_only_documented_replies(simulated, who):
     verdict, output = await run_schemathesis(
         simulated.url, who, "--max-examples", "5", "--continue-on-failure"
     )

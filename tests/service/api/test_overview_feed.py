@@ -16,7 +16,7 @@ def overview(event: bytes):
     return json.loads(event.removeprefix(b"event: overview\ndata: "))
 
 
-async def test_streams_of_one_user_share_a_rendering(simulated):
+async def test_event_streams_of_one_user_share_an_overview_rendering(simulated):
     feeds = simulated.platform.feeds
     many = [feeds.follow(lambda: ANA) for _ in range(50)]
 
@@ -28,7 +28,7 @@ async def test_streams_of_one_user_share_a_rendering(simulated):
         await stream.aclose()
 
 
-async def test_feed_is_removed_when_its_last_reader_leaves(simulated):
+async def test_overview_feed_is_removed_when_its_last_reader_leaves(simulated):
     feeds = simulated.platform.feeds
     stream = feeds.follow(lambda: ANA)
     await anext(stream)
@@ -38,7 +38,7 @@ async def test_feed_is_removed_when_its_last_reader_leaves(simulated):
     assert feeds._feeds == {}
 
 
-async def test_overview_stream_has_the_rights_of_its_reader(simulated):
+async def test_overview_stream_shows_the_submit_rights_of_its_reader(simulated):
     feeds = simulated.platform.feeds
     out, ana = feeds.follow(lambda: Actor("out")), feeds.follow(lambda: ANA)
 
@@ -51,7 +51,7 @@ async def test_overview_stream_has_the_rights_of_its_reader(simulated):
         await stream.aclose()
 
 
-async def test_project_change_reaches_every_open_stream(simulated):
+async def test_new_project_reaches_every_open_overview_stream(simulated):
     feeds = simulated.platform.feeds
     streams = [feeds.follow(lambda who=who: who) for who in (ANA, ANA, MIA)]
     await asyncio.gather(*(anext(stream) for stream in streams))
@@ -69,7 +69,7 @@ async def test_project_change_reaches_every_open_stream(simulated):
         await stream.aclose()
 
 
-async def test_open_feed_applies_changed_rights_of_its_reader(simulated):
+async def test_open_overview_stream_applies_changed_rights_of_its_reader(simulated):
     now = [Actor("out")]
     feeds = simulated.platform.feeds
     stream = feeds.follow(lambda: now[0])

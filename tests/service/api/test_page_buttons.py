@@ -48,12 +48,12 @@ def labels() -> dict[str, dict[str, Any]]:
     }
 
 
-def test_every_button_of_the_permission_table_appears_in_some_state():
+def test_every_button_of_the_permission_table_appears_in_a_workload_state():
     assert {button for _, buttons in STATES.values() for button in buttons} == labels().keys()
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_page_shows_buttons_only_to_permitted_roles(simulated, state):
+async def test_workload_actions_show_buttons_only_to_permitted_roles(simulated, state):
     owner = await simulated.client("ana")
     await owner.submit(SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1))
     change, buttons = STATES[state]

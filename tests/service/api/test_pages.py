@@ -61,7 +61,7 @@ async def submit_job(served, name: str = "exp1", **fields) -> None:
 
 
 @pytest.mark.parametrize("template", sorted(each.name for each in PAGES.glob("*.html")))
-def test_every_filter_of_a_template_exists(template):
+def test_every_jinja_filter_of_a_page_template_exists(template):
     """Jinja looks up a filter inside an `if` when the branch is taken, in the middle of a page."""
     environment = templates("/")
     parsed = environment.parse((PAGES / template).read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def test_every_filter_of_a_template_exists(template):
     assert named - set(environment.filters) == set()
 
 
-async def test_workload_page_has_its_time_limit_and_end(simulated):
+async def test_workload_page_shows_time_limit_and_end_time(simulated):
     await submit_job(simulated, max_runtime=5400)
     text = (await page(simulated, "ana", "workloads/vision/exp1")).text
 
@@ -87,7 +87,7 @@ async def test_front_page_is_complete_without_scripts(simulated):
     assert 'data-quota="5.0"' in text
 
 
-async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
+async def test_front_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     for name in ("exp1", "exp2", "other"):
         await submit_job(simulated, name)
     text = (await page(simulated, "ana", "?text=exp&state=running&user=&project=")).text
@@ -102,7 +102,7 @@ async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     assert "<script>" not in odd
 
 
-async def test_list_names_the_move_of_a_job_only_to_its_readers(platform_on):
+async def test_workload_list_shows_the_move_of_a_job_only_to_permitted_readers(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
@@ -124,7 +124,7 @@ async def test_list_names_the_move_of_a_job_only_to_its_readers(platform_on):
     assert "<p>It was moved to lab for nlp/owner</p>" in text
 
 
-async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metrics(platform_on):
+async def test_pause_without_a_new_checkpoint_is_reported_on_page_and_by_describe(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
@@ -150,7 +150,7 @@ async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metric
     assert 'runai_unsaved_pauses_total{project="vision"} 1.0' in metrics
 
 
-async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_on):
+async def test_kill_after_grace_at_job_stop_is_reported_on_page_and_by_describe(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
@@ -173,7 +173,9 @@ async def test_stop_that_killed_processes_stands_on_page_and_describe(platform_o
 @pytest.mark.parametrize(
     ("now", "description"), [("0", "as submitted"), ("1", "submitted as train.py 000000000000")]
 )
-async def test_page_and_describe_show_the_code_only_to_its_readers(platform_on, now, description):
+async def test_workload_page_and_describe_show_job_code_only_to_permitted_readers(
+    platform_on, now, description
+):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
@@ -193,7 +195,7 @@ async def test_page_and_describe_show_the_code_only_to_its_readers(platform_on, 
     assert "train.py" not in listed[0].model_dump_json()
 
 
-def test_stored_code_with_an_invalid_digest_is_left_out():
+def test_stored_job_code_with_an_invalid_digest_is_omitted_from_its_view():
     assert _code(Code({"train.py": "password"})) is None
 
 
@@ -202,7 +204,7 @@ async def _runs_again(cluster: SimulatedCluster) -> bool:
     return record.attempts == 2 and record.state == "running"
 
 
-async def test_members_see_a_project_workload_but_not_its_history_and_logs(simulated):
+async def test_members_see_a_colleagues_workload_page_without_history_and_logs(simulated):
     await submit_job(simulated)
     owner_page = (await page(simulated, "ana", "workloads/vision/exp1")).text
     member_page = (await page(simulated, "mia", "workloads/vision/exp1")).text
@@ -222,7 +224,7 @@ async def test_members_see_a_project_workload_but_not_its_history_and_logs(simul
     ("who", "fields"),
     [("root", {"quota", "members", "admins"}), ("vic", {"members", "groups"}), ("ana", set())],
 )
-async def test_project_page_offers_fields_by_role(simulated, who, fields):
+async def test_project_page_offers_form_fields_by_role(simulated, who, fields):
     text = (await page(simulated, who, "projects/vision")).text
     offered = {
         name for name in ("quota", "members", "groups", "admins") if f'name="{name}"' in text
@@ -320,7 +322,7 @@ async def next_update(lines) -> dict:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_live_stream_sends_all_parts_once_then_only_changes(simulated, encoding):
+async def test_live_page_stream_sends_all_parts_once_then_only_changed_parts(simulated, encoding):
     async with simulated.http("ana") as http:
         headers = {"Accept-Encoding": encoding}
         async with http.stream("GET", "live/gpus", headers=headers) as reply:
@@ -336,7 +338,7 @@ async def test_live_stream_sends_all_parts_once_then_only_changes(simulated, enc
     assert "d:lab:4" not in second["parts"]
 
 
-def test_page_names_missing_gpus_of_a_node_until_they_return():
+def test_gpu_page_names_missing_gpus_of_a_node_until_they_return():
     loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
     macros: Any = templates("/").get_template("parts.html").module
 
@@ -348,14 +350,14 @@ def test_page_names_missing_gpus_of_a_node_until_they_return():
     assert without_loss == '<p id="loss:gpu-1" class="fault" hidden></p>'
 
 
-async def test_page_is_compressed_with_gzip(simulated):
+async def test_html_page_is_compressed_with_gzip(simulated):
     async with simulated.http("ana") as http, http.stream("GET", "") as reply:
         raw = b"".join([piece async for piece in reply.aiter_raw()])
 
     assert b"<!doctype html>" in zlib.decompress(raw, 31)
 
 
-async def test_page_is_streamed_before_its_last_row_is_rendered():
+async def test_html_page_is_streamed_before_its_last_row_is_rendered():
     rendered: list[str] = []
 
     def rows():
@@ -373,7 +375,7 @@ async def test_page_is_streamed_before_its_last_row_is_rendered():
     assert (first + b"".join(rest)).decode() == "".join(rendered)
 
 
-async def test_page_loads_no_external_resource_and_its_styles_match_the_policy(simulated):
+async def test_front_page_loads_no_external_resource_and_its_styles_match_the_csp(simulated):
     reply = await page(simulated, "ana")
     styles = re.findall(r"<style>(.*?)</style>", reply.text, flags=re.DOTALL)
     hashes = {
@@ -389,7 +391,7 @@ async def test_page_loads_no_external_resource_and_its_styles_match_the_policy(s
     assert [out for out in ('rel="stylesheet"', "style=", "https://") if out in reply.text] == []
 
 
-async def test_page_shows_child_project_below_its_parent(simulated):
+async def test_front_page_shows_child_project_below_its_parent(simulated):
     root = await simulated.client("root")
     await root.put_project("video", ProjectPut(parent="vision", quota="0.5"))
     text = (await page(simulated, "root")).text
@@ -405,7 +407,7 @@ def project(name: str, **fields) -> ProjectView:
     return ProjectView(name=name, **({"quota": 2, "build_quota": None} | fields))
 
 
-def test_lists_of_the_pages_have_no_role_attribute():
+def test_html_lists_of_page_templates_have_no_role_attribute():
     """With another role its items would be in no list."""
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.html"))
 
@@ -457,7 +459,7 @@ def event(seconds: float, kind: str, text: str = "") -> HistoryView:
     return HistoryView(at=START + timedelta(seconds=seconds), kind=kind, text=text or kind)
 
 
-def test_timeline_has_the_time_spent_in_each_state():
+def test_workload_timeline_has_the_time_spent_in_each_state():
     timeline = life(
         [
             event(0, "queued"), event(30, "running"), event(60, "resized", "trains with 2"),
@@ -490,7 +492,7 @@ def test_timeline_of_an_unfinished_job_ends_at_the_present():
         pytest.param("api/v1/no", "text/html", "application/problem+json", id="api"),
     ],
 )
-async def test_wrong_address_is_a_page_for_browsers_and_a_problem_for_programs(
+async def test_unknown_path_returns_html_to_browsers_and_problem_json_to_programs(
     simulated, path, accept, kind
 ):
     async with simulated.http("ana") as http:

@@ -44,13 +44,13 @@ def is_path(location: str) -> bool:
 
 
 @pytest.mark.parametrize("path", ["api/v1/whoami/", "health/", "submit/", "static/live.js/"])
-async def test_path_with_a_surplus_slash_is_unknown(http, simulated, path):
+async def test_request_path_with_a_surplus_slash_is_not_found(http, simulated, path):
     reply = await http.get(f"{simulated.platform.prefix}{path}")
 
     assert (reply.status_code, reply.json()["code"]) == (404, "no_route")
 
 
-async def test_prefix_without_its_last_slash_redirects_to_the_page(http, simulated):
+async def test_service_prefix_without_its_last_slash_redirects_to_the_front_page(http, simulated):
     prefix = simulated.platform.prefix
     reply = await http.get(f"{prefix.rstrip('/')}?range=1h", headers={"Host": "evil.example"})
 

@@ -171,7 +171,7 @@ async def test_no_route_reads_the_body_of_an_unknown_caller(asgi_client, caller,
 
 
 @pytest.mark.parametrize("length", [{}, {"content-length": "0"}], ids=["none said", "0"])
-async def test_refusal_without_a_body_leaves_the_connection_open(asgi_client, length):
+async def test_refused_request_without_a_body_leaves_the_connection_open(asgi_client, length):
     reply = await asgi_client(*SUBMIT, {**MADE_UP, **length}, body=b"")
 
     assert (reply.status, reply.headers.get("connection")) == (401, None)
@@ -181,7 +181,7 @@ async def test_refusal_without_a_body_leaves_the_connection_open(asgi_client, le
 # -- identification --------------------------------------------------------------------------------
 
 
-async def test_caller_is_identified_once_and_before_the_body_is_read(asgi_client):
+async def test_http_caller_is_identified_once_and_before_the_request_body_is_read(asgi_client):
     replies = {
         method_and_path(row): await asgi_client(
             *method_and_path(row), {**ANA, "content-length": "2"}
@@ -195,7 +195,9 @@ async def test_caller_is_identified_once_and_before_the_body_is_read(asgi_client
     assert read_first == []
 
 
-async def test_identifications_beyond_the_bound_are_refused_unread(asgi_client, simulated):
+async def test_requests_beyond_the_bound_of_caller_identifications_are_refused_unread(
+    asgi_client, simulated
+):
     simulated.platform.identifications = asyncio.Semaphore(2)
     asgi_client.answers.clear()
     async with asyncio.TaskGroup() as tasks:
@@ -214,7 +216,7 @@ async def test_identifications_beyond_the_bound_are_refused_unread(asgi_client, 
 # -- a body that never arrives ---------------------------------------------------------------------
 
 
-async def test_body_that_arrives_too_slowly_is_refused(asgi_client, monkeypatch):
+async def test_request_body_that_arrives_too_slowly_is_refused(asgi_client, monkeypatch):
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.01)
 
     reply = await asgi_client(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
@@ -223,7 +225,9 @@ async def test_body_that_arrives_too_slowly_is_refused(asgi_client, monkeypatch)
     assert b'"code":"too_slow"' in reply.body
 
 
-async def test_stream_lasts_longer_than_the_time_limit_of_a_body(asgi_client, monkeypatch):
+async def test_event_stream_lasts_longer_than_the_time_limit_of_a_request_body(
+    asgi_client, monkeypatch
+):
     """A stream waits for the end of its connection on the channel that receives bodies."""
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.0)
 

@@ -66,7 +66,7 @@ def calls(limiter: CallerLimits, who: bytes, many: int) -> int:
     return accepted
 
 
-def test_burst_is_accepted_then_refused_until_the_window_has_passed(clock):
+def test_request_burst_is_accepted_then_refused_until_the_window_has_passed(clock):
     limiter = callers(calls_per_s=RATE)
 
     assert calls(limiter, ANA, 3 * BURST) == BURST
@@ -78,7 +78,7 @@ def test_burst_is_accepted_then_refused_until_the_window_has_passed(clock):
     assert calls(limiter, ANA, 3 * BURST) == BURST
 
 
-def test_tokens_of_one_user_share_one_rate_and_leave_other_users_theirs(clock):
+def test_tokens_of_one_user_share_a_rate_limit_separate_from_other_users(clock):
     limiter = callers(calls_per_s=RATE)
     for token in (b"laptop", b"notebook"):
         limiter.store(token, "user ana", exempt=False)
@@ -95,7 +95,7 @@ def test_platform_processes_are_exempt_from_the_rate_limit():
     assert calls(callers(), ANA, 1000) == 1000, "nobody is where nothing is set"
 
 
-def test_open_calls_count_until_they_are_closed():
+def test_open_calls_beyond_the_users_limit_are_refused_until_a_call_closes():
     limiter = callers(open_at_once=2)
     first = limiter.enter(ANA, submits=False)
     limiter.enter(ANA, submits=False)
@@ -107,7 +107,7 @@ def test_open_calls_count_until_they_are_closed():
     limiter.enter(ANA, submits=False)
 
 
-def test_submissions_of_all_users_share_one_limit():
+def test_concurrent_submissions_of_all_users_share_one_limit():
     limiter = callers(submissions_at_once=2)
     first = limiter.enter(ANA, submits=True)
     limiter.enter(MIA, submits=True)
@@ -121,7 +121,7 @@ def test_submissions_of_all_users_share_one_limit():
     limiter.enter(BO, submits=True)
 
 
-def test_unknown_credentials_share_one_rate(clock):
+def test_unknown_credentials_share_one_request_rate_limit(clock):
     limiter = CallerLimits(Allowance(calls_per_s=RATE))
     made_up = [str(n).encode() for n in range(2 * UNKNOWN_RATE_FACTOR * BURST)]
 
@@ -132,7 +132,7 @@ def test_unknown_credentials_share_one_rate(clock):
     assert calls(limiter, ANA, 2 * BURST) == BURST
 
 
-def test_number_of_remembered_credentials_is_bounded():
+def test_rate_limiter_remembers_a_bounded_number_of_credentials():
     limiter = callers(open_at_once=1)
     for number in range(2 * MOST_KNOWN):
         limiter.store(str(number).encode(), f"user {number}", exempt=False)
@@ -201,7 +201,7 @@ def limited_clock(simulated, monkeypatch, clock):
     return clock
 
 
-async def test_flood_is_refused_with_a_retry_time_and_other_users_are_served(
+async def test_request_flood_is_refused_with_a_retry_time_and_other_users_are_served(
     simulated, limited_clock
 ):
     async with simulated.http() as http:
@@ -231,7 +231,7 @@ async def test_flood_is_refused_with_a_retry_time_and_other_users_are_served(
         ("hub", "metrics", True),
     ],
 )
-async def test_health_assets_and_platform_calls_are_not_rate_limited(
+async def test_health_checks_static_assets_and_platform_calls_are_not_rate_limited(
     simulated, limited_clock, who, path, is_free
 ):
     async with simulated.http(who) as http:
@@ -270,11 +270,11 @@ async def test_client_retries_after_the_given_wait_and_stores_each_job_once(
         pytest.param(Unavailable("no", retry_after=0), 0.0, id="away without a word"),
     ],
 )
-def test_client_delay_is_not_below_the_retry_after_time(error, min_delay_s):
+def test_client_retry_delay_is_not_below_the_retry_after_time(error, min_delay_s):
     assert min_delay_s <= Retries(5.0).delay(error) <= max(1.5 * min_delay_s, 0.2)
 
 
-def test_client_without_patience_raises_the_refusal_at_once():
+def test_client_without_patience_raises_too_many_requests_at_once():
     with pytest.raises(TooMany):
         Retries(0.0).delay(TooMany("no", retry_after=1))
 

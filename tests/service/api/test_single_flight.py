@@ -46,7 +46,7 @@ async def let_tasks_start() -> None:
         await asyncio.sleep(0)
 
 
-async def test_equal_questions_share_one_request_and_few_run_at_once():
+async def test_equal_hub_lookups_share_one_request_and_few_requests_run_at_once():
     hub = ControlledHub(at_once=2)
     names = [f"user-{n}" for n in range(50)] * 2
     many = [hub.look_up(name) for name in names]
@@ -58,7 +58,7 @@ async def test_equal_questions_share_one_request_and_few_run_at_once():
     assert hub.requests == names[:50]
 
 
-async def test_answer_is_cached_from_the_time_of_its_request():
+async def test_hub_lookup_answer_is_cached_from_the_time_of_its_request():
     hub = ControlledHub()
     first = hub.look_up("ana")
     await let_tasks_start()
@@ -74,7 +74,7 @@ async def test_answer_is_cached_from_the_time_of_its_request():
     assert hub.requests == ["ana", "ana"]
 
 
-async def test_error_reaches_every_waiting_caller_and_is_not_cached():
+async def test_hub_lookup_error_reaches_every_waiting_caller_and_is_not_cached():
     hub = ControlledHub()
     hub.error = Unavailable("away")
     hub.answers.set()
@@ -87,7 +87,7 @@ async def test_error_reaches_every_waiting_caller_and_is_not_cached():
     assert hub.requests == ["ana", "ana"]
 
 
-async def test_cancelled_caller_leaves_the_answer_to_other_callers():
+async def test_cancelled_caller_does_not_cancel_a_shared_hub_lookup():
     hub = ControlledHub()
     first, second = hub.look_up("ana"), hub.look_up("ana")
     await let_tasks_start()
@@ -98,7 +98,7 @@ async def test_cancelled_caller_leaves_the_answer_to_other_callers():
     assert hub.requests == ["ana"]
 
 
-async def test_cached_answer_returns_while_a_different_request_is_pending():
+async def test_cached_hub_lookup_answer_returns_while_a_different_lookup_is_pending():
     hub = ControlledHub(at_once=1)
     hub.answers.set()
     await hub.look_up("ana")
@@ -114,7 +114,7 @@ async def test_cached_answer_returns_while_a_different_request_is_pending():
 
 
 @in_virtual_time
-async def test_request_times_out_while_queued_or_unanswered():
+async def test_hub_lookup_times_out_while_queued_or_unanswered():
     hub = ControlledHub(at_once=1, within_s=10.0)
     unanswered, queued = hub.look_up("ana"), hub.look_up("bo")
 

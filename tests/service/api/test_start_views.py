@@ -25,7 +25,7 @@ async def start_in_list(client: AsyncClient, name: str) -> WorkloadView | None:
     return found if found.expected_start else None
 
 
-async def test_list_has_the_expected_start_of_a_waiting_job(simulated):
+async def test_workload_list_has_the_expected_start_of_a_waiting_job(simulated):
     ana = await simulated.client("ana")
     for name, gpus in (("first", 4), ("second", 4)):
         await ana.submit(
@@ -69,7 +69,7 @@ def forecaster_of(cycle: Cycle) -> ForecastCall:
         ),
     ],
 )
-async def test_earlier_forecast_is_relative_to_the_present(later, text):
+async def test_cached_start_forecast_is_worded_relative_to_the_present(later, text):
     clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
     forecasts = StartForecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
@@ -82,7 +82,7 @@ async def test_earlier_forecast_is_relative_to_the_present(later, text):
     assert found["waits"].at == 1110
 
 
-async def test_forecast_older_than_a_minute_is_computed_again():
+async def test_start_forecast_older_than_a_minute_is_computed_again():
     forecasts = StartForecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
     await eventually_async(lambda: forecasts.of(first, forecaster_of(first)))
@@ -93,7 +93,7 @@ async def test_forecast_older_than_a_minute_is_computed_again():
     assert found["waits"].text.startswith("expected to start in 49 seconds")
 
 
-async def test_next_forecast_starts_after_a_pause_of_several_times_its_duration():
+async def test_next_start_forecast_waits_several_times_the_previous_duration():
     clock_times = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
     later = [5.0 + 5.0 * PAUSE_FACTOR - 1]
     forecasts = StartForecasts(clock=lambda: next(clock_times, later[0]))
@@ -108,7 +108,7 @@ async def test_next_forecast_starts_after_a_pause_of_several_times_its_duration(
     await eventually_async(lambda: len(forecasts.of(crowded, forecaster_of(crowded))) == 2)
 
 
-async def test_failed_forecast_retains_the_known_starts():
+async def test_failed_start_forecast_retains_the_known_expected_starts():
     async def fail() -> Foreseen:
         raise Unavailable("the worker is new")
 

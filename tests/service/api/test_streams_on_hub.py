@@ -115,7 +115,7 @@ def test_streams_reveal_no_workload_of_a_foreign_project(streams):
 
 
 @pytest.mark.slow
-def test_streams_of_a_revoked_token_end_within_a_minute(streams):
+def test_open_streams_of_a_revoked_token_end_within_a_minute(streams):
     hub = streams.hub
     first = submit_job(hub, "ana", "vision", "watched-exp")
     with hub.admin as http:
@@ -136,7 +136,7 @@ def test_streams_of_a_revoked_token_end_within_a_minute(streams):
 
 
 @pytest.mark.slow
-def test_streams_stop_within_a_minute_after_reader_loses_group(streams):
+def test_open_streams_hide_a_workload_within_a_minute_after_reader_loses_group(streams):
     hub = streams.hub
     owner = submit_job(hub, "nia", "watched", "groups-exp")
     token = hub.token("wim", OPEN, SUBMIT)

@@ -60,7 +60,7 @@ async def test_overview_from_a_shared_cache_equals_one_from_a_private_cache(simu
         assert shared_view == private_view
 
 
-async def test_cache_drops_views_of_deleted_workloads(simulated):
+async def test_view_cache_drops_views_of_deleted_workloads(simulated):
     ana, cache = await simulated.client("ana"), ViewCache()
     for number in range(MAX_STALE_VIEWS):
         await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
@@ -146,7 +146,7 @@ TIMES_AT_9 = MeasurementTimes(9.0, REPORTED_AT)
         ),
     ],
 )
-def test_cache_builds_unchanged_view_once(first, second, expected_builds, measured):
+def test_view_cache_builds_unchanged_workload_view_once(first, second, expected_builds, measured):
     cache, builds, measurements = ViewCache(), [], []
 
     def build() -> WorkloadView:
@@ -165,7 +165,7 @@ def test_cache_builds_unchanged_view_once(first, second, expected_builds, measur
     assert view == (VIEW.model_copy(update={"utilized": 0.5}) if measured else VIEW)
 
 
-def test_changed_expected_start_rebuilds_no_cached_view():
+def test_changed_expected_start_rebuilds_no_cached_workload_view():
     cache, soon = (
         ViewCache(),
         ExpectedStart(at=60, earliest=None, latest=None, is_estimated=True, text="in a minute"),
@@ -199,7 +199,7 @@ class _GrowingMeter:
         return Totals(allocated_s=3600.0 * self._at)
 
 
-async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated):
+async def test_cached_workload_view_with_new_measurements_equals_a_rebuilt_view(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
     read_model, cache = await simulated.platform.read_model(), ViewCache()
@@ -302,7 +302,7 @@ def test_page_renders_unchanged_workload_once():
     assert render_workload(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
 
 
-def test_row_cache_drops_rows_with_their_views():
+def test_html_row_cache_drops_rows_with_their_workload_views():
     cache = RowCache(most=10)
     lasting = [VIEW.model_copy() for _ in range(2)]
     for view in lasting:
@@ -318,7 +318,7 @@ def test_row_cache_drops_rows_with_their_views():
     assert again == ["lasting", "lasting"]
 
 
-def test_row_cache_of_lasting_views_is_bounded():
+def test_html_row_cache_never_exceeds_its_maximum_size():
     cache = RowCache(most=10)
     lasting = [VIEW.model_copy() for _ in range(20)]
 
@@ -328,7 +328,7 @@ def test_row_cache_of_lasting_views_is_bounded():
     assert len(cache) == 10
 
 
-async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
+async def test_cached_html_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
     caches: list[RowCache] = []
 
     def row_cache(_max_rows: int) -> RowCache:
@@ -361,7 +361,7 @@ async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
     assert [len(cache) for cache in caches] == [0, 0]
 
 
-async def test_rendering_runs_one_page_at_a_time_and_a_third_of_the_time():
+async def test_page_rendering_runs_one_page_at_a_time_and_a_third_of_the_time():
     now = 0.0
     steps: list[object] = []
 

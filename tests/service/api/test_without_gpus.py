@@ -36,7 +36,7 @@ def job_request(name: str, **fields: object) -> SubmitRequest:
 
 
 @pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(34, id="many")])
-async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
+async def test_cpu_job_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
     dry_run_reply = await ana.submit(job_request("exp", array=many), dry_run=True)
     assert [w.name for w in dry_run_reply.workloads if w.reason is None] == ["exp-0", "exp-1"]
 
@@ -66,7 +66,7 @@ async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
         pytest.param({"gpus": 1, "cpu": 0, "memory_mib": 0}, 0, 0, id="none with a GPU"),
     ],
 )
-async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_default(
+async def test_cpu_job_gets_its_requested_or_else_the_default_cpu_and_memory(
     ana, fields, cpu, memory
 ):
     (workload,) = (await ana.submit(job_request("exp", **fields))).workloads
@@ -83,7 +83,7 @@ async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_de
         pytest.param({"gpus": "0.001", "cpu": "0.001", "memory_mib": 1}, id="almost nothing"),
     ],
 )
-async def test_array_with_tiny_requests_starts_ten_jobs_for_each_cpu(ana, fields):
+async def test_array_with_tiny_cpu_requests_starts_ten_jobs_for_each_cpu(ana, fields):
     await ana.submit(job_request("exp", array=50, **fields))
 
     def running(workloads) -> int:
@@ -106,7 +106,7 @@ async def test_array_with_tiny_requests_starts_ten_jobs_for_each_cpu(ana, fields
                      id="GPUs of a type"),
     ],
 )  # fmt: skip
-async def test_request_of_more_than_any_node_has_is_refused_and_not_stored(
+async def test_cpu_or_memory_request_above_any_nodes_capacity_is_refused_unstored(
     ana, fields, says, dry_run
 ):
     with pytest.raises(InvalidRequest, match=f"^Each worker requests {says}") as refused:
@@ -116,7 +116,7 @@ async def test_request_of_more_than_any_node_has_is_refused_and_not_stored(
     assert await ana.workloads() == []
 
 
-async def test_predicted_plan_accepts_a_job_larger_than_any_node(ana):
+async def test_job_larger_than_any_node_is_accepted_in_a_what_if_question(ana):
     answer = await ana.what_if(PlanQuestion(add=(job_request("new", cpu=3),)))
 
     assert [(e.workload, e.after) for e in answer.effects] == [("vision/new", "waits")]
@@ -142,7 +142,7 @@ async def test_predicted_plan_accepts_a_job_larger_than_any_node(ana):
         ),
     ],
 )
-async def test_predicted_plan_respects_the_free_cpus_of_a_node(ana, question, expected):
+async def test_predicted_what_if_plan_respects_the_free_cpus_of_a_node(ana, question, expected):
     await ana.submit(job_request("exp", array=4))
 
     async def effects() -> dict[str, tuple[str | None, str | None]]:

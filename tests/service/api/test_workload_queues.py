@@ -33,7 +33,7 @@ records = st.builds(
 
 
 @given(st.lists(records, max_size=8), st.data())
-def test_updated_queues_equal_rebuilt_queues_after_each_change(
+def test_updated_workload_queues_equal_rebuilt_queues_after_each_change(
     first: list[WorkloadRecord], data: st.DataObject
 ) -> None:
     last_queues, current = LastQueues(), first
@@ -58,7 +58,7 @@ def test_updated_queues_equal_rebuilt_queues_after_each_change(
 
 
 @given(st.lists(records, max_size=8))
-def test_waiting_records_are_queued_by_project_and_user(workloads: list[WorkloadRecord]) -> None:
+def test_waiting_workloads_are_queued_by_project_and_user(workloads: list[WorkloadRecord]) -> None:
     built = Queues.of(workloads)
 
     waiting = [r for r in workloads if r.state.value in {"queued", "paused", "retrying"}]
@@ -77,14 +77,16 @@ def test_waiting_records_are_queued_by_project_and_user(workloads: list[Workload
 
 
 @given(records.filter(lambda record: record.state.finished), st.integers(0, 2 * RECENT))
-def test_queues_limit_the_number_of_finished_workloads(record: WorkloadRecord, many: int) -> None:
+def test_workload_queues_limit_the_number_of_finished_workloads(
+    record: WorkloadRecord, many: int
+) -> None:
     workloads = [record] * many
 
     assert len(Queues.of(workloads).present) == min(many, RECENT)
 
 
 @given(st.lists(records, max_size=12), st.integers(0, 6))
-def test_first_records_of_a_queue_equal_the_start_of_the_sorted_queue(
+def test_first_records_of_a_workload_queue_equal_the_start_of_the_sorted_queue(
     workloads: list[WorkloadRecord], many: int
 ) -> None:
     partial, complete = Queues.of(workloads), Queues.of(workloads)

@@ -96,7 +96,7 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
 AWAY = (503, b"<html>the proxy says no</html>")
 
 
-def test_call_is_retried_while_the_service_is_unavailable(scripted):
+def test_client_call_is_retried_while_the_service_is_unavailable(scripted):
     script = scripted(AWAY, AWAY, (200, WHOAMI))
     with Client(script.url, "t") as client:
         assert client.whoami().name == "ana"
@@ -121,7 +121,7 @@ def test_client_gives_up_after_its_patience(scripted):
     assert 2 <= len(script.asked) <= 5
 
 
-def test_unconfirmed_submission_is_retried_under_the_same_key(scripted):
+def test_unconfirmed_submission_is_retried_with_the_same_idempotency_key(scripted):
     script = scripted(AWAY)
     with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable):
         client.submit(SubmitRequest(command=["true"]))
@@ -148,7 +148,9 @@ def authority(tmp_path):
     return new_authority
 
 
-async def test_sync_and_async_clients_trust_the_configured_authority(authority, tmp_path):
+async def test_sync_and_async_clients_trust_the_configured_certificate_authority(
+    authority, tmp_path
+):
     ca = str(tmp_path / "ca.crt")
     with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
         async with AsyncClient(hub.url, "t", ca=ca) as client:
@@ -157,7 +159,9 @@ async def test_sync_and_async_clients_trust_the_configured_authority(authority, 
             assert client.whoami().name == "ana"
 
 
-async def test_certificate_of_an_unknown_authority_is_refused_without_retries(authority, tmp_path):
+async def test_client_refuses_certificate_of_an_unknown_authority_without_retries(
+    authority, tmp_path
+):
     with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
         with Client(hub.url, "t") as client, pytest.raises(Unavailable) as refused:
             client.whoami()
@@ -171,7 +175,7 @@ async def test_certificate_of_an_unknown_authority_is_refused_without_retries(au
     assert (codes, hub.connections) == ({"untrusted_certificate"}, 3)
 
 
-def test_project_update_sends_only_the_set_fields(scripted):
+def test_client_project_update_sends_only_the_set_fields(scripted):
     view = {"name": "vision", "quota": None, "build_quota": None}
     script = scripted((200, view))
     with Client(script.url, "secret") as client:
@@ -183,7 +187,7 @@ def test_project_update_sends_only_the_set_fields(scripted):
     assert token == "Bearer secret"
 
 
-def test_submission_without_a_project_names_the_default_project(scripted):
+def test_client_submission_without_a_project_sends_the_default_project(scripted):
     script = scripted((201, {"workloads": []}))
     with Client(script.url, "t", default_project="vision") as client:
         client.submit(SubmitRequest(command=["true"]))
@@ -218,7 +222,7 @@ async def test_async_submission_is_retried_without_client_notes(scripted):
 
 
 @pytest.mark.parametrize("noted", [CLIENT_NOTES, {}], ids=["noted", "nothing noted"])
-def test_unknown_field_other_than_client_notes_is_refused(scripted, noted):
+def test_unknown_submission_field_except_client_notes_raises_invalid_request(scripted, noted):
     script = scripted(UNKNOWN)
     with Client(script.url, "t") as client, pytest.raises(InvalidRequest):
         client.submit(SubmitRequest(command=["true"], saves=True, **noted))
@@ -280,7 +284,7 @@ def test_bad_request_of_a_proxy_suggests_https():
     assert "https" in error_from_reply(400, b"Client sent an HTTP request to an HTTPS server.").hint
 
 
-def test_conflict_is_not_retried(scripted):
+def test_client_does_not_retry_a_conflict_reply(scripted):
     problem = problem_of(Conflict("The name exp1 is taken.")).model_dump()
     script = scripted((409, problem))
     with Client(script.url, "t") as client, pytest.raises(Conflict, match="exp1 is taken"):
@@ -289,7 +293,7 @@ def test_conflict_is_not_retried(scripted):
     assert len(script.asked) == 1
 
 
-def test_retry_delays_sum_up_to_the_patience():
+def test_client_retry_delays_sum_up_to_its_patience():
     delays: list[float] = []
 
     def fail_for_ever(retries: Retries) -> None:
@@ -304,7 +308,7 @@ def test_retry_delays_sum_up_to_the_patience():
     assert 3 <= len(delays) <= 8
 
 
-def test_retry_delays_leave_the_programs_random_state_unchanged():
+def test_client_retry_delays_leave_the_programs_random_state_unchanged():
     seeded = random.getstate()
     Retries(3.0).delay(Unavailable("away"))
 
@@ -347,7 +351,7 @@ def test_client_refuses_invalid_url(url):
         Client(url, "t")
 
 
-def test_password_in_the_url_is_absent_from_the_error(free_port):
+def test_password_in_the_service_url_is_absent_from_the_error(free_port):
     client = Client(f"http://ana:secret@127.0.0.1:{free_port()}/", "t", patience_s=0)
     with client, pytest.raises(Unavailable) as away:
         client.whoami()
@@ -377,12 +381,12 @@ def test_invalid_workload_id_is_refused_before_the_request(call, workload):
         call(workload)
 
 
-def test_ids_of_jobs_and_pods_become_url_paths():
+def test_workload_ids_of_jobs_and_pods_become_url_paths():
     assert calls.workload("vision/exp-1").path == "api/v1/workloads/vision/exp-1"
     assert calls.workload("vision/lab.pod-1.x").path == "api/v1/workloads/vision/lab.pod-1.x"
 
 
-def test_filter_that_is_not_utf8_is_refused_by_field_name():
+def test_workload_filter_that_is_not_utf8_is_refused_with_its_field_name():
     with pytest.raises(InvalidRequest, match=r"user is '\\udcff': it is no UTF-8 text"):
         calls.workload_page(WorkloadFilter(user="\udcff"))
 
@@ -405,7 +409,7 @@ def test_client_refuses_url_without_a_valid_host(url):
 
 
 @pytest.mark.parametrize("token", ["\udcff", "ü", "a\nb", "a\x00"])
-def test_token_unfit_for_a_header_is_refused_without_repeating_it(token):
+def test_client_refuses_token_unfit_for_a_header_without_repeating_it(token):
     with pytest.raises(InvalidRequest, match="The token has letters that no token has") as refused:
         Client("http://127.0.0.1:1/", token)
 

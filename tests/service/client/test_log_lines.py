@@ -19,7 +19,7 @@ def end(text: str, worker: int = 0, attempt: int = 1) -> LogLine:
 GAP = LogLine(worker=0, attempt=1, text="… gone …", missing=MissingOutput())
 
 
-def test_parts_are_joined_for_each_worker_and_attempt():
+def test_log_line_parts_are_joined_separately_for_each_worker_and_attempt():
     lines = OpenLines()
     stream = [part("a"), part("x", 1), part("b"), end("y", 1), part("n", attempt=2), end("c"), GAP]
 
@@ -30,7 +30,7 @@ def test_parts_are_joined_for_each_worker_and_attempt():
     assert lines.rest() == []
 
 
-def test_line_with_a_missing_end_is_closed_before_the_gap():
+def test_log_line_with_a_missing_end_is_closed_before_the_gap_line():
     lines = OpenLines()
 
     assert [line.text for piece in (part("half"), GAP) for line in lines.add(piece)] == [
@@ -43,7 +43,7 @@ def test_line_with_a_missing_end_is_closed_before_the_gap():
     ("line", "state"),
     [("1 %\r2 %", "2 %"), ("1 %\r2 %\r", "2 %"), ("as on Windows\r", "as on Windows"), ("\r", "")],
 )
-def test_last_state_of_a_line_follows_its_carriage_return(line, state):
+def test_last_state_of_a_log_line_follows_its_carriage_return(line, state):
     assert last_state(line) == state
 
 
@@ -64,12 +64,12 @@ TERMINAL = {
 
 
 @pytest.mark.parametrize(("lines", "output"), TERMINAL.values(), ids=TERMINAL)
-def test_terminal_shows_a_line_while_it_is_written(lines, output):
+def test_terminal_shows_a_log_line_while_it_is_written(lines, output):
     assert printed(lines, terminal=True) == output
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one worker", "several"])
-def test_pipe_gets_every_letter_and_parts_only_of_one_worker(several):
+def test_piped_log_has_every_character_and_line_parts_only_of_a_single_worker(several):
     prefix = "[0] " if several else ""
     lines = [end("\x1b[31m1 %\r2 %\r")] if several else [part("\x1b[31m1 %\r"), end("2 %\r")]
 
@@ -77,7 +77,7 @@ def test_pipe_gets_every_letter_and_parts_only_of_one_worker(several):
     assert LogPrinter(print, several=several, terminal=None).parts is not several
 
 
-def test_unfinished_lines_of_several_workers_are_rows_below_whole_lines():
+def test_unfinished_log_lines_of_workers_are_terminal_rows_below_whole_lines():
     lines = [part("1 %\r", 0), part("loading", 1), part("2 %\r", 0), end("whole", 2), end(" …", 1)]
 
     output = printed(lines, several=True, terminal=True)
@@ -85,7 +85,7 @@ def test_unfinished_lines_of_several_workers_are_rows_below_whole_lines():
     assert screen(output) == ["[2] whole", "[1] loading …", "[0] 2 %"]
 
 
-def test_rows_of_unfinished_lines_fit_on_the_terminal():
+def test_rows_of_unfinished_log_lines_fit_on_the_terminal():
     lines = [part(f"{'x' * 500}\t\x1b[1m{n}", n) for n in range(50)]
 
     output = printed(lines, several=True, terminal=True, close=False)

@@ -41,7 +41,7 @@ def scheduler(request) -> DecisionWorker:
     return DecisionWorker() if request.param == "process" else inline_scheduler()
 
 
-async def test_worker_answers_as_the_scheduler_does(scheduler):
+async def test_decision_worker_returns_the_same_results_as_the_in_process_scheduler(scheduler):
     later = replace(SNAPSHOT, now=1060, workloads=(BUSY, OTHER, job("vision/new", 1, "vision")))
     async with scheduler:
         for current in (SNAPSHOT, SNAPSHOT):
@@ -68,7 +68,7 @@ async def test_worker_answers_as_the_scheduler_does(scheduler):
 
 
 @given(st.lists(snapshots(), min_size=2, max_size=4))
-def test_patching_a_plan_with_a_difference_gives_the_later_plan(
+def test_patching_a_scheduler_plan_with_a_difference_gives_the_later_plan(
     snapshot_list: list[Snapshot],
 ) -> None:
     plans = [Plan(), *map(decide, snapshot_list)]
@@ -100,7 +100,7 @@ def faulty(*faults: Fault) -> DecisionWorker:
     ],
 )
 @in_virtual_time
-async def test_failed_worker_is_replaced_and_gets_a_whole_snapshot(fault, reason):
+async def test_failed_decision_worker_is_replaced_and_gets_a_whole_snapshot(fault, reason):
     later = replace(SNAPSHOT, now=1060)
     async with faulty("", fault) as scheduler:
         await scheduler.decide(SNAPSHOT)
@@ -112,7 +112,7 @@ async def test_failed_worker_is_replaced_and_gets_a_whole_snapshot(fault, reason
         assert scheduler.state() == "runs, replaced 1 times since the service started"
 
 
-async def test_second_answer_to_a_request_is_ignored():
+async def test_second_reply_of_the_decision_worker_to_a_request_is_ignored():
     later, latest = (
         replace(SNAPSHOT, now=1060),
         replace(SNAPSHOT, now=1100, workloads=(BUSY, WAITS)),
@@ -125,7 +125,7 @@ async def test_second_answer_to_a_request_is_ignored():
 
 
 @in_virtual_time
-async def test_deadline_doubles_until_a_decision_is_in_time():
+async def test_decision_deadline_doubles_until_a_decision_is_in_time():
     async with faulty("late", "late", "late") as scheduler:
         for seconds in (60, 120, 240):
             with pytest.raises(Unavailable, match=f"within {seconds} seconds"):
@@ -133,7 +133,7 @@ async def test_deadline_doubles_until_a_decision_is_in_time():
         assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
-async def test_cancelled_decision_is_followed_by_a_whole_snapshot():
+async def test_decision_after_a_cancelled_decision_sends_a_whole_snapshot():
     sent: list[type] = []
 
     class RecordingPipe(InlinePipe):
@@ -166,7 +166,7 @@ async def test_killed_decision_process_is_replaced():
             assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
-async def test_process_ends_with_the_service_and_has_none_of_its_secrets(monkeypatch):
+async def test_decision_process_ends_with_the_service_and_has_none_of_its_secrets(monkeypatch):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
     async with DecisionWorker() as scheduler:
         process = psutil.Process(scheduler.pid)
@@ -175,7 +175,7 @@ async def test_process_ends_with_the_service_and_has_none_of_its_secrets(monkeyp
     assert not process.is_running()
 
 
-async def test_worker_out_of_memory_exits_and_is_replaced(monkeypatch, tmp_path):
+async def test_decision_worker_out_of_memory_exits_and_is_replaced(monkeypatch, tmp_path):
     """The worker may use half of the machine's memory; here it may use almost none."""
     async with DecisionWorker() as scheduler:
         await scheduler.decide(SNAPSHOT)
@@ -187,7 +187,7 @@ async def test_worker_out_of_memory_exits_and_is_replaced(monkeypatch, tmp_path)
         assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
-async def test_users_forecast_cancels_the_background_forecast():
+async def test_users_start_forecast_cancels_the_background_forecast():
     many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
     large_snapshot = replace(SNAPSHOT, workloads=many)
     async with DecisionWorker() as scheduler:
@@ -202,7 +202,7 @@ async def test_users_forecast_cancels_the_background_forecast():
         assert not psutil.Process(scheduler.pid).children()
 
 
-async def test_background_forecast_does_not_cancel_a_users_forecast():
+async def test_background_forecast_does_not_cancel_a_users_start_forecast():
     many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
     large_snapshot = replace(SNAPSHOT, workloads=many)
     async with DecisionWorker() as scheduler:
@@ -244,7 +244,7 @@ async def never_answering() -> ProcessPipe:
         pytest.param(lambda on: on.forecast(), id="forecast"),
     ],
 )
-async def test_query_beyond_its_deadline_fails_and_decisions_go_on(query):
+async def test_scheduler_query_beyond_its_deadline_fails_and_decisions_go_on(query):
     async with DecisionWorker(never_answering) as scheduler:
         await scheduler.decide(SNAPSHOT)
         pending_query = asyncio.ensure_future(query(scheduler))

@@ -54,7 +54,9 @@ async def remaining_names(cluster: SimulatedCluster) -> list[str]:
     return [record.spec.name for record in await cluster.workloads()]
 
 
-async def test_session_without_a_server_is_deleted_at_the_second_check(cluster, hub, forgotten):
+async def test_session_without_a_notebook_server_is_deleted_at_the_second_check(
+    cluster, hub, forgotten
+):
     await cluster.submit([session("lab-ana")])
     await forgotten.check()
     after_one = await remaining_names(cluster)
@@ -64,7 +66,7 @@ async def test_session_without_a_server_is_deleted_at_the_second_check(cluster, 
     assert await remaining_names(cluster) == []
 
 
-async def test_check_retains_sessions_with_existing_servers(cluster, hub, forgotten):
+async def test_sessions_with_existing_notebook_servers_are_not_deleted(cluster, hub, forgotten):
     hub.servers = {"ana": {"": {"ready": True}, "big": {"pending": "spawn"}}}
     await cluster.submit([session("lab-ana"), session("lab-ana-big", server="big")])
     for _ in range(3):
@@ -73,7 +75,9 @@ async def test_check_retains_sessions_with_existing_servers(cluster, hub, forgot
     assert await remaining_names(cluster) == ["lab-ana", "lab-ana-big"]
 
 
-async def test_servers_are_matched_by_user_and_name(cluster, hub, forgotten):
+async def test_session_is_deleted_if_no_hub_server_matches_its_user_and_server_name(
+    cluster, hub, forgotten
+):
     hub.servers = {"ana": {"": {}}, "bo": {"big": {}}}
     await cluster.submit(
         [session("lab-ana"), session("lab-ana-big", server="big"), session("lab-bo", "bo")]
@@ -84,7 +88,9 @@ async def test_servers_are_matched_by_user_and_name(cluster, hub, forgotten):
     assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_session_is_retained_when_its_server_returns_between_checks(cluster, hub, forgotten):
+async def test_session_is_retained_when_its_notebook_server_returns_between_checks(
+    cluster, hub, forgotten
+):
     await cluster.submit([session("lab-ana")])
     await forgotten.check()
     hub.servers = {"ana": {"": {}}}
@@ -106,7 +112,9 @@ async def test_unreachable_hub_deletes_no_session(cluster, hub, forgotten):
     assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_check_ignores_jobs_and_sessions_with_a_command(cluster, hub, forgotten):
+async def test_jobs_and_command_sessions_without_notebook_server_are_not_deleted(
+    cluster, hub, forgotten
+):
     job = WorkloadSpec("vision", "exp1", "ana", "job", ("true",))
     await cluster.submit([job, session("interactive", command=("bash",))])
     for _ in range(3):

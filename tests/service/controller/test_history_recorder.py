@@ -77,7 +77,7 @@ def service(tmp_path: Path) -> Iterator[SimulatedService]:
 REQUEST_JSON = '{"workers":[{"gpus":1}],"preemptible":true,"priority":%d,"min_workers":1}'
 
 
-async def test_recorder_stores_request_once_at_workload_start(service):
+async def test_history_recorder_stores_a_workloads_request_once_at_its_start(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
@@ -113,7 +113,7 @@ async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     assert past["vision/high"].asked == REQUEST_JSON % 75
 
 
-async def test_request_of_a_partly_exited_gang_is_recorded_whole(service):
+async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     gang = WorkloadSpec(
         "vision", "gang", "ana", "job", ("train",), gpus=MilliGpu(500), workers=2, min_workers=2
@@ -134,7 +134,7 @@ async def test_request_of_a_partly_exited_gang_is_recorded_whole(service):
     )
 
 
-async def test_recorder_closes_workload_deleted_just_before_a_crash(tmp_path):
+async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_path):
     now = [1_700_000_000.0]
 
     def clock() -> float:
@@ -161,7 +161,7 @@ async def test_recorder_closes_workload_deleted_just_before_a_crash(tmp_path):
     ledger.close()
 
 
-async def test_recorder_closes_workload_that_ended_between_two_cycles(service):
+async def test_history_recorder_closes_workload_that_ended_between_two_cycles(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     await service.cycle()
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
@@ -203,7 +203,7 @@ async def test_allocation_cache_is_rebuilt_only_when_allocations_change(service)
     ]
 
 
-async def test_recorder_skips_jobs_that_only_move_up_in_the_queue(service, monkeypatch):
+async def test_history_recorder_skips_jobs_that_only_move_up_in_the_queue(service, monkeypatch):
     await service.cluster.put_project(ProjectSpec("vision"))
     for name in ("a-runs", "b-next", "c-last"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))

@@ -111,7 +111,7 @@ async def history_contains(client, text: str) -> bool:
     return any(text in line.text for line in history)
 
 
-async def test_idle_session_is_notified_and_not_released_by_default(session, node, ana):
+async def test_idle_session_is_notified_and_retains_its_gpu_by_default(session, node, ana):
     await node.idle(6)
     badge = (await lab_workload(ana)).idle
     await node.idle(16)
@@ -124,7 +124,7 @@ async def test_idle_session_is_notified_and_not_released_by_default(session, nod
         await ana.keep("vision/lab")
 
 
-async def test_project_rule_releases_the_idle_gpu_while_the_server_goes_on(
+async def test_project_idle_rule_releases_session_gpu_while_notebook_server_runs_on(
     session, node, ana, root, served
 ):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
@@ -167,7 +167,7 @@ async def test_project_rule_releases_the_idle_gpu_while_the_server_goes_on(
     assert session.is_running()
 
 
-async def test_owner_releases_the_gpu_of_a_session_at_once(session, node, ana):
+async def test_session_owner_releases_its_gpu_at_once(session, node, ana):
     await ana.release("vision/lab")
     with pytest.raises(Conflict, match=r"is still giving its GPUs back\. Ask for them again"):
         await ana.regain("vision/lab")
@@ -181,7 +181,7 @@ async def test_owner_releases_the_gpu_of_a_session_at_once(session, node, ana):
     assert await history_contains(ana, "ana gives its GPUs back")
 
 
-async def test_session_of_one_command_is_idle_but_not_releasable(served, node, ana, root):
+async def test_session_that_runs_a_command_becomes_idle_but_not_releasable(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(badge_s=60)))
     sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
     request = SubmitRequest(
@@ -212,7 +212,7 @@ async def test_session_can_be_deleted_while_its_gpu_is_released(session, node, a
     assert (await lab_workload(ana)).state == "stopping"
 
 
-async def test_idle_job_is_suspended_by_the_rule_of_its_project(served, node, ana, root):
+async def test_idle_job_is_suspended_by_the_idle_rule_of_its_project(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_job=IdlePut(notify_s=None, stop_s=600)))
     sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
     await ana.submit(SubmitRequest(name="exp", project="vision", command=sleeps, gpus=Decimal(1)))
@@ -227,7 +227,7 @@ async def test_idle_job_is_suspended_by_the_rule_of_its_project(served, node, an
     assert any("the idle rule of project vision" in text for text in texts)
 
 
-async def test_culler_spares_sessions_in_use_or_extended_at_most_twice(
+async def test_idle_culler_spares_sessions_in_use_or_extended_at_most_twice(
     session, node, served, ana, root, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_API_URL", served.url)
@@ -254,7 +254,9 @@ async def test_culler_spares_sessions_in_use_or_extended_at_most_twice(
         await ana.keep("vision/lab")
 
 
-async def test_culler_stops_no_server_while_the_service_is_unreachable(monkeypatch, free_port):
+async def test_idle_culler_stops_no_notebook_server_while_the_service_is_unreachable(
+    monkeypatch, free_port
+):
     monkeypatch.setenv("RUNAI_API_URL", f"http://127.0.0.1:{free_port()}/")
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
     server = {"name": "", "url": "/user/ana/"}

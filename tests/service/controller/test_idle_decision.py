@@ -112,7 +112,7 @@ def test_idle_rules_trigger_each_action_on_time(simulation, expected):
     assert [(pytest.approx(at), do) for at, do in expected] == simulation.done
 
 
-def test_extension_is_granted_twice_and_again_after_work():
+def test_idle_extension_is_granted_twice_and_again_after_gpu_use():
     simulation = IdleSimulation(RELEASING).advance(6).extend().extend()
 
     assert with_extension(simulation.idleness) is None
@@ -127,7 +127,7 @@ def test_due_in_names_the_next_idle_action_and_its_time():
     assert due_in(IdleRules(), simulation.idleness) is None
 
 
-def test_idle_action_has_its_idle_time_and_limit():
+def test_idle_action_states_the_idle_time_and_the_exceeded_limit():
     idleness = Idleness(0.0, idle_s=1795, used=True)
 
     assert evaluate(RELEASING, idleness, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
@@ -156,7 +156,7 @@ idle_rules = st.builds(
 
 
 @given(rules=idle_rules, seen=measurements, releases=st.booleans())
-def test_idle_actions_need_a_rule_and_its_full_time(rules, seen, releases):
+def test_idle_action_is_never_taken_without_a_rule_or_before_its_idle_time(rules, seen, releases):
     idleness, idle_since, extensions = Idleness(0.0), 0.0, 0
     for measurement in seen:
         if measurement.at > idleness.at and (measurement.busy or 0) >= 0.01:
@@ -178,7 +178,7 @@ def test_idle_actions_need_a_rule_and_its_full_time(rules, seen, releases):
 
 
 @given(rules=idle_rules, seen=measurements)
-def test_repeated_measurement_leaves_idleness_unchanged(rules, seen):
+def test_repeated_gpu_measurement_leaves_idleness_unchanged(rules, seen):
     idleness = Idleness(0.0)
     for measurement in seen:
         idleness, _ = evaluate(rules, idleness, measurement)

@@ -66,7 +66,7 @@ async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
     await watch.observe(AgentReport(node="lab", at=10.0, interval=1.0, devices=[], samples=samples))
 
 
-async def test_concurrent_reports_release_each_session_once(ledger: Ledger) -> None:
+async def test_concurrent_agent_reports_release_each_idle_session_once(ledger: Ledger) -> None:
     cluster = SlowCluster({"lab": DEVICES}, clock=lambda: 5.0)
     watch = IdleWatch(cluster, ledger)
     names = await start_two_sessions(cluster)

@@ -131,7 +131,7 @@ def test_submitted_job_runs_within_a_tenth_of_a_second(loop, cluster):
     assert took <= 0.1
 
 
-def test_burst_of_changes_causes_two_cycles(loop, cluster):
+def test_burst_of_submissions_causes_two_scheduler_cycles(loop, cluster):
     async def scenario() -> list[float]:
         async with TimedController(cluster) as timed:
             await asyncio.sleep(5)
@@ -143,7 +143,7 @@ def test_burst_of_changes_causes_two_cycles(loop, cluster):
     assert loop.run_until_complete(scenario()) == [5.02, 5.04]
 
 
-def test_plan_without_changes_causes_no_further_cycle(loop, cluster):
+def test_scheduler_plan_without_changes_causes_no_further_cycle(loop, cluster):
     async def scenario() -> int:
         async with TimedController(cluster) as timed:
             await cluster.submit([job("exp1"), job("exp2"), job("waits")])
@@ -153,7 +153,7 @@ def test_plan_without_changes_causes_no_further_cycle(loop, cluster):
     assert loop.run_until_complete(scenario()) <= 2
 
 
-def test_waiting_job_starts_within_a_tenth_of_a_second_of_the_end_before(loop, cluster):
+def test_waiting_job_starts_within_a_tenth_of_a_second_after_a_job_ends(loop, cluster):
     async def scenario() -> tuple[str, str, float]:
         async with TimedController(cluster):
             await cluster.submit([job("first", 2000), job("second", 2000)])
@@ -171,7 +171,7 @@ def test_waiting_job_starts_within_a_tenth_of_a_second_of_the_end_before(loop, c
     assert took <= 0.1
 
 
-def test_failed_cycles_are_retried_with_doubling_delays(loop, cluster, caplog):
+def test_failed_scheduler_cycles_are_retried_with_doubling_delays(loop, cluster, caplog):
     attempts: list[float] = []
 
     def fails_four_times(snapshot: Snapshot) -> Plan:
@@ -195,7 +195,7 @@ def test_failed_cycles_are_retried_with_doubling_delays(loop, cluster, caplog):
     assert caplog.text.count("cycle failed, incident ") == 4
 
 
-def test_waiter_for_a_change_wakes_after_the_cycle_that_applied_it(loop, cluster):
+def test_waiter_for_a_cluster_change_wakes_after_the_cycle_that_applied_it(loop, cluster):
     async def scenario() -> tuple[int, str]:
         async with TimedController(cluster) as timed:
             changes = timed.controller.changes
@@ -208,7 +208,7 @@ def test_waiter_for_a_change_wakes_after_the_cycle_that_applied_it(loop, cluster
     assert loop.run_until_complete(scenario()) == (1, "running")
 
 
-def test_change_during_a_cycle_starts_the_next_cycle_at_once(loop, cluster):
+def test_submission_during_a_scheduler_cycle_starts_the_next_cycle_at_once(loop, cluster):
     """The next cycle starts at once and sees a job submitted between observing and applying."""
 
     async def scenario() -> list[float]:
@@ -283,7 +283,7 @@ def test_deletion_of_running_job_starts_next_job_within_two_cycles(loop, cluster
     assert loop.run_until_complete(scenario()) <= 2 * (0.2 + MAX_PAUSE_S)
 
 
-def test_cycle_computes_no_long_explanations(loop, cluster):
+def test_scheduler_cycle_computes_no_long_explanations(loop, cluster):
     spec = WorkloadSpec("vision", "big", "ana", "job", ("true",), gpus=MilliGpu(9000))
     loop.run_until_complete(cluster.submit([spec]))
     controller = Controller(

@@ -103,7 +103,7 @@ def mailbox() -> Iterator[tuple[Postbox, str]]:
         ("ana@uni.example", "{user}", "ana@uni.example"),
     ],
 )
-async def test_mail_is_sent_to_the_owners_address(mailbox, user, to, address):
+async def test_notification_mail_is_sent_to_the_job_owners_address(mailbox, user, to, address):
     box, server = mailbox
     await mail(server, to=to).send(replace(PAUSED, user=user))
 
@@ -114,7 +114,7 @@ async def test_mail_is_sent_to_the_owners_address(mailbox, user, to, address):
 
 
 @pytest.mark.parametrize("user", ["ana\r\nBcc: all@lab.example", "ana,mia", ""])
-async def test_user_name_that_makes_no_address_gets_no_mail(mailbox, user):
+async def test_user_name_that_makes_no_mail_address_raises_undelivered(mailbox, user):
     box, server = mailbox
     with pytest.raises(Undelivered, match="makes no address"):
         await mail(server).send(replace(PAUSED, user=user))
@@ -166,7 +166,9 @@ encrypting = pytest.mark.parametrize(
 
 
 @encrypting
-async def test_mail_and_password_are_encrypted(authority, tmp_path, scheme, option):
+async def test_notification_mail_and_smtp_password_are_encrypted(
+    authority, tmp_path, scheme, option
+):
     context = {option: context_of(authority, tmp_path)}
     with serving(NOT_LOCAL, **context, auth_require_tls=scheme == "smtp") as (box, server):
         await mail(server, scheme=scheme).send(PAUSED)
@@ -175,7 +177,7 @@ async def test_mail_and_password_are_encrypted(authority, tmp_path, scheme, opti
     assert len(box.encrypted) == 1
 
 
-async def test_mail_sends_no_password_to_an_unencrypted_server():
+async def test_mail_delivery_sends_no_password_to_an_unencrypted_smtp_server():
     with serving(NOT_LOCAL) as (box, server), pytest.raises(Undelivered):
         await mail(server).send(PAUSED)
 
@@ -183,7 +185,7 @@ async def test_mail_sends_no_password_to_an_unencrypted_server():
 
 
 @encrypting
-async def test_mail_sends_no_password_to_server_with_untrusted_certificate(
+async def test_mail_delivery_sends_no_password_to_server_with_untrusted_certificate(
     tmp_path, scheme, option
 ):
     stranger = {option: context_of(Authority(), tmp_path)}

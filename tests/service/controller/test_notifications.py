@@ -59,7 +59,7 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
         (ObservedState(RUNNING, 0, is_idle=True), ObservedState(RUNNING, 0, is_idle=True), []),
     ],
 )
-def test_state_change_produces_notifications_of_its_kind(before, now, kinds):
+def test_workload_state_change_produces_notifications_of_its_kind(before, now, kinds):
     assert events_between(before, now) == kinds
 
 
@@ -72,7 +72,7 @@ def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
     assert list(recent.of("mia", PAUSED.at)) == []
 
 
-async def test_pause_resume_and_idleness_are_notified_once_each():
+async def test_job_pause_resume_and_idleness_are_notified_once_each():
     lab, recent, idle = SimulatedLab(), RecentNotifications(), dict[str, IdleNow]()
     notifier = Notifier(lab.simulated, idle.get, recent, [], Broadcast(), clock=Clock())
     async with running(lab.simulated):
@@ -98,7 +98,7 @@ async def test_pause_resume_and_idleness_are_notified_once_each():
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ended by itself", "killed"])
-async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
+async def test_pause_notification_says_whether_the_job_was_killed_after_its_grace(killed):
     lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     async with running(lab.simulated):
@@ -115,7 +115,7 @@ async def test_pause_says_whether_the_job_was_killed_after_its_grace(killed):
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
-async def test_time_limit_is_notified_once_before_and_once_at_its_end(restarts):
+async def test_job_time_limit_is_notified_once_before_and_once_at_its_end(restarts):
     lab, recent = SimulatedLab(), RecentNotifications()
 
     def new_notifier() -> Notifier:
@@ -144,7 +144,7 @@ async def test_time_limit_is_notified_once_before_and_once_at_its_end(restarts):
     assert "--time 12h" in notifications[1].text
 
 
-async def test_move_is_notified_with_its_node_and_later_its_duration():
+async def test_job_move_is_notified_with_its_node_and_later_its_duration():
     lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     why = "moved to n2 to make room for vision/big"
@@ -263,7 +263,9 @@ async def test_unreachable_webhook_raises_undelivered():
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://h:port"])
-async def test_unusable_proxy_raises_undelivered(proxy: str, monkeypatch: pytest.MonkeyPatch):
+async def test_webhook_through_an_unusable_proxy_raises_undelivered(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", proxy)
@@ -300,7 +302,7 @@ MAIL = {"SMTP": "smtps://u:hidden@mail.example", "FROM": "a@b.example", "TO": "{
         (MAIL | {"TO": "{user} hidden"}, "TO makes no addresses"),
     ],
 )
-def test_settings_refuse_invalid_values_without_repeating_them(variables, message):
+def test_notification_settings_refuse_invalid_values_without_repeating_them(variables, message):
     with pytest.raises(InvalidRequest, match=message) as refused:
         settings(**variables)
 

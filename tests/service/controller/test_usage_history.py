@@ -60,7 +60,7 @@ async def record_allocation(ledger, clock, project, gpus, hours):
         pytest.param(1, {1, 4}, id="so does last week"),
     ],
 )
-async def test_last_weeks_heavy_user_yields_the_surplus(
+async def test_project_with_heavy_usage_last_week_yields_surplus_gpus(
     cluster, ledger, clock, history_weight, expected
 ):
     await record_allocation(ledger, clock, "vision", 4, hours=2)
@@ -85,7 +85,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
     assert history_weight == 0 or allocated["nlp"] == 4
 
 
-async def test_usage_of_a_week_earlier_counts_half(cluster, ledger, clock):
+async def test_project_usage_of_a_week_earlier_has_half_the_weight(cluster, ledger, clock):
     history = UsageHistory(cluster, ledger, clock)
     await record_allocation(ledger, clock, "vision", 4, hours=2)
     clock.at = START + HALF_LIFE_S
@@ -109,7 +109,9 @@ async def test_parent_project_has_no_usage_beside_its_children(cluster, ledger, 
     assert usage_by_project == {"vision": None, "nlp": 0, "students": 0}
 
 
-async def test_unavailable_history_leaves_the_last_read_usage(cluster, ledger, clock, monkeypatch):
+async def test_unavailable_usage_history_leaves_the_last_read_usage_unchanged(
+    cluster, ledger, clock, monkeypatch
+):
     await record_allocation(ledger, clock, "vision", 4, hours=2)
     history = UsageHistory(cluster, ledger, clock)
     await history.begin()

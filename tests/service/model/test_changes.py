@@ -23,7 +23,7 @@ def is_same(first: Item, second: Item) -> bool:
 @given(
     some.lists(some.sampled_from(["stays", "goes", "changes"]), max_size=30), some.integers(0, 4)
 )
-def test_comparison_splits_items_into_removed_changed_and_added(
+def test_list_comparison_splits_items_into_removed_changed_and_added(
     happens: list[str], many_new: int
 ) -> None:
     before = [Item(name) for name in range(len(happens))]
@@ -49,7 +49,7 @@ def test_comparison_splits_items_into_removed_changed_and_added(
 
 
 @given(some.permutations(range(6)), some.permutations(range(6)))
-def test_comparison_reports_moved_items_as_removed_and_added(
+def test_list_comparison_reports_moved_items_as_removed_and_added(
     first: list[int], second: list[int]
 ) -> None:
     before, after = [Item(n) for n in first], [Item(n) for n in second]

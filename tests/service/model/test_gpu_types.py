@@ -29,12 +29,12 @@ TWO, FOUR = MilliGpu(2000), MilliGpu(4000)
         pytest.param({"k40": TWO}, {"k40": TWO}, id="a type that no node has"),
     ],
 )
-def test_stored_table_has_the_names_of_the_nodes_types(table, resolved):
+def test_stored_quota_table_has_the_gpu_type_names_of_the_nodes(table, resolved):
     assert checked_table(table, NODE_TYPES) == resolved
     assert by_node_type(table, NODE_TYPES) == resolved
 
 
-def test_stored_entry_retains_its_type_when_a_similar_type_is_added():
+def test_stored_quota_entry_retains_its_gpu_type_when_a_similar_type_is_added():
     stored = checked_table({"a100": TWO}, [A100])
 
     assert by_node_type(stored, NODE_TYPES) == {A100: TWO}
@@ -52,7 +52,7 @@ def test_ambiguous_quota_table_is_refused(table, message):
         checked_table(table, NODE_TYPES)
 
 
-def test_ambiguous_file_entry_is_the_first_types_quota_and_noted():
+def test_ambiguous_quota_entry_of_a_file_is_the_first_gpu_types_and_noted():
     table = {"a100": TWO}
 
     assert by_node_type(table, NODE_TYPES) == {SMALL: TWO}
@@ -61,12 +61,12 @@ def test_ambiguous_file_entry_is_the_first_types_quota_and_noted():
     ]
 
 
-def test_quotas_under_two_names_of_one_type_add_up():
+def test_quotas_under_two_names_of_one_gpu_type_add_up():
     assert by_node_type({"h100": TWO, H100: FOUR}, NODE_TYPES) == {H100: MilliGpu(6000)}
     assert by_node_type({"h100": TWO, H100: None}, NODE_TYPES) == {H100: None}
 
 
-def test_quota_of_a_type_without_nodes_is_noted():
+def test_quota_of_a_gpu_type_without_nodes_is_noted():
     assert table_notes({"k40": TWO, "*": TWO, "h100": TWO}, NODE_TYPES) == [
         "No node has a GPU of type k40: the quota of 2 counts once one has."
     ]
@@ -83,7 +83,7 @@ def test_quota_of_a_type_without_nodes_is_noted():
         pytest.param({"h100": None, "*": TWO}, [H100, A100], None, id="unlimited"),
     ],
 )
-def test_workload_may_use_the_largest_quota_entry_of_its_types(table, types, largest):
+def test_workload_may_use_the_largest_quota_entry_of_its_gpu_types(table, types, largest):
     assert largest_entry(table, types, NODE_TYPES) == largest
 
 
@@ -100,21 +100,21 @@ def project_with(**fields):
         pytest.param({"h100": 2, "*": None}, None, id="one is unlimited"),
     ],
 )
-def test_quota_of_a_table_is_its_sum(quota, total):
+def test_project_quota_by_gpu_type_is_the_sum_of_its_table(quota, total):
     spec = project_with(quota=quota)
 
     assert spec.quota == total
     assert list(spec.quota_by_type or ()) == list(quota)
 
 
-def test_number_replaces_a_quota_table():
+def test_single_number_replaces_a_quota_table_by_gpu_type():
     spec = changed_project(project_with(quota={"h100": 2}), {"quota": ProjectPut(quota=4).quota})
 
     assert (spec.quota, spec.quota_by_type) == (FOUR, None)
 
 
 @pytest.mark.parametrize(("gpu_type", "gpus"), [("h100", 3), (None, 5), ("a100", 5)])
-def test_session_beyond_the_build_quota_of_its_type_is_refused(gpu_type, gpus):
+def test_session_beyond_the_build_quota_of_its_gpu_type_is_refused(gpu_type, gpus):
     project = project_with(quota={"h100": 2, "*": 4})
     site = SubmissionContext({"vision": project}, [], 16_000, gpu_types=NODE_TYPES)
     request = {"command": ["x"], "kind": "session", "gpu_type": gpu_type}

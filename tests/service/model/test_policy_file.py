@@ -27,7 +27,7 @@ def test_empty_policy_file_is_the_shipped_policy(tmp_path):
     assert read_policy(path) == SHIPPED
 
 
-def test_policy_without_a_file_is_the_shipped_policy():
+def test_scheduler_policy_without_a_file_is_the_shipped_policy():
     assert read_policy(None) == SHIPPED
 
 

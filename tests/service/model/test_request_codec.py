@@ -15,7 +15,7 @@ from strategies import snapshots
 
 @given(snapshots())
 @settings(max_examples=50)
-def test_decoded_request_equals_the_encoded_request(snapshot):
+def test_decoded_workload_request_equals_the_encoded_request(snapshot):
     for workload in snapshot.workloads:
         text = request_of(workload)
 
@@ -32,13 +32,13 @@ def workers(count: int, gpus: int = 1000, **fields: Any) -> tuple[Worker, ...]:
     return tuple(Worker(name=f"w-{n}", gpus=MilliGpu(gpus), **fields) for n in range(count))
 
 
-def test_equal_workers_are_encoded_once_with_their_count():
+def test_equal_workers_of_a_stored_request_are_encoded_once_with_their_count():
     workload = Workload(name="a/gang", project="a", workers=workers(500, 8000))
 
     assert request_of(workload) == '{"workers":[{"count":500,"gpus":8}]}'
 
 
-def test_long_node_list_is_omitted_from_the_request():
+def test_long_node_list_is_omitted_from_the_stored_workload_request():
     many = tuple(f"node-{n}" for n in range(65))
 
     written = [

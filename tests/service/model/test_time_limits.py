@@ -37,15 +37,17 @@ def project(**rules: int) -> ProjectSpec:
     ],
     ids=["none", "asked", "default", "default below the maximum", "maximum", "up to the maximum"],
 )
-def test_limit_is_the_requested_or_else_the_projects(requested, rules, limit) -> None:
+def test_job_time_limit_is_the_requested_or_else_the_projects_limit(
+    requested, rules, limit
+) -> None:
     assert limit == time_limits.limit_of(requested, None, "job", project(**rules))
 
 
-def test_time_rules_of_jobs_do_not_apply_to_sessions() -> None:
+def test_default_job_time_limit_does_not_apply_to_sessions() -> None:
     assert time_limits.limit_of(None, None, "session", project(default_s=H)) is None
 
 
-def test_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -> None:
+def test_time_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -> None:
     with pytest.raises(InvalidRequest) as refused:
         time_limits.limit_of(72 * H, None, "job", project(most_s=48 * H))
 
@@ -58,7 +60,7 @@ def test_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -> Non
 @pytest.mark.parametrize(
     ("requested", "rules"), [(H, {}), (None, {"default_s": H})], ids=["own", "project's"]
 )
-def test_expected_runtime_beyond_the_limit_is_refused(requested, rules) -> None:
+def test_expected_runtime_beyond_the_time_limit_is_refused(requested, rules) -> None:
     assert time_limits.limit_of(requested, H, "job", project(**rules)) == H
     with pytest.raises(InvalidRequest) as refused:
         time_limits.limit_of(requested, H + 1, "job", project(**rules))
@@ -77,7 +79,7 @@ def record(limit: int | None, ran_s: float, since: float | None) -> WorkloadReco
     [(8 * H, 600, 600), (1000, 600, 100), (8 * H, 60, 60)],
     ids=["as the project says", "a tenth of a short limit", "a shorter rule"],
 )
-def test_warning_precedes_the_end_by_the_rule_or_a_tenth_of_the_limit(
+def test_time_limit_warning_precedes_the_end_by_project_rule_or_a_tenth(
     limit, warn_s, before
 ) -> None:
     running = record(limit, 0.0, 1000.0)
@@ -85,7 +87,7 @@ def test_warning_precedes_the_end_by_the_rule_or_a_tenth_of_the_limit(
     assert time_limits.warns_at(running, project(warn_s=warn_s)) == 1000 + limit - before
 
 
-def test_no_warning_comes_without_a_limit_or_a_run() -> None:
+def test_no_time_limit_warning_comes_without_a_limit_or_a_run() -> None:
     assert time_limits.warns_at(record(None, 0.0, 0.0), project()) is None
     assert time_limits.warns_at(record(H, 0.0, None), project()) is None
 
@@ -96,7 +98,7 @@ def test_no_warning_comes_without_a_limit_or_a_run() -> None:
     since=st.floats(0, 10**9),
     late=st.integers(0, 100),
 )
-def test_core_bound_of_an_attempt_ends_within_two_seconds_after_the_limit(
+def test_scheduler_time_bound_ends_within_two_seconds_after_the_time_limit(
     limit: int, ran: float, since: float, late: int
 ) -> None:
     ran, started = min(ran, limit), int(since) + late
@@ -107,7 +109,7 @@ def test_core_bound_of_an_attempt_ends_within_two_seconds_after_the_limit(
     assert max(started, end) - 1e-6 <= started + bound <= max(started, end) + 2
 
 
-def test_core_bound_of_a_waiting_workload_is_the_remaining_time() -> None:
+def test_scheduler_time_bound_of_a_waiting_workload_is_its_remaining_time() -> None:
     assert time_limits.bound_for_core(100, 30.5, None, None) == 70
     assert time_limits.bound_for_core(100, 130.0, None, None) == 0
 
@@ -117,5 +119,7 @@ def test_core_bound_of_a_waiting_workload_is_the_remaining_time() -> None:
     [(None, {}, None), (None, {"default_s": 5}, 5), (9, {"most_s": 7}, 7), (3, {"most_s": 7}, 3)],
     ids=["none", "default", "cut to the maximum", "below the maximum"],
 )
-def test_externally_created_workload_is_limited_to_the_maximum(requested, rules, limit) -> None:
+def test_externally_created_workload_is_limited_to_the_maximum_time_limit(
+    requested, rules, limit
+) -> None:
     assert limit == time_limits.limit_within(requested, TimeRules(**rules))

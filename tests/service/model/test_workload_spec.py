@@ -28,7 +28,7 @@ def spec_of(site=SITE, **fields):
 
 
 @pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 1000])
-def test_default_name_is_the_next_free_number(many):
+def test_default_job_name_has_the_next_free_number(many):
     used_names = {f"vision/job-{number}" for number in range(1, many + 1)}
 
     spec = spec_of(SubmissionContext({"vision": VISION}, used_names, 1000), gpus=1)
@@ -37,13 +37,13 @@ def test_default_name_is_the_next_free_number(many):
 
 
 @pytest.mark.parametrize("fields", [{"name": "lab-ana"}, {"name": "lab", "array": 2}])
-def test_name_of_a_notebook_server_is_refused(fields):
+def test_job_name_of_a_notebook_server_is_refused(fields):
     with pytest.raises(InvalidRequest, match="notebook servers have names that begin with lab-"):
         spec_of(gpus=1, **fields)
 
 
 @pytest.mark.parametrize("name", ["lab", "labs-1", "my-lab-1"])
-def test_name_similar_to_a_notebook_servers_is_accepted(name):
+def test_job_name_similar_to_a_notebook_servers_is_accepted(name):
     assert spec_of(gpus=1, name=name).name == name
 
 
@@ -59,7 +59,7 @@ def test_name_similar_to_a_notebook_servers_is_accepted(name):
         f"example/train@sha256:{'0a' * 32}",
     ],
 )
-def test_valid_image_reference_is_stored(image):
+def test_valid_container_image_reference_is_stored(image):
     spec = spec_of(image=image)
 
     assert spec.image == image
@@ -69,12 +69,12 @@ def test_valid_image_reference_is_stored(image):
     "image",
     ["", " ", "a b", "-x", "Upper/case", "x:", "a@sha256:12", "$(touch x)", "a\nb", "x" * 513],
 )
-def test_submit_request_refuses_invalid_image(image):
+def test_submit_request_refuses_invalid_container_image(image):
     with pytest.raises(ValidationError):
         SubmitRequest(command=["true"], image=image)
 
 
-def test_session_with_an_image_is_refused():
+def test_session_with_a_container_image_is_refused():
     with pytest.raises(InvalidRequest, match="where servers are started"):
         spec_of(kind="session", image="python")
 
@@ -97,7 +97,7 @@ def test_session_with_an_image_is_refused():
         ),
     ],
 )
-def test_gpu_type_means_types_with_its_words_in_order_of_preference(gpu_type, resolved):
+def test_requested_gpu_type_selects_types_with_its_words_in_preference_order(gpu_type, resolved):
     spec = spec_of(gpus=1, gpu_type=gpu_type)
 
     assert spec.gpu_types == resolved
@@ -184,7 +184,7 @@ LARGEST = replace(
                      "--gpu-memory 40000M, or for another --gpu-type.", id="GPU memory of a type"),
     ],
 )  # fmt: skip
-def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(fields, says, hint):
+def test_job_request_above_any_nodes_capacity_is_refused_with_both_amounts(fields, says, hint):
     with pytest.raises(InvalidRequest, match=f"^Each worker requests {re.escape(says)}") as refused:
         spec_of(LARGEST, **fields)
 
@@ -209,7 +209,7 @@ def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(fields, 
         pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="nodes may be added"),
     ],
 )  # fmt: skip
-def test_request_that_fits_some_node_is_accepted(fields, site):
+def test_job_request_that_fits_some_node_is_accepted(fields, site):
     assert spec_of(site, **fields).workers == fields.get("workers", 1)
 
 
@@ -227,7 +227,7 @@ def test_requested_cpu_is_distinguished_from_the_default(fields, cpu):
     assert (spec.cpu_milli, spec.cpu_asked) == cpu
 
 
-def test_machine_without_gpus_refuses_a_request_of_one():
+def test_cluster_without_gpus_refuses_a_gpu_request():
     site = SubmissionContext({"vision": VISION}, [], 0, largest=NodeCapacity())
 
     for fields, largest in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):

@@ -89,7 +89,7 @@ async def read_reply(reader: asyncio.StreamReader) -> bytes:
 
 @both_servers
 @pytest.mark.parametrize("sent", [b"", b"G", HALF], ids=["nothing", "a letter", "half a head"])
-async def test_connection_without_a_whole_head_is_closed(serve: Serve, sent: bytes):
+async def test_connection_without_a_whole_request_head_is_closed(serve: Serve, sent: bytes):
     async with asyncio.timeout(60), serve(10, 0.2) as port:
         reader, writer = await open_and_send(port, sent)
 
@@ -98,7 +98,7 @@ async def test_connection_without_a_whole_head_is_closed(serve: Serve, sent: byt
 
 
 @both_servers
-async def test_trickled_head_does_not_extend_the_head_timeout(serve: Serve):
+async def test_trickled_request_head_does_not_extend_the_head_timeout(serve: Serve):
     async with asyncio.timeout(60), serve(10, 0.5) as port:
         reader, writer = await open_and_send(port, HALF)
         closed = asyncio.ensure_future(reader.read())
@@ -111,7 +111,7 @@ async def test_trickled_head_does_not_extend_the_head_timeout(serve: Serve):
 
 
 @both_servers
-async def test_connection_after_a_whole_head_outlasts_the_head_timeout(serve: Serve):
+async def test_connection_after_a_whole_request_head_outlasts_the_head_timeout(serve: Serve):
     async with asyncio.timeout(60), serve(10, 1.0) as port:
         reader, writer = await open_and_send(port, WHOLE)
         assert b" 200 " in await read_reply(reader)
@@ -125,7 +125,7 @@ async def test_connection_after_a_whole_head_outlasts_the_head_timeout(serve: Se
         other.close()
 
 
-async def test_connection_with_an_incomplete_second_head_is_closed():
+async def test_connection_with_an_incomplete_second_request_head_is_closed():
     """The hub's server closes it at its idle time-out."""
     async with asyncio.timeout(60), service(10, 0.2) as port:
         reader, writer = await open_and_send(port, WHOLE)
@@ -138,7 +138,7 @@ async def test_connection_with_an_incomplete_second_head_is_closed():
 
 
 @both_servers
-async def test_requests_are_served_beside_more_half_heads_than_the_bound(serve: Serve):
+async def test_requests_are_served_beside_more_half_request_heads_than_the_bound(serve: Serve):
     async with asyncio.timeout(60), serve(5, LONG_S) as port:
         persistent, writer = await open_and_send(port, WHOLE)
         assert b" 200 " in await read_reply(persistent)
@@ -169,7 +169,7 @@ async def test_connection_beyond_the_bound_of_served_connections_is_closed(serve
             each.close()
 
 
-def test_shortage_of_descriptors_is_logged_once_a_minute():
+def test_shortage_of_file_descriptors_is_logged_once_a_minute():
     now = 0.0
     shortage = DescriptorShortage(clock=lambda: now)
 

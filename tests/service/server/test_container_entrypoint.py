@@ -24,7 +24,7 @@ while True:
     [((), "uvicorn"), (("agent",), "psutil")],
     ids=["the service", "an agent"],
 )
-def test_sigterm_during_imports_ends_the_process_at_once(tmp_path, arguments, imported):
+def test_sigterm_during_imports_ends_the_container_process_at_once(tmp_path, arguments, imported):
     """The kernel drops signals without a handler for a container's first process."""
     begun, modules = tmp_path / "begun", tmp_path / "modules"
     modules.mkdir()

@@ -28,7 +28,7 @@ async def run_program(client: AsyncClient, *command: str) -> WorkloadDetail:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lines", [50_000, pytest.param(MANY_LINES, marks=pytest.mark.slow)])
-async def test_long_output_is_returned_whole_or_from_its_end(ana, lines):
+async def test_long_job_output_is_returned_whole_or_from_its_end(ana, lines):
     job = await run_program(ana, "seq", str(lines))
 
     last = [line.text async for line in ana.logs(job.id, tail=3)]
@@ -42,7 +42,7 @@ async def test_long_output_is_returned_whole_or_from_its_end(ana, lines):
     assert count == lines
 
 
-async def test_line_without_an_end_is_returned_in_pieces(ana):
+async def test_log_line_without_an_end_is_returned_in_pieces(ana):
     job = await run_program(ana, sys.executable, "-I", "-S", "-c", ONE_LINE)
 
     pieces = [line.text async for line in ana.logs(job.id)]
@@ -51,7 +51,7 @@ async def test_line_without_an_end_is_returned_in_pieces(ana):
     assert max(map(len, pieces)) <= 2**20
 
 
-async def test_omitted_output_is_reported_in_a_separate_field(ana):
+async def test_omitted_job_output_is_reported_in_a_separate_field(ana):
     faked = "… 7 lines (1 KiB) are not kept …"
     job = await run_program(
         ana, "sh", "-c", f"echo '{faked}'; yes $(printf '%0999d') | head -120000"
@@ -77,7 +77,7 @@ async def test_omitted_output_is_reported_in_a_separate_field(ana):
     assert 13_000 < gap.missing.lines < 25_000
 
 
-async def test_unfinished_line_is_sent_only_to_clients_that_request_parts(ana, tmp_path):
+async def test_unfinished_log_line_is_sent_only_to_clients_that_request_parts(ana, tmp_path):
     go = tmp_path / "go"
     script = f"echo a; printf '1 %%\\r'; until [ -e {go} ]; do sleep 0.1; done; printf '2 %%\\r\\n'"
     request = SubmitRequest(name="bar", project="vision", command=["sh", "-c", script])

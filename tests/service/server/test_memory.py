@@ -64,7 +64,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize(("status", "body"), BODIES.values(), ids=BODIES)
-def test_large_bodies_leave_no_memory_behind(service, status, body):
+def test_large_request_bodies_leave_service_memory_unchanged(service, status, body):
     url = f"{service.client.url}api/v1/workloads?dry_run=true"
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
@@ -86,7 +86,7 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
     eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
 
 
-def test_bodies_of_unauthenticated_callers_are_not_buffered(service):
+def test_request_bodies_of_unauthenticated_callers_are_not_buffered(service):
     """Send all but a mebibyte of each body; a known caller's body would be received."""
     url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
     before = memory(service)
@@ -111,7 +111,7 @@ def test_bodies_of_unauthenticated_callers_are_not_buffered(service):
             connection.close()
 
 
-def test_long_output_is_streamed_without_buffering(service):
+def test_long_job_output_is_streamed_without_buffering(service):
     lines = 100_000
     service.submit("writes", f"for n in range({lines}): print('line', n)")
     service.until("vision/writes", "succeeded")

@@ -92,9 +92,7 @@ def text_below_traceback(outputs) -> list[str]:
     return [output.text for output in outputs[1:]]
 
 
-async def test_platform_line_follows_tracebacks_of_memory_errors_and_interrupts(
-    simulated, reported
-):
+async def test_gpu_memory_line_follows_notebook_memory_errors_and_interrupts(simulated, reported):
     memory_error, interrupted, other_error, without_service = await run_cells(simulated.url)
 
     assert memory_error[0].evalue == "CUDA out of memory."
@@ -112,7 +110,7 @@ async def test_platform_line_follows_tracebacks_of_memory_errors_and_interrupts(
 
 
 @pytest.mark.parametrize("reported", ["terminate"], indirect=True)
-async def test_first_cell_of_a_new_kernel_names_why_an_earlier_one_was_ended(simulated, reported):
+async def test_first_cell_of_a_new_kernel_says_why_an_earlier_kernel_was_ended(simulated, reported):
     first, second = await run_cells(simulated.url, ("1 + 1", "2 + 2"))
 
     messages = [output.text for output in first if output.output_type == "stream"]

@@ -133,7 +133,7 @@ async def test_hub_request_about_a_user_has_the_id_of_the_callers_request(
     assert identity_hub.ids == {"/hub/api/user": "mine", "/hub/api/users/ana": "mine"}
 
 
-async def test_readiness_follows_scheduler_database_and_shutdown(simulated, http):
+async def test_readiness_endpoint_fails_without_database_and_at_shutdown(simulated, http):
     platform = simulated.platform
     platform.checks = {"scheduler": platform.controller.unhealthy_reason}
 
@@ -150,7 +150,7 @@ async def test_readiness_follows_scheduler_database_and_shutdown(simulated, http
     assert (await http.get("health/live")).status_code == 200
 
 
-async def test_repeated_submission_stores_no_job_and_has_the_same_reply(http):
+async def test_submission_with_a_repeated_idempotency_key_stores_no_second_job(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
 
     first = await http.post("api/v1/workloads", json=JOB, headers=key)
@@ -162,7 +162,7 @@ async def test_repeated_submission_stores_no_job_and_has_the_same_reply(http):
     assert [w["id"] for w in (await http.get("api/v1/workloads")).json()["items"]] == ids
 
 
-async def test_concurrent_submissions_with_one_key_store_one_job(http):
+async def test_concurrent_submissions_with_one_idempotency_key_store_one_job(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
 
     replies = await asyncio.gather(
@@ -190,7 +190,7 @@ async def test_malformed_idempotency_key_is_refused(http):
 
 
 @pytest.mark.timeout(600)  # three starts of a service
-def test_restarts_under_load_lose_and_double_no_acknowledged_change(service, identity_hub):
+def test_service_restarts_under_load_lose_and_double_no_acknowledged_change(service, identity_hub):
     identity_hub.scopes.append("custom:runai:admin")
     service.environment |= {
         "RUNAI_LOG_FORMAT": "json",

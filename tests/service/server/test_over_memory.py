@@ -63,7 +63,7 @@ async def running_agent(served):
             await task
 
 
-async def test_job_over_its_memory_is_warned_and_killed_and_its_neighbour_finishes(
+async def test_job_over_its_gpu_memory_is_warned_and_killed_and_its_neighbour_finishes(
     served, ana, nel, tmp_path, eventually_async
 ):
     finish = tmp_path / "finish"

@@ -14,7 +14,7 @@ from runai.hub_service.processes.ports import later_port, port_is_free
 EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_listening_port_is_not_free():
+def test_port_with_a_listener_is_not_reported_free():
     with socket.socket() as other:
         other.bind(("127.0.0.1", ports.free_port()))
         other.listen()
@@ -24,7 +24,7 @@ def test_listening_port_is_not_free():
     assert (is_free, port_is_free(port)) == (False, True)
 
 
-def test_later_ports_are_outside_this_machines_ephemeral_range():
+def test_ports_for_later_use_are_outside_this_machines_ephemeral_range():
     if not EPHEMERAL_RANGE_FILE.exists():
         pytest.skip("only Linux says what it hands out")
     first, last = map(int, EPHEMERAL_RANGE_FILE.read_text().split())
@@ -46,7 +46,7 @@ def test_later_ports_are_outside_this_machines_ephemeral_range():
         pytest.param(None, range(20_000, 32_768), id="another system"),
     ],
 )
-def test_later_ports_exclude_the_ephemeral_port_range(
+def test_candidate_ports_for_later_use_exclude_the_ephemeral_range(
     tmp_path: Path, range_text: str | None, expected: range
 ):
     file = tmp_path / "range"
@@ -56,7 +56,7 @@ def test_later_ports_exclude_the_ephemeral_port_range(
     assert later_ports._below_ephemeral(range(20_000, 32_768), file) == expected
 
 
-def test_kernel_chooses_the_port_if_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch):
+def test_operating_system_chooses_the_port_if_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(later_ports, "_CANDIDATES", range(0))
 
     assert port_is_free(later_port())

@@ -72,7 +72,7 @@ def test_service_exits_when_its_hub_is_killed(service):
     assert exited == [process]
 
 
-def test_service_exits_when_its_hub_died_during_its_start(service):
+def test_service_exits_when_its_hub_died_during_the_services_start(service):
     """Imports take a second; the process that adopted the service meanwhile is not the hub."""
     orphan = service.popen(RUNAI_HUB_PID="4194304")
 
@@ -93,7 +93,7 @@ def test_repeated_sigterm_during_shutdown_causes_no_ignored_exception(service):
     assert "Exception ignored" not in service.log.read_text()
 
 
-def test_second_service_waits_for_the_first_and_logs_its_process(service):
+def test_second_service_waits_for_the_first_and_logs_its_process_id(service):
     """A second service beside a frozen one obeys SIGTERM.
 
     A third takes over when the first has exited.
@@ -237,7 +237,7 @@ def test_doctor_reports_a_failure_if_chosen_mps_is_unavailable(service):
     assert "--gpu-sharing timeslice" in finding["mend"]
 
 
-def test_process_logs_failed_start_in_one_line(service):
+def test_service_logs_a_failed_start_in_one_line(service):
     """The tests of the settings cover each such sentence; here it ends a process."""
     status = service.popen(RUNAI_POLICY="/no/such/policy").wait(IMPORTS_S)
     (line,) = service.log.read_text().splitlines()

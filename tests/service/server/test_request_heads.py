@@ -50,7 +50,7 @@ async def test_endless_request_head_is_cut_off(simulated, begin, piece):
     assert b" 200 " not in reply
 
 
-async def test_head_limit_applies_to_each_request_of_a_connection(simulated):
+async def test_request_head_limit_applies_to_each_request_of_a_connection(simulated):
     parts = urlsplit(simulated.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     request = (
@@ -72,7 +72,7 @@ async def test_head_limit_applies_to_each_request_of_a_connection(simulated):
     writer.close()
 
 
-async def test_reply_is_read_whole_by_a_client_that_still_sends(simulated):
+async def test_refusal_is_read_whole_by_a_client_that_still_sends_its_body(simulated):
     """Discarding the rest of the body prevents a connection reset, which would lose the answer."""
     parts = urlsplit(simulated.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)

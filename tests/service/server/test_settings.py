@@ -77,7 +77,7 @@ REAL = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
                      id="as set beside simulated GPUs"),
     ],
 )  # fmt: skip
-def test_capacity_is_seven_eighths_of_the_machine_or_as_configured(
+def test_cpu_and_memory_capacity_is_seven_eighths_of_machine_or_as_configured(
     monkeypatch, environ, cpus, devices, expected
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cpus)))
@@ -354,7 +354,7 @@ def test_missing_projects_file_is_refused(tmp_path):
 # -- the service's address for a client ----------------------------------------------------------
 
 
-def test_session_reads_service_and_project_from_its_environment(tmp_path):
+def test_client_in_a_session_reads_service_and_project_from_its_environment(tmp_path):
     environ = {
         "XDG_CONFIG_HOME": str(tmp_path),
         "RUNAI_API_URL": "http://hub/services/runai/",
@@ -366,7 +366,7 @@ def test_session_reads_service_and_project_from_its_environment(tmp_path):
 
 
 @pytest.mark.parametrize("optional", [{}, {"project": "nlp"}, {"ca": "/ca.crt"}], ids=str)
-def test_saved_login_is_the_connection_outside_sessions(tmp_path, optional):
+def test_client_outside_sessions_connects_with_the_saved_login(tmp_path, optional):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     saved = Connection("https://hub.example/services/runai/", "t", **optional)
     write_config(saved, config_path(environ))
@@ -376,7 +376,7 @@ def test_saved_login_is_the_connection_outside_sessions(tmp_path, optional):
     assert stat.S_IMODE(config_path(environ).stat().st_mode) == 0o600
 
 
-def test_session_uses_only_the_default_project_of_a_saved_login(tmp_path):
+def test_client_in_a_session_uses_only_the_saved_logins_default_project(tmp_path):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     write_config(Connection("https://elsewhere/", "other", "nlp", "/ca.crt"), config_path(environ))
     environ |= {"RUNAI_API_URL": "http://hub/", "JUPYTERHUB_API_TOKEN": "t"}
@@ -384,13 +384,13 @@ def test_session_uses_only_the_default_project_of_a_saved_login(tmp_path):
     assert find_connection(environ) == Connection("http://hub/", "t", "nlp")
 
 
-def test_missing_connection_error_suggests_login(tmp_path):
+def test_missing_service_connection_error_suggests_runai_login(tmp_path):
     with pytest.raises(Unavailable, match="runai login"):
         find_connection({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "x"}', "secret-token {"])
-def test_damaged_config_error_names_the_file_without_its_content(tmp_path: Path, text):
+def test_damaged_client_config_error_names_the_file_without_its_content(tmp_path: Path, text):
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(InvalidRequest) as damaged:
