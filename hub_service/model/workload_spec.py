@@ -6,6 +6,7 @@ accepted.
 
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import NodeCapacity
@@ -98,6 +99,17 @@ class SubmissionContext:
     """The most CPU and memory that one node has; None: requests are not compared with nodes."""
     largest_by_type: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Devices of the largest node of each type, and the memory of its largest device."""
+
+
+class _WorkerRequest(NamedTuple):
+    """Resources that each worker requests of its node, at least."""
+
+    gpus: MilliGpu
+    gpu_memory_mib: int
+    gpu_types: Sequence[str]
+    """Types that it accepts; empty: any."""
+    cpu_milli: int
+    memory_mib: int
 
 
 def find_project(
@@ -199,7 +211,9 @@ def workload_spec(
     command = None if request.command is None else tuple(request.command)
     cpu, memory = _beside_gpus(request, site)
     if site.largest is not None:
-        _check_fits_node(request, needed, cpu, memory, gpu_types, site, site.largest)
+        worker = _WorkerRequest(needed, request.gpu_memory_mib or 0, gpu_types, cpu, memory)
+        _check_gpus_fit_node(worker, site)
+        _check_cpu_and_memory_fit_node(worker, site.largest)
     spec = WorkloadSpec(
         project=project.name,
         name=_name(request, project.name, site.taken),
@@ -348,38 +362,45 @@ def _beside_gpus(request: SubmitRequest, site: SubmissionContext) -> tuple[int, 
     return cpu, memory if request.memory_mib is None else request.memory_mib
 
 
-def _check_fits_node(
-    request: SubmitRequest,
-    gpus: MilliGpu,
-    cpu_milli: int,
-    memory_mib: int,
-    gpu_types: Sequence[str],
-    site: SubmissionContext,
-    largest: NodeCapacity,
-) -> None:
-    """Raise InvalidRequest if a worker requests more than any node has, of the types it accepts."""
-    most_devices, device_mib, of = site.most_devices, site.largest_device_mib, ""
-    if gpu_types:
-        has = [site.largest_by_type.get(gpu_type, (0, 0)) for gpu_type in gpu_types]
-        most_devices, device_mib = max(many for many, _ in has), max(mib for _, mib in has)
-        of = f" of type {' or '.join(gpu_types)}"
-    most_cpu, most_memory = largest.cpu_milli, largest.memory_mib
-    other = ", or for another --gpu-type" if of else ""
-    if gpus > most_devices * WHOLE_GPU:
-        more = ", or for more --workers" if gpus > WHOLE_GPU and most_devices else ""
-        option = f"--gpus {most_devices}{more}{other}"
-        raise _over_node(count_text(gpus), str(most_devices), option, unit=f"node{of}")
-    if request.gpu_memory_mib and request.gpu_memory_mib > device_mib:
-        amount = f"{_memory_text(request.gpu_memory_mib)} of one GPU"
-        option = f"--gpu-memory {_memory_option(device_mib)}" if device_mib else "--gpus 0"
-        raise _over_node(amount, _memory_text(device_mib), f"{option}{other}", unit=f"GPU{of}")
-    if most_cpu is not None and cpu_milli > most_cpu:
-        most = gpu_text(most_cpu)
-        raise _over_node(count_text(cpu_milli, "CPU"), most, f"--cpu {most}")
-    if most_memory is not None and memory_mib > most_memory:
-        amount = f"{_memory_text(memory_mib)} of memory"
+def _check_gpus_fit_node(worker: _WorkerRequest, site: SubmissionContext) -> None:
+    """Raise InvalidRequest if no node of the accepted types has the GPUs, or their memory."""
+    most_devices, device_mib = site.most_devices, site.largest_device_mib
+    of_types = or_other_type = ""
+    if worker.gpu_types:
+        sizes = [site.largest_by_type.get(gpu_type, (0, 0)) for gpu_type in worker.gpu_types]
+        most_devices, device_mib = max(many for many, _ in sizes), max(mib for _, mib in sizes)
+        of_types = f" of type {' or '.join(worker.gpu_types)}"
+        or_other_type = ", or for another --gpu-type"
+    if worker.gpus > most_devices * WHOLE_GPU:
+        or_workers = ", or for more --workers" if worker.gpus > WHOLE_GPU and most_devices else ""
         raise _over_node(
-            amount, _memory_text(most_memory), f"--memory {_memory_option(most_memory)}"
+            count_text(worker.gpus),
+            str(most_devices),
+            f"--gpus {most_devices}{or_workers}{or_other_type}",
+            unit=f"node{of_types}",
+        )
+    if worker.gpu_memory_mib > device_mib:
+        option = f"--gpu-memory {_memory_option(device_mib)}" if device_mib else "--gpus 0"
+        raise _over_node(
+            f"{_memory_text(worker.gpu_memory_mib)} of one GPU",
+            _memory_text(device_mib),
+            f"{option}{or_other_type}",
+            unit=f"GPU{of_types}",
+        )
+
+
+def _check_cpu_and_memory_fit_node(worker: _WorkerRequest, largest: NodeCapacity) -> None:
+    """Raise InvalidRequest if no node has the CPU, or the memory."""
+    most_cpu, most_memory = largest.cpu_milli, largest.memory_mib
+    if most_cpu is not None and worker.cpu_milli > most_cpu:
+        raise _over_node(
+            count_text(worker.cpu_milli, "CPU"), gpu_text(most_cpu), f"--cpu {gpu_text(most_cpu)}"
+        )
+    if most_memory is not None and worker.memory_mib > most_memory:
+        raise _over_node(
+            f"{_memory_text(worker.memory_mib)} of memory",
+            _memory_text(most_memory),
+            f"--memory {_memory_option(most_memory)}",
         )
 
 

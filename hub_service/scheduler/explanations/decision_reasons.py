@@ -5,8 +5,7 @@ The numbers reflect the state after the plan, which is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -150,36 +149,32 @@ class DecisionReasons:
         types = pod_set.members[0].worker.gpu_types if planned in self._state.undecided else ()
         reason = self._reason_by_class.get((equivalence, types))
         if reason is None:
-            with self._widest_pod_set(pod_set) as widest_pod_set:
-                reason = self._reason_by_class[equivalence, types] = self._pod_set_reason(
-                    widest_pod_set, equivalence
-                )
+            reason = self._reason_by_class[equivalence, types] = self._pod_set_reason(
+                self._widest_pod_set(pod_set), equivalence
+            )
         return reason
 
-    @contextmanager
-    def _widest_pod_set(self, pod_set: PodSet) -> Generator[PodSet]:
-        """Yield a pod set with all devices that it may use within its caps, by any charge."""
-        state, members = self._state, pod_set.members
-        if pod_set.planned not in state.undecided:
-            yield pod_set
-            return
-        project = pod_set.planned.project
+    def _widest_pod_set(self, pod_set: PodSet) -> PodSet:
+        """Return a pod set with all devices that it may use within its caps, by any charge."""
+        planned, project = pod_set.planned, pod_set.planned.project
+        if planned not in self._state.undecided:
+            return pod_set
         whole = project.parent if project.gpu_type is not None and project.parent else project
-        shapes = [member.shape for member in members]
         widest_pod_set = pod_set
-        for size in dict.fromkeys(
-            charge.device_mib for charge in state.charges_for(pod_set.planned)
-        ):
-            for member in members:
-                member.shape = state.shape_for(Charge(whole, size), member)
-            widest_pod_set = PodSet(
-                pod_set.planned, members, is_surplus=pod_set.is_surplus, is_growth=pod_set.is_growth
-            )
+        for size in dict.fromkeys(charge.device_mib for charge in self._state.charges_for(planned)):
+            widest_pod_set = self._charged_by(Charge(whole, size), pod_set)
             if first_cap_exceeded(widest_pod_set) is None:
                 break
-        yield widest_pod_set
-        for member, shape in zip(members, shapes, strict=True):
-            member.shape = shape
+        return widest_pod_set
+
+    def _charged_by(self, charge: Charge, pod_set: PodSet) -> PodSet:
+        """Return a pod set as it would be by another charge. The original is unchanged."""
+        members = tuple(
+            member.with_shape(self._state.shape_for(charge, member)) for member in pod_set.members
+        )
+        return PodSet(
+            pod_set.planned, members, is_surplus=pod_set.is_surplus, is_growth=pod_set.is_growth
+        )
 
     def _no_member_reason(self, workload: Workload) -> Reason:
         if self._state.tree.has_left(workload):

@@ -13,90 +13,114 @@ from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWo
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 
+ShapedWorker = tuple[PlannedWorker, RequestShape]
+"""A worker with the shape by which it is placed."""
 
-def place(state: PlanningState, members: Sequence[PlannedWorker], phase: Phase) -> bool:
+
+def place(
+    state: PlanningState,
+    members: Sequence[PlannedWorker],
+    phase: Phase,
+    shapes: Sequence[RequestShape] | None = None,
+) -> bool:
     """Place all workers or none (P4): `STARTED` in the capacity free now, else free later.
 
-    On False the state is unchanged.
+    They are placed by their own shapes, or by `shapes`, one for each. On False the state is
+    unchanged.
     """
     capacity = state.now if phase is Phase.STARTED else state.later
-    if members[0].planned.sizes is not None:
-        return _place_resizable(state, members, phase, capacity)
-    if len(members) == 1:
-        return _place_one(state, members[0], phase, capacity)
-    return _place_gang(state, members, phase, capacity)
+    first = members[0]
+    is_resizable = first.planned.sizes is not None
+    if len(members) == 1 and not is_resizable:  # most calls, so without lists
+        shape = first.shape if shapes is None else shapes[0]
+        return _place_one(state, (first, shape), phase, capacity)
+    if shapes is None:
+        shapes = [member.shape for member in members]
+    shaped_workers = [*zip(members, shapes, strict=True)]
+    place_together = _place_resizable if is_resizable else _place_gang
+    return place_together(state, shaped_workers, phase, capacity)
 
 
 def _place_gang(
-    state: PlanningState, members: Sequence[PlannedWorker], phase: Phase, capacity: FreeCapacity
+    state: PlanningState,
+    shaped_workers: Sequence[ShapedWorker],
+    phase: Phase,
+    capacity: FreeCapacity,
 ) -> bool:
     mark = state.mark()
-    if _place_on_one_node(state, members, phase, capacity):
+    if _place_on_one_node(state, shaped_workers, phase, capacity):
         return True
-    for domain in _domains(state, members[0]):
-        if _place_on_few_nodes(state, members, phase, capacity, domain):
+    first, _ = shaped_workers[0]
+    for domain in _domains(state, first):
+        if _place_on_few_nodes(state, shaped_workers, phase, capacity, domain):
             return True
         state.roll_back(mark)
-    if _place_on_few_nodes(state, members, phase, capacity, None):
+    if _place_on_few_nodes(state, shaped_workers, phase, capacity, None):
         return True
     state.roll_back(mark)
-    if any(m.shape.devices > 1 and not m.shape.is_whole for m in members):
+    if any(shape.devices > 1 and not shape.is_whole for _, shape in shaped_workers):
         # With fractions on several devices each, the choice of devices decides how many fit.
         for spread in (False, True):
-            if _place_one_by_one(state, members, phase, capacity, spread=spread):
+            if _place_one_by_one(state, shaped_workers, phase, capacity, spread=spread):
                 return True
             state.roll_back(mark)
     return False
 
 
 def _place_one(
-    state: PlanningState, member: PlannedWorker, phase: Phase, capacity: FreeCapacity
+    state: PlanningState, shaped_worker: ShapedWorker, phase: Phase, capacity: FreeCapacity
 ) -> bool:
-    place_found = capacity.find(member.shape)
+    member, shape = shaped_worker
+    place_found = capacity.find(shape)
     if place_found is None:
         return False
-    state.set(member, phase, state.book(member.shape, *place_found))
+    state.set(member, phase, state.book(shape, *place_found))
     return True
 
 
 def _place_resizable(
-    state: PlanningState, members: Sequence[PlannedWorker], phase: Phase, capacity: FreeCapacity
+    state: PlanningState,
+    shaped_workers: Sequence[ShapedWorker],
+    phase: Phase,
+    capacity: FreeCapacity,
 ) -> bool:
     """Place parts of an elastic worker on one node, chosen for its whole request (E2)."""
-    first, planned = members[0], members[0].planned
+    first, _ = shaped_workers[0]
+    planned = first.planned
     base = planned.members[0]
     if first is not base:
-        at = base.booking if base.phase in {Phase.RUNNING, Phase.STARTED} else None
-        return at is not None and at.node >= 0 and _place_at(state, first, phase, capacity, at.node)
-    if len(members) > 1:
-        return _place_on_one_node(state, members, phase, capacity)
+        is_running = base.phase in {Phase.RUNNING, Phase.STARTED}
+        node = base.booking.node if is_running and base.booking is not None else -1
+        return node >= 0 and _place_at(state, shaped_workers[0], phase, capacity, node)
+    if len(shaped_workers) > 1:
+        return _place_on_one_node(state, shaped_workers, phase, capacity)
     pending_parts = [
-        member
+        (member, member.shape)
         for member in planned.members[1:]
         if member.phase is Phase.PENDING and not planned.exceeds_request(member)
     ]
     for count in range(len(pending_parts), 0, -1):
-        if _place_on_one_node(state, [base, *pending_parts[:count]], phase, capacity):
-            for member in pending_parts[:count]:
+        if _place_on_one_node(state, [shaped_workers[0], *pending_parts[:count]], phase, capacity):
+            for member, _ in pending_parts[:count]:
                 state.set(member, Phase.PENDING, None)  # each starts in its turn (E1)
             return True
-    return _place_one(state, base, phase, capacity)
+    return _place_one(state, shaped_workers[0], phase, capacity)
 
 
 def _place_one_by_one(
     state: PlanningState,
-    members: Sequence[PlannedWorker],
+    shaped_workers: Sequence[ShapedWorker],
     phase: Phase,
     capacity: FreeCapacity,
     *,
     spread: bool,
 ) -> bool:
-    for member in _largest_first(members):
+    for member, shape in _largest_first(shaped_workers):
         for node in capacity.nodes_by_fullness(0):
-            if node in member.shape.nodes:
-                devices = capacity.devices_on(node, member.shape, spread=spread)
+            if node in shape.nodes:
+                devices = capacity.devices_on(node, shape, spread=spread)
                 if devices is not None:
-                    state.set(member, phase, state.book(member.shape, node, devices))
+                    state.set(member, phase, state.book(shape, node, devices))
                     break
         else:
             return False
@@ -104,10 +128,13 @@ def _place_one_by_one(
 
 
 def _place_on_one_node(
-    state: PlanningState, members: Sequence[PlannedWorker], phase: Phase, capacity: FreeCapacity
+    state: PlanningState,
+    shaped_workers: Sequence[ShapedWorker],
+    phase: Phase,
+    capacity: FreeCapacity,
 ) -> bool:
-    wholes = sum(m.shape.devices for m in members if m.shape.is_whole)
-    counts = _counts(members)
+    wholes = sum(shape.devices for _, shape in shaped_workers if shape.is_whole)
+    counts = _counts(shaped_workers)
     first, *other_shapes = counts
     shared = (
         first.nodes.intersection(*(shape.nodes for shape in other_shapes))
@@ -116,39 +143,50 @@ def _place_on_one_node(
     )
     if not shared:
         return False
-    in_order = _largest_first(members)
+    in_order = _largest_first(shaped_workers)
     roomy = (
         node
         for node in capacity.nodes_by_fullness(wholes)
         if node in shared and all(capacity.slots(node, shape) >= n for shape, n in counts.items())
     )
-    for node in capacity.in_order([member.shape for member in in_order], roomy):
+    for node in capacity.in_order([shape for _, shape in in_order], roomy):
         mark = state.mark()
-        if all(_place_at(state, m, phase, capacity, node) for m in in_order):
+        if all(
+            _place_at(state, shaped_worker, phase, capacity, node) for shaped_worker in in_order
+        ):
             return True
         state.roll_back(mark)
     return False
 
 
 def _place_at(
-    state: PlanningState, member: PlannedWorker, phase: Phase, capacity: FreeCapacity, node: int
+    state: PlanningState,
+    shaped_worker: ShapedWorker,
+    phase: Phase,
+    capacity: FreeCapacity,
+    node: int,
 ) -> bool:
-    devices = capacity.devices_on(node, member.shape)
+    member, shape = shaped_worker
+    devices = capacity.devices_on(node, shape)
     if devices is None:
         return False
-    state.set(member, phase, state.book(member.shape, node, devices))
+    state.set(member, phase, state.book(shape, node, devices))
     return True
 
 
-def _counts(members: Iterable[PlannedWorker]) -> dict[RequestShape, int]:
+def _counts(shaped_workers: Iterable[ShapedWorker]) -> dict[RequestShape, int]:
     counts: dict[RequestShape, int] = {}
-    for member in members:
-        counts[member.shape] = counts.get(member.shape, 0) + 1
+    for _, shape in shaped_workers:
+        counts[shape] = counts.get(shape, 0) + 1
     return counts
 
 
-def _largest_first(members: Sequence[PlannedWorker]) -> list[PlannedWorker]:
-    return sorted(members, key=lambda m: (-m.shape.devices, -m.shape.milli, -m.shape.mib, m.index))
+def _largest_first(shaped_workers: Iterable[ShapedWorker]) -> list[ShapedWorker]:
+    def rank(shaped_worker: ShapedWorker) -> tuple[int, int, int, int]:
+        member, shape = shaped_worker
+        return -shape.devices, -shape.milli, -shape.mib, member.index
+
+    return sorted(shaped_workers, key=rank)
 
 
 def _domains(state: PlanningState, member: PlannedWorker) -> list[frozenset[int]]:
@@ -165,15 +203,15 @@ def _domains(state: PlanningState, member: PlannedWorker) -> list[frozenset[int]
 
 def _place_on_few_nodes(
     state: PlanningState,
-    members: Sequence[PlannedWorker],
+    shaped_workers: Sequence[ShapedWorker],
     phase: Phase,
     capacity: FreeCapacity,
     domain: frozenset[int] | None,
 ) -> bool:
     """Fill the nodes with most slots, then the fullest node that fits the rest."""
-    groups: dict[RequestShape, list[PlannedWorker]] = {}
-    for member in _largest_first(members):
-        groups.setdefault(member.shape, []).append(member)
+    groups: dict[RequestShape, list[ShapedWorker]] = {}
+    for shaped_worker in _largest_first(shaped_workers):
+        groups.setdefault(shaped_worker[1], []).append(shaped_worker)
     for shape, group in groups.items():
         nodes = shape.nodes if domain is None else shape.nodes & domain
         slots = capacity.slots_by_node(shape, nodes)

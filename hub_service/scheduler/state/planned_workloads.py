@@ -67,6 +67,13 @@ class PlannedWorker:
         self.booking: Booking | None = None
         self.origin: Booking | None = None
 
+    def with_shape(self, shape: RequestShape) -> PlannedWorker:
+        """Return a copy with another shape. It is for comparisons only: no state contains it."""
+        other = PlannedWorker(self.worker, self.index, self.planned, shape)
+        other.phase, other.snapshot_phase = self.phase, self.snapshot_phase
+        other.booking, other.origin = self.booking, self.origin
+        return other
+
 
 class PlannedWorkload:
     """A workload with its project and its workers."""

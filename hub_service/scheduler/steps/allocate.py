@@ -38,7 +38,6 @@ from runai.hub_service.scheduler.state.request_shape import Booking
 _NO_NODE = BlockReason("no_such_node", "P5")
 _NO_ROOM = BlockReason("no_room", "P1")
 BLOCKED_BY_NEVER_LENT = BlockReason("held_for", "Q2")
-_BLOCKED_BY_HOLD = BlockReason("held_for", "O4")
 
 
 class AllocateStep:
@@ -146,29 +145,27 @@ class AllocateStep:
 
     def _try_place(self, pod_set: PodSet) -> bool:
         """Place a pod set if caps and capacity allow. Return True to skip the rest of its class."""
-        planned, members = pod_set.planned, pod_set.members
-        min_running = max(planned.minimum, planned.guaranteed)
-        if pod_set.is_surplus and planned.count(Phase.RUNNING, Phase.STARTED) < min_running:
-            return False
-        if pod_set.is_surplus and not self._may_grow(planned, pod_set):
+        if _lacks_minimum(pod_set):
+            return False  # that is no reason for other workloads to wait
+        if pod_set.is_surplus and not self._may_grow(pod_set.planned, pod_set):
             return True
-        if pod_set.falls_short(now=members[0].phase is Phase.RESERVED):
-            return False
-        block = first_cap_exceeded(pod_set)
-        if block is None:
-            block = self._place(pod_set)
-        if block is None:
-            self.placed += members
-            return False
-        if block is _BLOCKED_BY_HOLD:
-            return False  # other pod sets with this request may end before the hold starts
-        if (
-            members[0].phase is not Phase.RESERVED
-            and not pod_set.is_surplus
-            and not pod_set.is_growth
-        ):
+        match first_cap_exceeded(pod_set) or self._place(pod_set):
+            case None:
+                self.placed += pod_set.members
+                return False
+            case BackfillHold() as hold:
+                if not pod_set.is_surplus:
+                    self.blocked_by_hold[pod_set.planned] = hold
+                return False  # other pod sets with this request may end before the hold starts
+            case BlockReason() as block:
+                self._store_block(pod_set, block)
+                return True
+
+    def _store_block(self, pod_set: PodSet, block: BlockReason) -> None:
+        """Store why a class is blocked, unless its workload has its minimum or a reservation."""
+        is_reserved = pod_set.members[0].phase is Phase.RESERVED
+        if not (is_reserved or pod_set.is_surplus or pod_set.is_growth):
             self.blocks[self._state.equivalence_classes.class_of(pod_set)] = block
-        return True
 
     # ---- E2, E3
 
@@ -222,18 +219,16 @@ class AllocateStep:
         now = self._state.time
         return after > before and repays(planned.workload, before, after, started=started, now=now)
 
-    def _place(self, pod_set: PodSet) -> BlockReason | None:
+    def _place(self, pod_set: PodSet) -> BlockReason | BackfillHold | None:
+        """Place a pod set now or later; return what blocks it, None if it has a place."""
         if any(not member.shape.nodes for member in pod_set.members):
             return _NO_NODE
         if not self.holds:
             return self._place_now_or_later(pod_set, pod_set.signature)
         with self.holds.open_to(pod_set) as may_pass:
             block = self._place_now_or_later(pod_set, (pod_set.signature, may_pass))
-        if block is _NO_ROOM and pod_set.members[0].phase is Phase.PENDING:
-            hold = self.holds.blocking_hold(pod_set)
-            if hold is not None and not pod_set.is_surplus:
-                self.blocked_by_hold[pod_set.planned] = hold
-            return _NO_ROOM if hold is None else _BLOCKED_BY_HOLD
+        if block == _NO_ROOM and pod_set.members[0].phase is Phase.PENDING:
+            return self.holds.blocking_hold(pod_set) or _NO_ROOM
         return block
 
     def _place_now_or_later(
@@ -277,17 +272,10 @@ class AllocateStep:
 
     def _start_on_preferred(self, pod_set: PodSet) -> bool:
         """Start a pod set on the first GPU type of its preference where it fits (P5)."""
-        members = pod_set.members
-        original_shapes = [member.shape for member in members]
-        for shapes in self._state.shapes_by_gpu_type(members):
-            for member, shape in zip(members, shapes, strict=True):
-                member.shape = shape
-            is_placed = place(self._state, members, Phase.STARTED)
-            for member, shape in zip(members, original_shapes, strict=True):
-                member.shape = shape
-            if is_placed:
-                return True
-        return False
+        return any(
+            place(self._state, pod_set.members, Phase.STARTED, shapes)
+            for shapes in self._state.shapes_by_gpu_type(pod_set.members)
+        )
 
     def _try_to_move(self, pod_set: PodSet) -> bool:
         """Place a stopped pod set elsewhere if possible. Return True to skip its class."""
@@ -311,6 +299,18 @@ class AllocateStep:
         else:
             self._state.roll_back(mark)
         return False
+
+
+def _lacks_minimum(pod_set: PodSet) -> bool:
+    """Return True if its workload would lack workers that come first.
+
+    Those are workers of its minimum (P4), and for surplus the guaranteed ones too (E4).
+    """
+    planned = pod_set.planned
+    if pod_set.is_surplus:
+        running = planned.count(Phase.RUNNING, Phase.STARTED)
+        return running < max(planned.minimum, planned.guaranteed)
+    return pod_set.falls_short(now=pod_set.members[0].phase is Phase.RESERVED)
 
 
 def _reserved_unit(planned: PlannedWorkload) -> list[PodSet]:
