@@ -126,7 +126,7 @@ def test_metrics_address_in_use_does_not_stop_metering():
 
 
 @pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
-def test_invalid_metrics_address_is_refused(text):
+def test_invalid_agent_metrics_address_is_refused(text):
     with pytest.raises(InvalidRequest, match="RUNAI_AGENT_METRICS is"):
         AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
 

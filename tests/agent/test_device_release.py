@@ -31,7 +31,7 @@ def poll_of(*pids: int) -> Poll:
     return Poll(at=0.0, interval=1.0, devices=(), processes=tuple(processes))
 
 
-def test_loading_process_gets_sigterm_after_its_kernel_and_the_server_none(pids):
+def test_gpu_release_terminates_the_kernel_then_its_child_and_not_the_server(pids):
     server, kernel, loading = pids
     sent: list[tuple[int, int]] = []
     now = 0.0

@@ -12,7 +12,7 @@ def by_workload(report, device):
     return {s.workload: s for s in report.samples if s.device == device}
 
 
-def test_devices_are_numbered_marked_and_the_same_at_the_next_start(harness):
+def test_devices_have_equal_numbers_uuids_and_names_after_a_restart(harness):
     devices = harness.source.devices()
     reopened = harness.open()
 
@@ -45,7 +45,7 @@ def test_usage_of_a_busy_process_counts_for_its_workload(harness, allocate):
     assert samples["vision/a"].memory_mib >= 50
 
 
-def test_samples_are_the_sums_of_the_reported_processes(harness, allocate):
+def test_workload_gpu_usage_is_the_sum_of_its_processes(harness, allocate):
     first, second = harness.use(0, mib=20), harness.use(0, mib=30, busy=False)
     allocations = [allocate("vision/a", harness.uuids[0], process=p, worker=n)
                    for n, p in enumerate((first, second))]  # fmt: skip
@@ -89,7 +89,7 @@ def test_detached_process_is_attributed_by_its_environment(harness, allocate):
     assert samples["vision/a"].utilization > 0
 
 
-def test_sharers_of_a_device_are_measured_separately_within_its_load(harness, allocate):
+def test_workloads_that_share_a_device_have_separate_utilization(harness, allocate):
     first, second = harness.use(0), harness.use(0)
     idle = harness.use(1, busy=False)
     report = harness.report(
@@ -129,7 +129,7 @@ def test_simulated_devices_replace_real_devices_when_requested(nvml):
     assert [d.simulated for d in open_devices("auto", 2).devices()] == [True] * 2
 
 
-def test_auto_takes_all_real_devices(nvml):
+def test_gpus_auto_selects_all_real_devices(nvml):
     nvml.write("gpu GPU-0 1000 0 0 0 Fake", "gpu GPU-1 1000 0 0 0 Fake")
 
     assert [d.uuid for d in open_devices().devices()] == ["GPU-0", "GPU-1"]
@@ -138,7 +138,7 @@ def test_auto_takes_all_real_devices(nvml):
 @pytest.mark.parametrize(
     "state", ["", "fault -1 nvmlInitWithFlags 9", "fault -1 nvmlDeviceGetCount_v2 999"]
 )
-def test_auto_simulates_five_devices_where_no_real_one_answers(nvml, state):
+def test_gpus_auto_simulates_five_devices_if_no_real_device_answers(nvml, state):
     nvml.write(state)
 
     assert [d.simulated for d in open_devices("auto").devices()] == [True] * 5

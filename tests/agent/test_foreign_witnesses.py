@@ -41,7 +41,7 @@ UUIDS = [f"GPU-{n}aaaaaaa-0000-0000-0000-000000000000" for n in range(3)]
 RESERVED = 600
 
 
-def test_nvitop_reports_the_same_devices_processes_and_loads(nvml, nvml_library, holders):
+def test_agent_and_nvitop_report_equal_devices_processes_and_loads(nvml, nvml_library, holders):
     gpus = [f"gpu {u} 143771 {RESERVED} {n * 300} {n * 20} H200" for n, u in enumerate(UUIDS)]
     nvml.write(*gpus)
     source = NvmlDevices()

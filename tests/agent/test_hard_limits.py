@@ -55,7 +55,9 @@ def members(groups: Groups, worker: str) -> set[int]:
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_workers_processes_get_a_group_with_a_limit_per_device(driver_615, allocate, start, name):
+def test_worker_processes_get_a_control_group_with_a_memory_limit_per_device(
+    driver_615, allocate, start, name
+):
     first = start(how="grandchild")
     root = first.parent()
     assert root is not None
@@ -86,7 +88,7 @@ def test_workers_processes_get_a_group_with_a_limit_per_device(driver_615, alloc
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_restarted_agent_adopts_existing_groups(driver_615, allocate, start, name):
+def test_restarted_agent_adopts_existing_control_groups(driver_615, allocate, start, name):
     process = start()
     allocation = allocate(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
     HardLimits(DriverLimits.open(["GPU-0"])).enforce([allocation])
@@ -109,7 +111,9 @@ def test_workload_refused_by_the_driver_falls_back_to_a_soft_limit(
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_process_with_a_reused_pid_is_not_moved(driver_615, allocate, start, name):
+def test_process_with_a_reused_pid_is_not_moved_to_a_control_group(
+    driver_615, allocate, start, name
+):
     process = start()
     allocation = allocate(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
     earlier = allocation.model_copy(update={"created": process.create_time() - 60})
@@ -144,7 +148,9 @@ def test_adopt_refuses_a_process_in_a_control_group_of_its_own(start, name):
         pytest.param(3, "NVML says: Not Supported", id="a MIG device"),
     ],
 )
-def test_driver_that_sets_no_limits_is_unavailable_with_the_reason(driver_615, nvml, fault, why):
+def test_driver_that_sets_no_memory_limits_raises_an_error_with_the_reason(
+    driver_615, nvml, fault, why
+):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", f"fault -1 nvmlDeviceSetMemoryLimits_v1 {fault}")
 
     with pytest.raises(DriverLimitsUnavailable, match=why):
@@ -153,7 +159,7 @@ def test_driver_that_sets_no_limits_is_unavailable_with_the_reason(driver_615, n
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_library_without_the_call_is_reported_as_an_older_driver(nvml):
+def test_nvml_without_the_memory_limit_call_is_reported_as_an_older_driver(nvml):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake")
     source = NvmlDevices()
 
@@ -181,7 +187,7 @@ def test_unwritable_cgroup_root_is_reported(tmp_path):
         Groups.find(proc(tmp_path, mounts))
 
 
-def test_worker_groups_are_siblings_of_the_platforms_group(tmp_path):
+def test_worker_control_groups_are_siblings_of_the_platforms_group(tmp_path):
     mounts = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
 
     groups = Groups.find(proc(tmp_path, mounts, "0::/unit/platform\n"))
@@ -189,7 +195,7 @@ def test_worker_groups_are_siblings_of_the_platforms_group(tmp_path):
     assert groups.path("vision/a-0") == tmp_path / "unit/vision.a-0"
 
 
-def test_group_for_an_exited_process_is_unavailable(allocate, tmp_path):
+def test_adopt_refuses_an_exited_process(allocate, tmp_path):
     groups = Groups(tmp_path, "/hub", tmp_path)
 
     with pytest.raises(GroupsUnavailable):

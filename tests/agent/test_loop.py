@@ -113,7 +113,9 @@ async def test_agent_sends_reports_repeatedly(source, service, eventually_async)
     assert [r.at for r in service.reports] == sorted({r.at for r in service.reports})
 
 
-async def test_allocation_ends_the_idle_wait(source, service, allocate, eventually_async):
+async def test_agent_polls_without_the_idle_wait_once_a_workload_is_allocated(
+    source, service, allocate, eventually_async
+):
     service.allocations = [allocate("vision/a", source.devices()[0].uuid)]
     async with running_agent(source, service, idle_s=NEVER, busy_s=SOON):
         await eventually_async(lambda: len(service.reports) >= 3)
@@ -121,7 +123,7 @@ async def test_allocation_ends_the_idle_wait(source, service, allocate, eventual
     assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
 
 
-async def test_agent_reports_named_devices_beside_one_without_a_uuid(
+async def test_agent_reports_usage_of_a_device_beside_an_allocation_without_a_uuid(
     source, service, allocate, eventually_async
 ):
     """The reply to a report brings the allocations for the next one."""
@@ -133,7 +135,9 @@ async def test_agent_reports_named_devices_beside_one_without_a_uuid(
     assert [(s.workload, s.device) for s in service.reports[-1].samples] == [("vision/a", uuid)]
 
 
-async def test_reports_queued_during_an_outage_carry_their_age(source, service, eventually_async):
+async def test_agent_reports_queued_during_an_outage_have_their_age(
+    source, service, eventually_async
+):
     service.refusal = Unavailable("away")
     async with running_agent(source, service, idle_s=SOON):
         await eventually_async(lambda: service.refused and source.polls > 10)
@@ -150,7 +154,7 @@ async def test_reports_queued_during_an_outage_carry_their_age(source, service, 
     assert first.at + (first.age or 0) <= later.at + (later.age or 0) + 1
 
 
-async def test_report_queue_retains_the_newest_reports(
+async def test_full_queue_of_agent_reports_drops_the_oldest(
     source, service, eventually_async, monkeypatch
 ):
     monkeypatch.setattr(agent_module, "MAX_QUEUED_REPORTS", 3)
@@ -164,7 +168,7 @@ async def test_report_queue_retains_the_newest_reports(
     assert [r.at for r in service.reports] == source.polled_at[-3:]
 
 
-async def test_refused_report_is_not_sent_again(source, service, eventually_async):
+async def test_refused_agent_report_is_not_sent_again(source, service, eventually_async):
     service.refusal = Forbidden("This token is no agent's.")
     async with running_agent(source, service, idle_s=NEVER):
         await eventually_async(lambda: service.refused == 1)
@@ -186,7 +190,7 @@ async def test_agent_reports_the_next_poll_after_a_failed_poll(
     assert "measuring failed 1 times" in caplog.text
 
 
-async def test_agent_stops_when_it_should_no_longer_run(source, service):
+async def test_agent_loop_ends_once_should_run_returns_false(source, service):
     answers = iter([True, True, False])
     agent = Agent("here", source, service, idle_s=SOON, should_run=lambda: next(answers))
 
@@ -217,7 +221,7 @@ def no_retry_delay(monkeypatch) -> None:
     monkeypatch.setattr(agent_module, "MAX_DELAY_S", 0)
 
 
-async def test_reports_after_an_outage_name_the_latest_pods(
+async def test_agent_reports_after_an_outage_name_the_latest_pods(
     source, service, no_retry_delay, eventually_async
 ):
     service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
@@ -267,7 +271,7 @@ async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
         ),
     ],
 )
-async def test_refused_report_does_not_delay_the_next(
+async def test_refused_agent_report_does_not_delay_the_next_report(
     refusal, source, service, eventually_async, monkeypatch
 ):
     monkeypatch.setattr(agent_module, "_delay", lambda _failures: NEVER)
@@ -280,7 +284,7 @@ async def test_refused_report_does_not_delay_the_next(
 
 
 @pytest.mark.parametrize("away", [Unavailable("away"), TooMany("later")], ids=["away", "busy"])
-async def test_unreachable_service_is_retried_with_a_growing_failure_count(
+async def test_agent_retry_delay_grows_with_failures_to_reach_the_service(
     away, source, service, eventually_async, monkeypatch
 ):
     paused: list[int] = []

@@ -81,7 +81,7 @@ class Clock:
         return self.now
 
 
-def test_enforcer_kills_only_the_job_over_its_limit(harness, allocate, programs):
+def test_memory_enforcer_kills_only_the_job_over_its_limit(harness, allocate, programs):
     offender, offending = programs.run(STUBBORN, OVER)
     neighbour, neighbouring = programs.run(FINISHES, 10)
     outsider, _ = programs.run(FINISHES, OVER)
@@ -114,7 +114,7 @@ def test_enforcer_kills_only_the_job_over_its_limit(harness, allocate, programs)
     assert [child.returncode for child in (neighbour, outsider)] == [0, 0]
 
 
-def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(allocate):
+def test_memory_limits_of_workers_on_the_same_device_are_summed(allocate):
     allocations = [
         allocate("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096})
         for n in range(2)
@@ -125,7 +125,7 @@ def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(allocate):
     assert (holding.workload, holding.limit_mib, holding.members) == ("vision/a", 8192, ())
 
 
-def test_limits_skip_whole_devices_and_unidentified_processes(allocate):
+def test_memory_limits_skip_whole_devices_and_unidentified_processes(allocate):
     def reading(pid: int, created: float, mib: int | None = 9000) -> ProcessReading:
         return ProcessReading("GPU-0", pid, "vision/a", 0.0, mib, created=created)
 
@@ -136,7 +136,7 @@ def test_limits_skip_whole_devices_and_unidentified_processes(allocate):
     assert [member.pid for member in holding.members] == [7]
 
 
-def test_notebook_server_is_spared_by_the_limits(allocate, start):
+def test_memory_limits_spare_the_notebook_server(allocate, start):
     server = start()
     allocation = allocate(
         "vision/lab", "GPU-0", process=server, limits_mib={"GPU-0": 1}, is_server=True
@@ -160,7 +160,7 @@ def test_process_with_a_reused_pid_is_not_signalled(start):
     assert not pidfd.send(process.pid, process.create_time(), signal.SIGKILL)
 
 
-def test_notice_reports_a_process_that_may_not_be_signalled(allocate):
+def test_memory_notice_reports_a_process_that_may_not_be_signalled(allocate):
     reading = ProcessReading("GPU-0", 7, "vision/a", 0.0, OVER, created=1.0)
     allocations = [allocate("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT})]
 

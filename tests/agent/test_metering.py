@@ -144,7 +144,7 @@ def usage_by_workload(platform: Platform, uuid: str) -> dict[str, set[tuple[floa
 
 
 @pytest.mark.cc
-def test_api_cli_and_metrics_show_equal_usage_and_the_foreign_process(
+def test_gpu_usage_is_equal_in_api_cli_and_metrics_beside_a_foreign_process(
     tmp_path, nvml_folder, nvml, start, free_port
 ):
     ana, bo, stranger = start(), start(), start()

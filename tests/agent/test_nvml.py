@@ -65,7 +65,7 @@ def test_device_memory_of_an_old_driver_includes_its_reserve(nvml):
     source.close()
 
 
-def test_device_totals_are_reported(poll):
+def test_agent_reports_total_utilization_and_memory_of_a_device(poll):
     report = poll(GPU)
 
     assert [(d.device, d.utilization, d.memory_mib, d.fault) for d in report.devices] == [
@@ -96,7 +96,7 @@ def test_new_utilization_samples_are_averaged(poll, samples, expected):
     assert utilization(report) == {WORKLOAD_DEVICE: expected}
 
 
-def test_utilization_sample_counts_once(nvml, allocate, holders):
+def test_driver_utilization_sample_is_not_reported_twice(nvml, allocate, holders):
     process, _ = holders
     nvml.write(GPU)
     source = NvmlDevices()
@@ -111,7 +111,7 @@ def test_utilization_sample_counts_once(nvml, allocate, holders):
     source.close()
 
 
-def test_samples_of_a_reused_pid_are_divided_at_the_later_start(
+def test_utilization_of_a_reused_pid_is_divided_at_the_later_process_start(
     nvml, allocate, holders, monkeypatch
 ):
     later, other = holders
@@ -150,7 +150,7 @@ def test_samples_of_a_reused_pid_are_divided_at_the_later_start(
         ),
     ],
 )
-def test_process_lists_are_merged(poll, lines, expected):
+def test_nvml_process_lists_are_merged_without_doubled_memory(poll, lines, expected):
     (sample,) = poll(GPU, *lines).samples
 
     assert sample.memory_mib == expected
@@ -236,7 +236,7 @@ def test_workload_on_an_unallocated_device_is_reported(poll):
     assert utilization(report) == {WORKLOAD_DEVICE: 0.0, ("vision/a", "GPU-1"): 0.3}
 
 
-def test_failed_device_has_no_values_and_does_not_affect_the_rest(poll):
+def test_device_with_a_failed_query_has_no_values_beside_measured_devices(poll):
     two = (GPU, "gpu GPU-1 1000 0 0 7 Fake")
     fault = f"fault 0 nvmlDeviceGetComputeRunningProcesses_v3 {UNKNOWN}"
     report = poll(*two, fault, before=two)
@@ -246,7 +246,7 @@ def test_failed_device_has_no_values_and_does_not_affect_the_rest(poll):
 
 
 @pytest.mark.parametrize(("code", "healthy"), [(GPU_IS_LOST, False), (UNKNOWN, True)])
-def test_lost_device_is_not_healthy(poll, code, healthy):
+def test_device_with_an_nvml_loss_code_has_a_fault(poll, code, healthy):
     report = poll(GPU, f"fault 0 nvmlDeviceGetMemoryInfo_v2 {code}")
 
     assert [not d.fault for d in report.devices] == [healthy]

@@ -52,7 +52,7 @@ def test_xid_fault_stays_in_later_polls(faults):
     assert faults("xid 0 1 79") == {"GPU-0": "XID 79: GPU has fallen off the bus"}
 
 
-def test_fault_before_agent_start_is_known_by_the_recovery_action(nvml):
+def test_gpu_fault_before_agent_start_is_read_from_the_recovery_action(nvml):
     nvml.write(*TWO, "xid 0 1 79", f"recovery 0 {REBOOT}")
     source = NvmlDevices()
 
@@ -149,7 +149,7 @@ def test_driver_without_events_reports_faults_by_device_state(nvml):
     health.close()
 
 
-def test_gpu_unresponsive_at_start_retains_its_index(nvml):
+def test_gpu_unresponsive_at_agent_start_has_a_fault_and_its_index(nvml):
     nvml.write(*TWO, f"fault 0 * {GPU_IS_LOST}")
     source = open_devices()
     first, second = source.devices()

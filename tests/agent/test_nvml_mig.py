@@ -59,7 +59,7 @@ def test_mig_instances_replace_their_gpu(nvml):
 
 
 @pytest.mark.parametrize(("number", "uuids"), [(1, ["MIG-a"]), (3, ["MIG-a", "MIG-b", "GPU-1"])])
-def test_number_of_gpus_counts_mig_instances(nvml, number, uuids):
+def test_requested_number_of_gpus_includes_mig_instances(nvml, number, uuids):
     nvml.write(*LAYOUT)
     source = open_devices(number)
 
@@ -118,7 +118,7 @@ def test_mig_utilization_is_measured_since_the_previous_poll(nvml):
     assert loads == [0.25, 0.0, 1.0]
 
 
-def test_compute_instances_that_share_counters_have_no_load_of_their_own(nvml):
+def test_compute_instances_that_share_gpm_counters_have_no_utilization(nvml):
     two = (LAYOUT[0], LAYOUT[1], LAYOUT[1].replace("MIG-a 1 0", "MIG-c 1 1"))
     nvml.write(*two, "gpm 0 1 100 40")
     source = NvmlDevices()
@@ -128,7 +128,7 @@ def test_compute_instances_that_share_counters_have_no_load_of_their_own(nvml):
     source.close()
 
 
-def test_process_on_a_foreign_mig_instance_is_reported_there(poll):
+def test_process_on_an_unallocated_mig_instance_is_reported_on_that_instance(poll):
     report = poll("proc 0 PID 90 C 2 0")
 
     assert [(p.workload, p.device) for p in report.processes] == [("vision/a", "MIG-b")]

@@ -31,7 +31,7 @@ def test_unreachable_kubelet_raises_os_error(tmp_path):
     kubelet.close()
 
 
-def test_devices_of_foreign_resources_are_ignored():
+def test_kubelet_devices_of_foreign_resources_are_ignored():
     assert read_holders(answer(PODS, resource="nvidia.com/mig-1g.10gb")) == {}
 
 

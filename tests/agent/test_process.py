@@ -89,14 +89,14 @@ def test_agent_started_after_its_parents_exit_exits_at_once():
         ({"RUNAI_GPUS": "some"}, "RUNAI_GPUS is 'some'. Give a number."),
     ],
 )
-def test_invalid_environment_variable_is_named_in_the_error(change, sentence):
+def test_invalid_agent_variable_is_named_in_the_error(change, sentence):
     with pytest.raises(InvalidRequest) as refused:
         AgentSettings.parse(ENVIRONMENT | change)
 
     assert str(refused.value).startswith(sentence)
 
 
-def test_settings_have_defaults_and_hide_the_token_in_their_repr():
+def test_agent_settings_have_defaults_and_no_token_in_their_repr():
     settings = AgentSettings.parse(
         {"RUNAI_API_URL": "http://hub/", "RUNAI_NODE": "here", "RUNAI_AGENT_TOKEN": TOKEN}
     )

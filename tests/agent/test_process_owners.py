@@ -30,7 +30,7 @@ def test_process_outside_workloads_has_no_owner(find_owner, allocate, start):
     assert find_owner(start(), allocate("vision/a", "GPU", process=start())) is None
 
 
-def test_nearest_ancestor_decides_the_owner(find_owner, allocate, start):
+def test_process_belongs_to_the_workload_of_its_nearest_ancestor(find_owner, allocate, start):
     inner = start(how="grandchild")
     outer = allocate("vision/outer", "GPU", process=psutil.Process(os.getpid()))
     nested = allocate("vision/inner", "GPU", process=inner.parent())
@@ -38,7 +38,9 @@ def test_nearest_ancestor_decides_the_owner(find_owner, allocate, start):
     assert find_owner(inner, outer, nested) == "vision/inner-0"
 
 
-def test_ancestor_outweighs_the_environment(find_owner, allocate, start):
+def test_process_belongs_to_its_ancestors_workload_and_not_its_variables(
+    find_owner, allocate, start
+):
     child = start(how="grandchild", env={"RUNAI_WORKLOAD": "vision/b"})
 
     worker = find_owner(
@@ -48,7 +50,7 @@ def test_ancestor_outweighs_the_environment(find_owner, allocate, start):
     assert worker == "vision/a-0"
 
 
-def test_environment_names_the_worker_of_a_workload(find_owner, allocate, start):
+def test_worker_of_a_process_is_read_from_its_environment(find_owner, allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_WORKER": "vision/a-1"})
 
     assert (
@@ -62,7 +64,7 @@ def test_environment_names_the_worker_of_a_workload(find_owner, allocate, start)
     [("/one", True), ("/other", False)],
     ids=["its own", "of another like it"],
 )
-def test_checkpoint_dir_distinguishes_equal_workloads_of_installations(
+def test_process_of_an_equal_workload_name_is_distinguished_by_checkpoint_dir(
     find_owner, allocate, start, checkpoint_dir, is_owned
 ):
     process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_CHECKPOINT_DIR": checkpoint_dir})
@@ -101,7 +103,7 @@ def test_process_is_owned_once_its_workload_is_allocated(allocate, start):
     assert allocation.workload == "vision/a"
 
 
-def test_strangers_are_cached_unless_they_are_young(allocate, start):
+def test_processes_without_an_owner_are_cached_unless_they_are_young(allocate, start):
     old, young = psutil.Process(1), start()
     owners = ProcessOwners()
     owners.set_allocations([allocate("vision/a", "GPU")])
@@ -112,7 +114,7 @@ def test_strangers_are_cached_unless_they_are_young(allocate, start):
     assert [owners.is_stranger(p.pid) for p in (old, young)] == [True, False]
 
 
-def test_strangers_are_checked_again_after_an_interval(allocate, monkeypatch):
+def test_processes_without_an_owner_are_checked_again_after_an_interval(allocate, monkeypatch):
     monkeypatch.setattr(owners_module, "RECHECK_INTERVAL_S", -1.0)
     old = psutil.Process(os.getppid())
     owners = ProcessOwners()
@@ -172,7 +174,7 @@ def test_process_is_attributed_by_its_control_group(
     assert (process_owner.allocation is not None) == is_owned
 
 
-def test_control_group_outweighs_an_ancestor(tmp_path, allocate, start):
+def test_process_belongs_to_its_control_groups_pod_and_not_its_ancestor(tmp_path, allocate, start):
     process = start(how="grandchild")
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
@@ -186,7 +188,7 @@ def test_control_group_outweighs_an_ancestor(tmp_path, allocate, start):
 # -- reused process ids --------------------------------------------------------------------------
 
 
-def test_reused_pid_is_attributed_anew(allocate, start, monkeypatch):
+def test_process_with_a_reused_pid_gets_the_later_workload_as_owner(allocate, start, monkeypatch):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     owners = ProcessOwners()
     allocation = allocate("vision/a", "GPU")
@@ -212,7 +214,9 @@ def test_reused_pid_is_attributed_anew(allocate, start, monkeypatch):
     assert previous[1] == pytest.approx(started, abs=2)
 
 
-def test_parent_younger_than_its_child_does_not_own_it(allocate, start, monkeypatch):
+def test_process_older_than_its_parent_does_not_belong_to_the_parents_workload(
+    allocate, start, monkeypatch
+):
     child = start(how="grandchild")
     parent = child.parent()
     ages = {child.pid: 100.0, parent.pid: 200.0}
@@ -234,7 +238,7 @@ def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(find_owner, allo
     assert find_owner(stranger, allocation) is None
 
 
-def test_exited_process_is_attributed_until_the_next_poll(allocate, start):
+def test_exited_process_has_its_owner_until_the_next_poll(allocate, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     allocation, pid = allocate("vision/a", "GPU"), process.pid
     owners = ProcessOwners()
@@ -251,7 +255,7 @@ def test_exited_process_is_attributed_until_the_next_poll(allocate, start):
     assert attributed == [allocation, None]
 
 
-def test_exited_process_has_no_owner(allocate):
+def test_unknown_pid_has_no_owner(allocate):
     owners = ProcessOwners()
     owners.set_allocations([allocate("vision/a", "GPU")])
 

@@ -59,7 +59,7 @@ async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(
     assert service.asked == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
 
 
-async def test_report_has_a_request_id_that_both_sides_log(service, reporter, caplog):
+async def test_agent_report_has_a_request_id_that_agent_and_service_log(service, reporter, caplog):
     caplog.handler.setFormatter(LogLines("%(message)s"))
     await reporter.report(report(1.0))
     service.status, service.reply = (
@@ -76,7 +76,7 @@ async def test_report_has_a_request_id_that_both_sides_log(service, reporter, ca
     assert caplog.text.rstrip().endswith(f"Nobody. [{second}]")
 
 
-async def test_unchanged_reply_is_the_same_object(service, reporter):
+async def test_unchanged_reply_to_an_agent_report_is_not_parsed_again(service, reporter):
     service.reply = reply_with_allocation("vision/a")
     first, second = [await reporter.report(report(at)) for at in (1.0, 2.0)]
     service.reply = reply_with_allocation("vision/b")
@@ -86,7 +86,9 @@ async def test_unchanged_reply_is_the_same_object(service, reporter):
     assert [a.workload for r in (second, third) for a in r.allocations] == ["vision/a", "vision/b"]
 
 
-async def test_report_is_sent_once_over_a_new_connection_after_a_disconnect(service, reporter):
+async def test_agent_report_after_a_disconnect_is_sent_once_over_a_new_connection(
+    service, reporter
+):
     service.hangs_up = True
     for at in (1.0, 2.0):
         await reporter.report(report(at))
@@ -96,7 +98,7 @@ async def test_report_is_sent_once_over_a_new_connection_after_a_disconnect(serv
     assert len(service.clients) == 2
 
 
-async def test_refused_report_raises_the_error_of_the_service(service, reporter):
+async def test_refused_agent_report_raises_the_error_of_the_service(service, reporter):
     service.status = 401
     service.reply = json.dumps(
         {
@@ -114,7 +116,7 @@ async def test_refused_report_raises_the_error_of_the_service(service, reporter)
     assert (await reporter.report(report(2.0))).allocations
 
 
-async def test_unreachable_service_raises_unavailable_without_the_token():
+async def test_agent_report_to_an_unreachable_service_raises_an_error_without_token():
     with socket.socket() as unused_socket:
         unused_socket.bind(("127.0.0.1", 0))
         unreachable = HttpReporter(
@@ -138,6 +140,6 @@ async def test_closing_the_reporter_ends_a_pending_report(service, reporter, eve
 
 
 @pytest.mark.parametrize("address", ["", "hub.example.org", "ftp://hub.example.org/"])
-def test_reporter_refuses_an_invalid_address(address):
+def test_agent_reporter_refuses_an_invalid_service_address(address):
     with pytest.raises(InvalidRequest, match="is no address of a GPU service"):
         HttpReporter(address, TOKEN)

@@ -26,12 +26,12 @@ SHARES = [
 
 
 @pytest.mark.parametrize(("demands", "granted"), SHARES)
-def test_active_demands_share_a_device_equally(demands, granted):
+def test_demands_of_active_processes_share_a_simulated_gpu_equally(demands, granted):
     assert equal_shares(demands, 1.0) == pytest.approx(granted)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=8))
-def test_shares_never_exceed_the_device_or_their_demand(demands):
+def test_simulated_gpu_shares_never_exceed_the_device_or_their_demand(demands):
     granted = equal_shares(demands, 1.0)
 
     assert granted.keys() == demands.keys()
@@ -46,7 +46,7 @@ def source():
     devices.close()
 
 
-def test_first_poll_sets_the_baseline_without_samples(source, start, allocate):
+def test_first_poll_of_simulated_gpus_has_no_usage_samples(source, start, allocate):
     allocations = [allocate("vision/a", source.devices()[0].uuid, process=start(busy=True))]
     report = usage.report("here", source.poll(allocations), allocations)
 
@@ -54,7 +54,7 @@ def test_first_poll_sets_the_baseline_without_samples(source, start, allocate):
     assert [d.utilization for d in report.devices] == [None, None]
 
 
-def test_memory_is_spread_over_a_workers_devices(source, start, allocate):
+def test_simulated_memory_is_spread_over_the_devices_of_a_worker(source, start, allocate):
     uuids = [d.uuid for d in source.devices()]
     allocations = [allocate("vision/a", *uuids, process=start(mib=200))]
     source.poll(allocations)
@@ -64,7 +64,7 @@ def test_memory_is_spread_over_a_workers_devices(source, start, allocate):
     assert 100 <= (first.memory_mib or 0) < 150
 
 
-def test_sharers_together_never_hold_more_memory_than_the_device_has(
+def test_memory_sum_of_processes_on_a_simulated_gpu_is_at_most_its_memory(
     source, start, allocate, monkeypatch
 ):
     monkeypatch.setattr(simulated, "MEMORY_MIB", 100)
@@ -77,7 +77,7 @@ def test_sharers_together_never_hold_more_memory_than_the_device_has(
     assert (report.devices[0].memory_mib or 0) <= 100
 
 
-def test_workers_of_a_gang_load_their_own_devices(source, start, allocate, eventually):
+def test_gang_workers_load_only_their_own_simulated_gpus(source, start, allocate, eventually):
     first, second = (d.uuid for d in source.devices())
     busy = start(busy=True)
     allocations = [
@@ -121,7 +121,7 @@ def cpu_seconds(table, allocations):
     return sum(use.cpu_seconds for use in uses)
 
 
-def test_children_that_exit_between_two_polls_count(parent, allocate):
+def test_usage_of_child_processes_that_exit_between_two_polls_is_included(parent, allocate):
     table = ProcessTable()
     allocations = [allocate("vision/a", "GPU", process=psutil.Process(parent.pid))]
     table.measure(allocations)
@@ -132,7 +132,9 @@ def test_children_that_exit_between_two_polls_count(parent, allocate):
     assert cpu_seconds(table, allocations) >= 0.25  # the kernel counts clock ticks
 
 
-def test_usage_of_a_child_counts_once_when_it_ends(parent, allocate, eventually, tmp_path):
+def test_usage_of_a_child_process_is_not_doubled_when_it_ends(
+    parent, allocate, eventually, tmp_path
+):
     table = ProcessTable()
     root = psutil.Process(parent.pid)
     allocations = [allocate("vision/a", "GPU", process=root)]
@@ -157,7 +159,7 @@ def test_usage_of_a_child_counts_once_when_it_ends(parent, allocate, eventually,
     assert before + after == pytest.approx(times.children_user + times.children_system, abs=0.3)
 
 
-def test_usage_before_the_first_poll_does_not_count(start, allocate, eventually):
+def test_cpu_usage_before_the_first_poll_is_excluded(start, allocate, eventually):
     process = start(busy=True)
     eventually(lambda: process.cpu_times().user > 0.5)
     table = ProcessTable()
@@ -168,7 +170,7 @@ def test_usage_before_the_first_poll_does_not_count(start, allocate, eventually)
     assert cpu_seconds(table, allocations) == pytest.approx(0, abs=0.05)
 
 
-def test_process_table_measures_allocated_processes_only(start, allocate):
+def test_process_table_excludes_processes_without_an_allocation(start, allocate):
     mine, _other = start(), start()
     table = ProcessTable()
     allocations = [allocate("vision/a", "GPU", process=mine)]
@@ -181,7 +183,7 @@ def on_devices(poll) -> set[int]:
     return {process.pid for process in poll.processes}
 
 
-def test_process_started_during_release_uses_a_device_only_after_it(source, start, allocate):
+def test_process_started_during_a_gpu_release_uses_a_device_only_after_it(source, start, allocate):
     def program():
         return start(mib=1, env={"RUNAI_WORKLOAD": "vision/lab"})
 

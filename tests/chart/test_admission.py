@@ -85,7 +85,9 @@ def test_sidecar_of_a_gpu_container_sees_no_device(plane: ControlPlane):
     assert seen(made["initContainers"]) == {"before": "void", "checks": None}
 
 
-def test_all_containers_of_a_fraction_pod_see_it_unless_they_set_the_variable(plane: ControlPlane):
+def test_containers_of_a_gpu_fraction_pod_see_its_gpu_unless_their_variable_is_set(
+    plane: ControlPlane,
+):
     own = container("own", env=[{"name": VARIABLE, "value": "none"}])
     made = plane.request(
         "POST",
@@ -196,7 +198,9 @@ def test_subresource_writes_never_change_allocation_annotations(
 
 # The nodes here declare no support for resizing.
 @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"resize"}))
-def test_writes_without_allocation_annotations_pass(lab: ClusterLab, path: str, kind: str):
+def test_pod_writes_without_allocation_annotations_are_admitted(
+    lab: ClusterLab, path: str, kind: str
+):
     where, change = WRITES[kind]
     marked = {**change, "metadata": {"labels": {"theirs": "1"}}}
 

@@ -61,7 +61,7 @@ def test_service_pods_comply_with_the_restricted_pod_security_standard(own_plane
     own_plane.request("POST", f"{path}/pods?dryRun=All", pod)
 
 
-def test_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
+def test_chart_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
     tokens = own_plane.request("GET", SECRET)["data"]
     lab = ClusterLab(own_plane)
     lab.node("gpu-0", gpus=1)
@@ -90,7 +90,7 @@ def test_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
     lab.remove()
 
 
-def test_refused_upgrade_leaves_the_deployment_unchanged(own_plane):
+def test_refused_chart_upgrade_leaves_the_deployment_unchanged(own_plane):
     before = own_plane.request("GET", SERVICE)["metadata"]["generation"]
 
     with pytest.raises(HelmRefused, match="postgresql"):
@@ -99,7 +99,7 @@ def test_refused_upgrade_leaves_the_deployment_unchanged(own_plane):
     assert own_plane.request("GET", SERVICE)["metadata"]["generation"] == before
 
 
-def test_uninstall_leaves_projects_and_the_history_volume(own_plane, eventually):
+def test_chart_uninstall_leaves_projects_and_the_history_volume(own_plane, eventually):
     lab = ClusterLab(own_plane)
     lab.project("nlp", quota=1)
 
@@ -115,7 +115,7 @@ def test_uninstall_leaves_projects_and_the_history_volume(own_plane, eventually)
     assert exists(own_plane, SERVICE)
 
 
-def test_second_release_has_its_own_pool_and_leaves_the_first_unchanged(own_plane):
+def test_second_chart_release_has_its_own_node_pool_and_changes_no_first_release(own_plane):
     release_values = "nodePool=example.com/pool=a,clusterWide=false,jupyterhub.namespace=runai"
     chart = ["upgrade", "--install", "runai-a", str(CHART), "--namespace", "runai-a"]
     helm(*chart, "--create-namespace", "--set", release_values, kubeconfig=own_plane.kubeconfig)

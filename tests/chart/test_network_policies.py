@@ -136,7 +136,7 @@ def around(request: pytest.FixtureRequest) -> tuple[Policies, str]:
     return Policies("--set", f"jupyterhub.namespace={request.param}"), request.param
 
 
-def test_every_job_pod_is_selected_only_by_the_jobs_policy(around):
+def test_every_job_pod_is_selected_only_by_the_network_policy_for_jobs(around):
     policies, where = around
 
     selecting = {shape: list(policies.of(job(spec, where))) for shape, spec in JOBS.items()}
@@ -153,7 +153,7 @@ def test_runai_policies_select_no_notebook(around):
     assert list(policies.of(notebook(where))) == []
 
 
-def test_service_and_agent_have_their_own_policies(around):
+def test_service_and_agent_pods_have_their_own_network_policies(around):
     policies, _ = around
 
     for pod, name in ((policies.service, "runai"), (policies.agent, "runai-agent")):
@@ -169,7 +169,7 @@ def test_jobs_reach_the_service_and_their_gang(around):
     assert policies.allow(gang_pod, End("kube-system", {"k8s-app": "kube-dns"}), DNS)
 
 
-def test_jobs_reach_public_addresses_and_no_metadata(around):
+def test_network_policy_lets_jobs_reach_public_but_no_private_addresses(around):
     policies, where = around
     public = ["93.184.216.34", "172.32.0.1"]
     private = ["10.0.0.1", "172.16.0.1", "172.31.255.254", "192.168.7.7", "169.254.169.254"]
@@ -193,7 +193,7 @@ def test_jobs_reach_public_addresses_and_no_metadata(around):
     ],
     ids=["notebook", "hub", "unrelated pod", "job of another namespace", "another's service"],
 )
-def test_jobs_and_unrelated_pods_cannot_reach_each_other(around, namespace, labels):
+def test_network_policy_blocks_traffic_between_jobs_and_unrelated_pods(around, namespace, labels):
     policies, where = around
     job_pod, other = job(SPEC, where), End(namespace or where, labels)
 
@@ -201,7 +201,7 @@ def test_jobs_and_unrelated_pods_cannot_reach_each_other(around, namespace, labe
     assert not policies.allow(other, job_pod, ("TCP", 8888))
 
 
-def test_admin_policy_rules_open_more_job_traffic():
+def test_network_policy_rules_of_an_admin_admit_more_job_traffic():
     policies = Policies(
         "--set-json",
         'jobs.networkPolicy.egress=[{"to": [{"podSelector": {"matchLabels": {"app": "minio"}}}]}]',

@@ -94,14 +94,14 @@ def test_helm_lint_passes_for_all_values_files():
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )
-def test_schema_refuses_invalid_values_by_name(setting: str, sentence: str):
+def test_chart_schema_refuses_invalid_values_by_name(setting: str, sentence: str):
     with pytest.raises(HelmRefused) as refused:
         rendered("--set", setting)
 
     assert sentence in str(refused.value)
 
 
-def test_two_replicas_use_rolling_updates_and_no_volume_claim():
+def test_chart_with_two_replicas_has_rolling_updates_and_no_volume_claim():
     address = "ledger.url=postgresql://runai:secret@db/runai"
 
     chart_objects = objects("--set", f"replicas=2,{address}")
@@ -113,7 +113,7 @@ def test_two_replicas_use_rolling_updates_and_no_volume_claim():
     assert "runai:secret@" not in json.dumps(chart_objects)
 
 
-def test_schema_and_values_name_the_same_settings():
+def test_chart_schema_and_values_name_the_same_settings():
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     assert _value_paths(yaml.safe_load((CHART / "values.yaml").read_text())) == _schema_paths(
@@ -215,7 +215,7 @@ def test_agent_settings_parse_the_daemonset_environment():
     assert settings.url == "http://runai.runai/jupyter/services/runai/"
 
 
-def test_rendered_projects_and_policy_files_are_parsed(tmp_path: Path):
+def test_projects_and_policy_files_rendered_by_the_chart_are_parsed(tmp_path: Path):
     files = of_kind("ConfigMap", "--values", str(HERE / "values/postgresql.yaml"))["runai"]["data"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -116,7 +116,7 @@ def test_every_right_of_the_chart_is_used_by_an_action():
 
 
 @pytest.mark.parametrize("act", ACTION_PARAMS)
-async def test_action_uses_its_rights_and_is_refused_no_request(
+async def test_kubernetes_action_uses_its_listed_rights_and_is_refused_no_request(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Action
 ):
     expected = {f"{right.verb} {right.resource}" for right in ACTIONS[act]}

@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     )
 
 
-def test_twenty_seeds_cover_every_breakage_five_times():
+def test_twenty_crash_test_seeds_contain_every_breakage_five_times():
     breakages = [kind for seed in SEEDS for kind in hand(seed)]
 
     assert all(breakages.count(kind) >= 5 for kind in KINDS)
@@ -50,7 +50,9 @@ def test_twenty_seeds_cover_every_breakage_five_times():
 
 @pytest.mark.hub
 @pytest.mark.timeout(600)
-def test_crashes_lose_double_orphan_and_overgrant_nothing(seed: int, tmp_path: Path):
+def test_platform_crashes_lose_double_or_orphan_no_job_and_overgrant_no_gpu(
+    seed: int, tmp_path: Path
+):
     outcome = play(seed, tmp_path)
 
     assert outcome.wrong == [], f"replay: pytest tests/crashes --seed {seed}; {outcome.faults}"

@@ -24,7 +24,7 @@ print(json.dumps(told))
 """
 
 
-def test_shifted_clock_applies_to_child_processes_and_start_times(tmp_path: Path):
+def test_shifted_test_clock_applies_to_child_processes_and_start_times(tmp_path: Path):
     clock = ShiftedClock(tmp_path / "clock")
     clock.set(-3600)
 

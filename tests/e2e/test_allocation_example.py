@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.hub, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_allocation_example_separates_memory_from_utilization(platform, tmp_path, monkeypatch):
+def test_example_of_allow_growth_lowers_allocated_memory_but_not_utilization(
+    platform, tmp_path, monkeypatch
+):
     with HubLogin(f"{platform.url}/") as hub:
         hub.log_in("bob", platform.password("bob"))
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", hub.mint_token())

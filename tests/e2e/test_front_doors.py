@@ -87,7 +87,7 @@ def tls_before(door: Door, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("make_door", [prefix, subdomains, internal_authority, outer_proxy])
-def test_session_panel_page_and_terminal_work_through_each_front_door(
+def test_session_panel_page_and_terminal_are_reachable_through_each_proxy(
     make_door: Callable[[int, int], Door], tmp_path: Path, browser: Browser
 ) -> None:
     door = make_door(free_port(), free_port())
@@ -153,7 +153,7 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
     return start_platform()
 
 
-def test_kernel_computes_through_kills_of_hub_and_proxy(
+def test_notebook_kernel_continues_after_kills_of_hub_and_proxy(
     platform: Platform, browser: Browser
 ) -> None:
     page = browser.new_context().new_page()

@@ -104,7 +104,7 @@ def test_job_page_pauses_and_resumes_by_keys_and_its_output_continues(bob, platf
 # -- over time -----------------------------------------------------------------------------------
 
 
-def test_chart_of_a_new_platform_begins_with_its_history(bob, platform):
+def test_usage_chart_of_a_new_platform_has_measured_points(bob, platform):
     def has_points() -> bool:  # a new platform may have no point yet
         open_page(bob, platform)
         expect(bob.get_by_text("The history begins at")).to_be_visible(timeout=SECONDS)
@@ -136,7 +136,7 @@ def test_range_links_select_the_range_of_the_chart(bob, platform):
         expect(bob.get_by_role("heading", name=words)).to_be_visible()
 
 
-def test_usage_is_downloaded_as_a_table(bob, platform, tmp_path):
+def test_usage_page_downloads_gpu_hours_as_csv(bob, platform, tmp_path):
     open_page(bob, platform, "usage?range=1h")
 
     def has_hours() -> bool:  # usage is counted, and written, some time after it began
@@ -155,7 +155,7 @@ def test_usage_is_downloaded_as_a_table(bob, platform, tmp_path):
 # -- projects ------------------------------------------------------------------------------------
 
 
-def test_project_admin_of_a_created_project_changes_only_its_members(platform, clients, page_of):
+def test_admin_of_a_project_can_change_its_members_but_not_its_quota(platform, clients, page_of):
     admin, patty = page_of("admin"), page_of("patty")
     open_page(admin, platform)
     admin.get_by_role("link", name="New project").click()

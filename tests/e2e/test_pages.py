@@ -100,7 +100,9 @@ def row(page: Page, workload: str) -> Locator:
     return page.locator(f"[id='w:{workload}']")
 
 
-def test_page_shows_own_workloads_and_hides_names_of_other_projects(platform, workloads, page_of):
+def test_hub_page_lists_own_workloads_and_hides_names_of_other_projects(
+    platform, workloads, page_of
+):
     bob, patty = page_of("bob"), page_of("patty")
     open_page(bob, platform)
     open_page(patty, platform)
@@ -123,7 +125,7 @@ def test_page_shows_own_workloads_and_hides_names_of_other_projects(platform, wo
         bob.screenshot(path=PICTURES / "page-gpus.png", full_page=True)
 
 
-def test_page_loads_each_static_file_once_and_in_parallel(platform, workloads, page_of):
+def test_workload_page_loads_each_static_file_once_and_in_parallel(platform, workloads, page_of):
     page, requested, initiators = page_of("bob"), [], {}
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
@@ -145,7 +147,7 @@ def test_page_loads_each_static_file_once_and_in_parallel(platform, workloads, p
 
 
 @pytest.mark.tier("test")
-def test_page_state_follows_a_suspend_and_a_resume(platform, workloads, page_of):
+def test_job_state_on_the_hub_page_follows_a_suspend_and_a_resume(platform, workloads, page_of):
     page = page_of("patty")
     open_page(page, platform)
     state = row(page, "nlp/pat-2").locator(".state")
@@ -158,7 +160,7 @@ def test_page_state_follows_a_suspend_and_a_resume(platform, workloads, page_of)
     expect(state).to_have_text("running", timeout=SECONDS)
 
 
-def test_page_says_since_when_it_is_not_live_until_it_reconnects(
+def test_hub_page_without_a_connection_has_the_time_of_its_last_update(
     platform, workloads, page_of, browser
 ):
     # A separate page: Chromium logs a lost connection as an error to its console.
@@ -263,7 +265,7 @@ def test_submit_form_works_by_keyboard_alone(platform, workloads, page_of):
     page.wait_for_url(f"**/{SERVICE}")
 
 
-def test_pages_are_readable_without_javascript(platform, workloads, page_of, browser):
+def test_hub_pages_are_readable_without_javascript(platform, workloads, page_of, browser):
     signed_in = page_of("bob")
     open_page(signed_in, platform)
     context = browser.new_context(java_script_enabled=False)
@@ -290,7 +292,7 @@ def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, 
 
 
 @pytest.mark.axe
-def test_pages_have_no_accessibility_problems(platform, workloads, page_of):
+def test_hub_pages_have_no_accessibility_problems(platform, workloads, page_of):
     page: Page = page_of("admin")
     found = {}
     paths = {
@@ -329,7 +331,7 @@ def test_refusal_page_names_the_missing_workload_and_is_accessible(
     assert problems_by_theme(page, "refusal") == {}
 
 
-def test_pages_fit_the_width_of_a_phone(platform, workloads, page_of):
+def test_hub_pages_fit_the_width_of_a_phone(platform, workloads, page_of):
     page: Page = page_of("bob")
     page.set_viewport_size({"width": 390, "height": 844})
     widths = {}

@@ -84,7 +84,9 @@ def expect_busy(page: Page) -> None:
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=SECONDS)
 
 
-def test_panel_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> None:
+def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
+    platform: Platform, busy_page: Page
+) -> None:
     panel = busy_page.locator(".runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
     bob = platform.client("bob")
@@ -124,7 +126,7 @@ def test_panel_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Pag
     lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
 
 
-def test_notebook_7_panel_is_live_and_works_by_keyboard(
+def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
     platform: Platform, page_of: Callable[[str], Page]
 ) -> None:
     page = page_of("patty")

@@ -116,7 +116,7 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
         ),
     ],
 )
-def test_readme_first_ten_minutes_work_as_written(
+def test_readme_first_ten_minutes_have_the_described_results(
     pause_s: float, platform: Platform, page_of: Callable[[str], Page], tmp_path: Path
 ) -> None:
     step = steps()

@@ -244,7 +244,7 @@ FOCUS_STATE = """() => {
 
 
 @pytest.mark.parametrize(("user", "path", "aria_snapshots"), PAGES.values(), ids=PAGES)
-def test_page_has_roles_names_live_regions_and_a_visible_tab_order(
+def test_hub_page_has_roles_names_live_regions_and_a_visible_tab_order(
     platform, page_of, user, path, aria_snapshots
 ):
     page = open_page(page_of(user), platform, path)
@@ -269,7 +269,7 @@ def test_page_has_roles_names_live_regions_and_a_visible_tab_order(
         assert page.evaluate(FOCUS_STATE) == [at, True], what
 
 
-def test_field_hint_is_its_accessible_description(platform, page_of):
+def test_form_field_hint_is_the_accessible_description_of_the_field(platform, page_of):
     page = open_page(page_of("admin"), platform, "projects/vision")
     limit = page.get_by_label("Limit", exact=True)
 

@@ -22,7 +22,7 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
     return start_platform()
 
 
-def test_waiting_page_shows_the_reason_of_the_wait(
+def test_spawn_page_of_a_waiting_session_has_the_reason_of_the_wait(
     platform: Platform, page_of: Callable[[str], Page]
 ) -> None:
     # Patty joins vision; Bob holds the project's only half GPU for sessions.

@@ -33,7 +33,7 @@ def test_global_batch_is_divided_among_ranks(global_batch, gpu_batch, ranks, mic
 
 
 @given(SIZES)
-def test_plan_computes_each_sample_once_within_the_gpu_batch(sizes):
+def test_batch_plan_has_each_sample_once_within_the_gpu_batch(sizes):
     global_batch, gpu_batch, ranks = sizes
     plan = plan_batches(*sizes)
     flat = [size for rank in plan.micro_batches for size in rank]
@@ -46,7 +46,7 @@ def test_plan_computes_each_sample_once_within_the_gpu_batch(sizes):
 
 
 @given(SIZES)
-def test_plan_has_the_fewest_possible_steps(sizes):
+def test_batch_plan_has_the_fewest_possible_steps(sizes):
     global_batch, gpu_batch, ranks = sizes
     steps = plan_batches(*sizes).steps
 
@@ -54,7 +54,7 @@ def test_plan_has_the_fewest_possible_steps(sizes):
 
 
 @given(SIZES)
-def test_plan_slices_are_contiguous_and_weights_sum_to_one(sizes):
+def test_batch_plan_slices_are_contiguous_and_weights_sum_to_one(sizes):
     plan = plan_batches(*sizes)
     ends = [start + share for start, share in zip(plan.offsets, plan.shares, strict=True)]
 

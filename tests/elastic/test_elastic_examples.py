@@ -61,7 +61,7 @@ DIGITS = ("elastic_digits.py", "--epochs", "4")
 MANUAL = ("elastic_language_model.py", "--epochs", "1", "--lines", "600")
 
 
-def test_digits_example_learns(run_alone):
+def test_digits_example_reaches_an_accuracy_above_85_percent(run_alone):
     updates, loss, accuracy = numbers_of(run_alone(*DIGITS))
 
     assert updates == 24
@@ -69,7 +69,7 @@ def test_digits_example_learns(run_alone):
     assert accuracy > 85
 
 
-def test_language_model_example_learns(run_alone):
+def test_language_model_example_lowers_its_loss(run_alone):
     updates, loss, choices = numbers_of(run_alone(*MANUAL))
 
     assert updates == 9  # 536 lines in updates of 64, the last of 24

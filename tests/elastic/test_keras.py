@@ -104,7 +104,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("back_end", "check"), CHECKS)
 @pytest.mark.xdist_group("keras")
-def test_keras_check_passes(back_end: str, check: str, folder: Path) -> None:
+def test_keras_elastic_training_check_passes_on_each_back_end(
+    back_end: str, check: str, folder: Path
+) -> None:
     outcome = outcomes(back_end, folder)[check]
 
     assert outcome == ""

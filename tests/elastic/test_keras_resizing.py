@@ -77,7 +77,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[[], LaunchedTraining]]:
         training.close()
 
 
-def test_keras_weights_survive_resizes_a_loss_and_a_pause(launch):
+def test_keras_weights_are_unchanged_by_resizes_a_killed_worker_and_a_pause(launch):
     job = launch()
     job.training.trains_on(2)
     job.resize(1)

@@ -109,7 +109,7 @@ def test_launcher_starts_workers_together_and_ends_with_their_training(job):
     assert "finished" in launcher.stderr.read()
 
 
-def test_resize_command_shrinks_and_grows_the_job(job):
+def test_resize_option_of_the_launcher_shrinks_and_grows_the_job(job):
     launcher = job.start("--min", "1", "--max", "3")
     eventually(lambda: job.trains("w0", "w1", "w2"))
     resize = [sys.executable, "-m", "runai.elastic.run", "--resize"]
@@ -123,7 +123,7 @@ def test_resize_command_shrinks_and_grows_the_job(job):
 
 
 @pytest.mark.parametrize("count", [0, 3], ids=["too few", "too many"])
-def test_resize_beyond_the_bounds_is_refused(tmp_path, count):
+def test_elastic_job_resize_beyond_its_bounds_is_refused(tmp_path, count):
     files = ElasticFiles(tmp_path)
     files.write_target(Target(1, ("w0", "w1"), "127.0.0.1:1", gpus=2, least=1, most=2))
 
@@ -131,7 +131,7 @@ def test_resize_beyond_the_bounds_is_refused(tmp_path, count):
         JobDirectory(tmp_path).request_workers(count)
 
 
-def test_resize_without_a_running_job_is_an_error(tmp_path, capsys):
+def test_elastic_job_resize_without_a_running_job_is_an_error(tmp_path, capsys):
     with pytest.raises(SystemExit) as refused:
         main(["--resize", "1", str(tmp_path)])
 
@@ -140,7 +140,7 @@ def test_resize_without_a_running_job_is_an_error(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_signal_pauses_the_job_and_the_same_command_resumes_it(job, number):
+def test_signal_to_the_launcher_pauses_the_job_and_a_second_start_resumes_it(job, number):
     launcher = job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     gen = job.files.target().gen
@@ -180,7 +180,7 @@ def test_script_that_fails_at_once_is_restarted_a_limited_number_of_times(job, t
     assert "--restarts" in output
 
 
-def test_killed_launchers_workers_end_before_the_next_launchers_start(job):
+def test_workers_of_a_killed_launcher_end_before_the_next_launcher_trains(job):
     first = job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     orphans = [job.pid("w0"), job.pid("w1")]
@@ -223,7 +223,7 @@ def test_workers_have_torchruns_environment(job, tmp_path):
     [["--min", "2", "--max", "1", "x.py"], ["--min", "0", "x.py"], ["--resize", "2"], []],
     ids=" ".join,
 )
-def test_invalid_options_are_refused_with_an_error_message(arguments, capsys):
+def test_invalid_launcher_options_are_refused_with_an_error_message(arguments, capsys):
     with pytest.raises(SystemExit) as refused:
         main(arguments)
 

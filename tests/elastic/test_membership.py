@@ -34,13 +34,13 @@ def _write(worker, **changes):
         pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="a-worker"),
     ],
 )
-def test_membership_reads_its_worker_from_the_environment(environ, expected):
+def test_elastic_worker_reads_its_name_from_the_environment(environ, expected):
     membership = Membership.from_environment(environ)
 
     assert (membership and membership.worker) == expected
 
 
-def test_directory_without_a_worker_is_an_error_naming_both_variables():
+def test_elastic_directory_variable_without_a_worker_variable_is_an_error():
     with pytest.raises(ValueError, match=r"RUNAI_ELASTIC_DIR is /e.*RUNAI_WORKER"):
         Membership.from_environment({"RUNAI_ELASTIC_DIR": "/e"})
 
@@ -93,7 +93,7 @@ def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, t
     assert worker.is_excluded_by(replace(TARGET, **target)) is excluded
 
 
-def test_pause_from_before_the_workers_start_is_ignored(worker):
+def test_elastic_worker_ignores_a_pause_from_before_its_start(worker):
     _write(worker, gen=4, ranks=(), reason=Reason.PAUSE)
     assert not worker.is_excluded_by(worker.read_target())
 
@@ -101,7 +101,7 @@ def test_pause_from_before_the_workers_start_is_ignored(worker):
     assert worker.is_excluded_by(worker.read_target())
 
 
-def test_progress_is_reported_once_a_second_with_the_speed_of_the_group(tmp_path):
+def test_elastic_worker_reports_progress_once_a_second_with_the_group_speed(tmp_path):
     now = 0.0
     worker = Membership(tmp_path, "a", clock=lambda: now)
     worker.gen = 3
@@ -123,13 +123,13 @@ def test_progress_is_reported_once_a_second_with_the_speed_of_the_group(tmp_path
     assert _status(worker).samples_per_s == 0.0, "another size is measured anew"
 
 
-def test_worker_report_to_a_full_disk_raises_nothing(tmp_path):
+def test_elastic_worker_report_that_cannot_be_written_raises_nothing(tmp_path):
     (tmp_path / "status").write_text("no directory")
 
     Membership(tmp_path, "a").report(WorkerPhase.READY)
 
 
-def test_stop_notes_sigterm_and_calls_the_previous_handler():
+def test_stop_request_notes_sigterm_and_calls_the_previous_handler():
     events: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: events.append("before"))
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
@@ -195,13 +195,13 @@ print(stop.is_requested, flush=True)
         assert launcher.stdout.readline() == "True\n"
 
 
-def test_platform_workers_status_is_filed_by_its_short_name(worker, tmp_path):
+def test_elastic_worker_status_is_stored_under_its_short_name(worker, tmp_path):
     worker.report(WorkerPhase.READY, update=7)
 
     assert ElasticFiles(tmp_path).statuses()["a"].update == 7
 
 
-def test_forked_child_of_a_worker_neither_reports_nor_stops(tmp_path):
+def test_forked_child_of_an_elastic_worker_neither_reports_nor_notes_sigterm(tmp_path):
     program = f"""
 import json, multiprocessing, os, signal, sys
 from pathlib import Path
@@ -232,7 +232,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), before, stop.is_reques
     assert ElasticFiles(tmp_path).statuses()["a"].state is WorkerPhase.RUNNING
 
 
-def test_pool_in_a_worker_can_be_terminated():
+def test_multiprocessing_pool_in_an_elastic_worker_can_be_terminated():
     program = """
 import multiprocessing
 from runai.elastic.membership import StopRequest

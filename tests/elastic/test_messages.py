@@ -24,7 +24,7 @@ STATUS = WorkerStatus(
 )
 
 
-def test_target_round_trips_through_its_file(tmp_path):
+def test_elastic_target_is_read_as_it_was_written_to_its_file(tmp_path):
     files = ElasticFiles(tmp_path / "elastic")
 
     assert files.target() is None
@@ -42,7 +42,7 @@ def test_target_round_trips_through_its_file(tmp_path):
     }
 
 
-def test_status_is_read_by_its_workers_name(tmp_path):
+def test_elastic_worker_status_is_read_by_the_name_of_its_worker(tmp_path):
     files = ElasticFiles(tmp_path)
 
     assert files.status("vision/bob-3") is None
@@ -51,7 +51,7 @@ def test_status_is_read_by_its_workers_name(tmp_path):
     assert files.statuses() == {"bob-3": STATUS}
 
 
-def test_writing_messages_leaves_no_temporary_files(tmp_path):
+def test_written_elastic_messages_leave_no_temporary_files(tmp_path):
     files = ElasticFiles(tmp_path)
     for gen in range(3):
         files.write_target(Target(gen, ("w0",), "h:1", gpus=1, least=1, most=1))

@@ -36,7 +36,9 @@ def single_rank_weights(training, tmp_path_factory):
     return run_ranks(elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
 
 
-def test_three_ranks_equal_a_single_rank_bitwise(tmp_path, training, single_rank_weights):
+def test_weights_of_three_ranks_equal_a_single_rank_bitwise(
+    tmp_path, training, single_rank_weights
+):
     from elastic_trainings import elastically
 
     rank_weights = run_ranks(elastically, 3, tmp_path / "store", training)
@@ -59,7 +61,7 @@ def test_training_resumed_with_changed_ranks_is_bitwise_equal(
     assert equal(rank_weights[0], single_rank_weights)
 
 
-def test_ranks_that_swap_places_and_leave_stay_bitwise_equal(
+def test_weights_of_ranks_that_swap_numbers_and_leave_are_bitwise_equal(
     tmp_path, training, single_rank_weights
 ):
     from elastic_trainings import replanned
@@ -71,7 +73,7 @@ def test_ranks_that_swap_places_and_leave_stay_bitwise_equal(
 
 
 @given(st.integers(1, 70), st.data())
-def test_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data):
+def test_gradient_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data):
     from runai.elastic.torch.virtual_workers import SumNode, fold, roots
 
     def push_all(pushes):

@@ -181,13 +181,13 @@ def _assert_same(weights, mode):
         assert max(abs(calm - disturbed).max() for calm, disturbed in weights.values()) < 1e-6
 
 
-def test_resize_pause_and_kills_count_each_sample_once(tmp_path):
+def test_training_with_resizes_pauses_and_kills_uses_each_sample_once(tmp_path):
     _assert_same(_train_under(ALL_EVENTS, "exact", 2, 0, tmp_path), "exact")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exact", "bitwise"])
-def test_thirty_random_disruptions_count_each_sample_once(mode, tmp_path):
+def test_training_with_thirty_random_disruptions_uses_each_sample_once(mode, tmp_path):
     weighted_events = ["resize"] * 4 + ["kill a worker"] * 3 + ALL_EVENTS
     generator = random.Random(6)
     events = [generator.choice(weighted_events) for _ in range(30 - len(ALL_EVENTS))] + ALL_EVENTS

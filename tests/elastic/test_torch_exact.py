@@ -45,7 +45,7 @@ def test_job_resumes_in_mid_epoch_exactly_with_changed_ranks(tmp_path, by_hand):
     assert furthest(rank_weights[0], by_hand) < 1e-6
 
 
-def test_ranks_that_swap_places_and_leave_train_the_same_weights(tmp_path, by_hand):
+def test_torch_ranks_that_swap_numbers_and_leave_train_the_same_weights(tmp_path, by_hand):
     from elastic_trainings import Training, replanned
 
     first, second = run_ranks(replanned, 2, tmp_path / "a", Training(), str(tmp_path / "b"))

@@ -49,7 +49,7 @@ def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(global_batch, gp
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_token_losses_are_weighed_by_tokens(reduction, tmp_path):
+def test_gradient_of_token_losses_is_weighted_by_tokens_over_all_ranks(reduction, tmp_path):
     from elastic_gradients import gradient_of_tokens, tokens
 
     expected = gradient_of_tokens()
@@ -84,7 +84,7 @@ def test_gradient_scale_is_the_same_for_all_micro_batches_of_an_update(tmp_path)
     }
 
 
-def test_infinite_gradient_on_a_single_rank_skips_the_update_on_all(tmp_path):
+def test_infinite_gradient_on_a_single_rank_skips_the_update_on_all_ranks(tmp_path):
     from elastic_gradients import scaled
 
     skipped = {"weight": [0.5, 0.5], "scale": 512.0, "rate": 0.1, "averaged": 0}

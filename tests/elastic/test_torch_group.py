@@ -9,7 +9,7 @@ from ranks import run_ranks
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
-def test_survivor_passes_a_loss_on_to_the_rank_that_waits_for_it(tmp_path):
+def test_surviving_torch_rank_reports_a_lost_rank_to_the_rank_that_waits(tmp_path):
     from elastic_losses import lose_rank_0
 
     messages = run_ranks(lose_rank_0, 3, tmp_path / "store", str(tmp_path / "seen"))

@@ -39,7 +39,7 @@ def train(job, loader, epochs):
     return boundaries
 
 
-def test_position_and_schedule_count_updates_not_micro_batches(make):
+def test_torch_job_position_and_schedule_count_updates_not_micro_batches(make):
     job, loader, optimizer = make()
     positions = []
     job.after_update.append(lambda job: positions.append((job.update, job.epoch)))
@@ -50,7 +50,7 @@ def test_position_and_schedule_count_updates_not_micro_batches(make):
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**6)
 
 
-def test_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tmp_path):
+def test_torch_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tmp_path):
     import torch
 
     job, loader, _ = make()
@@ -75,7 +75,7 @@ def test_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tmp_path
     }
 
 
-def test_loaded_state_is_not_modified_by_training(make):
+def test_loaded_torch_job_state_is_not_modified_by_training(make):
     import copy
 
     import torch
@@ -100,7 +100,7 @@ def test_loaded_state_is_not_modified_by_training(make):
         pytest.param({"bitwise": True}, "virtual workers None, this one has 8", id="V"),
     ],
 )
-def test_state_of_different_settings_is_loaded_by_force_only(make, options, message):
+def test_torch_job_state_of_different_settings_is_loaded_only_with_force(make, options, message):
     import torch
 
     saved = make()[0].state_dict()
@@ -121,7 +121,9 @@ def test_state_of_different_settings_is_loaded_by_force_only(make, options, mess
         pytest.param(False, "`weight` and 1 more: frozen, as where", id="frozen"),
     ],
 )
-def test_loaded_state_freezes_or_thaws_parameters_with_a_warning(make, trainable, warning):
+def test_loaded_torch_job_state_freezes_or_thaws_parameters_with_a_warning(
+    make, trainable, warning
+):
     job, *_ = make()
     job.module.requires_grad_(trainable)
     other, *_ = make()
@@ -145,12 +147,12 @@ def test_optimizer_with_parameters_outside_the_model_is_refused():
         elastic.Job(model, optimizer, global_batch=4, gpu_batch=4)
 
 
-def test_load_state_dict_refuses_state_without_a_job(make):
+def test_torch_job_refuses_to_load_a_state_that_contains_no_job(make):
     with pytest.raises(ValueError, match=r"no job's state: it has \['weights'\], but no `job`"):
         make()[0].load_state_dict({"weights": 1})
 
 
-def test_recovered_failure_leaves_the_training_unchanged(make):
+def test_torch_training_is_unchanged_by_a_recovered_failure(make):
     job, loader, _ = make()
     undisturbed, undisturbed_loader, _ = make(model=None)
     undisturbed.module.load_state_dict(job.module.state_dict())
@@ -175,7 +177,7 @@ def test_recovered_failure_leaves_the_training_unchanged(make):
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_abandoned_update_begins_anew(make):
+def test_torch_job_drops_the_gradients_of_an_abandoned_update(make):
     job, loader, _ = make()
     undisturbed, undisturbed_loader, _ = make()
     undisturbed.module.load_state_dict(job.module.state_dict())
@@ -188,7 +190,7 @@ def test_abandoned_update_begins_anew(make):
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_job_error_names_the_omitted_call(make):
+def test_torch_job_error_names_the_omitted_call(make):
     job, loader, _ = make()
     loss = job.model(job.module.weight.detach()).sum()
     with pytest.raises(RuntimeError, match="backward without a batch"):
@@ -201,7 +203,7 @@ def test_job_error_names_the_omitted_call(make):
         list(loader)
 
 
-def test_schedule_that_does_not_count_updates_is_refused():
+def test_learning_rate_schedule_that_does_not_count_updates_is_refused():
     import torch
 
     from runai.elastic import torch as elastic
@@ -214,7 +216,7 @@ def test_schedule_that_does_not_count_updates_is_refused():
         elastic.Job(model, optimizer, scheduler=scheduler, global_batch=4, gpu_batch=4)  # type: ignore[arg-type]
 
 
-def test_batch_norm_warns_once(make, monkeypatch):
+def test_torch_job_with_batch_norm_warns_once(make, monkeypatch):
     from torch import nn
 
     from runai.elastic.torch import statistics
@@ -225,7 +227,7 @@ def test_batch_norm_warns_once(make, monkeypatch):
     make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
 
 
-def test_more_ranks_than_samples_warn(make):
+def test_torch_job_with_more_ranks_than_batch_samples_warns(make):
     job, *_ = make()
 
     with pytest.warns(UserWarning, match="11 ranks share a global batch of 10: 1 of them"):

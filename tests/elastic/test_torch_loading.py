@@ -128,7 +128,7 @@ def test_data_set_divided_by_loading_process_yields_all_samples(kind, processes,
     assert kind == "Opened" or samples == list(range(46))
 
 
-def test_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path):
+def test_sample_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path):
     from elastic_reading import loaded
 
     orders = [
@@ -176,7 +176,7 @@ def test_data_set_without_a_whole_update_is_an_error():
 
 
 @pytest.mark.parametrize("bitwise", [False, True])
-def test_pickled_division_is_small_and_equal(bitwise):
+def test_pickled_division_of_a_data_set_is_small_and_equal(bitwise):
     import pickle
 
     from runai.elastic.torch.parallel import RankDivision
@@ -189,7 +189,7 @@ def test_pickled_division_is_small_and_equal(bitwise):
     assert pickle.loads(sent).parts(23) == division.parts(23)
 
 
-def test_loader_length_is_the_remaining_micro_batches():
+def test_elastic_data_loader_length_is_the_number_of_remaining_micro_batches():
     from elastic_reading import Indexed, Reading
     from runai.elastic import torch as elastic
     from runai.elastic.torch.loading.position import Position
@@ -200,7 +200,7 @@ def test_loader_length_is_the_remaining_micro_batches():
 
 
 @pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
-def test_loading_process_outlives_sigterm_while_its_parent_works(kind, tmp_path):
+def test_loading_process_survives_sigterm_while_its_parent_trains(kind, tmp_path):
     from elastic_reading import loaded_after_sigterm
 
     samples, exit_codes = run_ranks(loaded_after_sigterm, 1, tmp_path / "store", kind)[0]

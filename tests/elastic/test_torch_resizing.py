@@ -75,7 +75,7 @@ def _finish(cluster, *names):
 
 
 @pytest.mark.parametrize("mode", ["exact", "bitwise"])
-def test_resizes_within_epochs_count_each_sample_once(cluster, assert_same):
+def test_training_resized_within_epochs_uses_each_sample_once(cluster, assert_same):
     cluster.start("a", "b", "c", "d")
     cluster.ready("a", "b", "c", "d")
     cluster.call("a")
@@ -152,7 +152,7 @@ def test_killed_worker_costs_the_survivors_no_update(cluster, assert_same, victi
     assert_same()
 
 
-def test_joiner_killed_while_the_group_forms_costs_no_update(cluster, assert_same):
+def test_training_loses_no_update_after_a_joining_worker_is_killed(cluster, assert_same):
     cluster.start("a", "b")
     cluster.ready("a", "b")
     cluster.call("a")
@@ -206,7 +206,9 @@ def test_job_resumes_from_the_newest_checkpoint_after_losing_all_workers(cluster
 
 
 @pytest.mark.parametrize("phase", ["waits", "meets", "trains-alone", "trains-in-a-group"])
-def test_sigterm_in_each_phase_exits_with_143_and_loses_no_update(cluster, assert_same, phase):
+def test_training_worker_stopped_in_any_phase_exits_with_143_and_loses_no_update(
+    cluster, assert_same, phase
+):
     cluster.start("a", "b")
     cluster.ready("a", "b")
     remaining_workers: tuple[str, ...] = ("a",)

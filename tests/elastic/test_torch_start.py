@@ -27,7 +27,9 @@ def init(monkeypatch):
         pytest.param((10, 64), 16, 1, 1, (10,), id="more-gpus-than-samples"),
     ],
 )
-def test_init_sets_the_documented_attributes(init, sizes, gpus, steps, batch_size, micro_batches):
+def test_elastic_init_sets_the_documented_attributes(
+    init, sizes, gpus, steps, batch_size, micro_batches
+):
     init(*sizes, gpus)
 
     assert runai.elastic.steps == steps
@@ -48,7 +50,7 @@ def test_ranks_are_read_from_the_launchers_environment(init, monkeypatch):
     assert runai.elastic.plan.ranks == 3
 
 
-def test_launched_process_may_drive_several_gpus(init, monkeypatch):
+def test_elastic_init_in_a_launched_process_accepts_several_gpus(init, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     init(256, 64, gpus=4)
 
@@ -56,7 +58,7 @@ def test_launched_process_may_drive_several_gpus(init, monkeypatch):
     assert runai.elastic.micro_batches == (128,)
 
 
-def test_init_without_a_gpu_trains_on_the_processor(init, monkeypatch):
+def test_elastic_init_without_a_gpu_plans_for_a_single_processor(init, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     init(256, 64)
 
@@ -72,7 +74,9 @@ def test_init_without_a_gpu_trains_on_the_processor(init, monkeypatch):
         pytest.param((256, 64, 3), ValueError, "gpus=3 cannot be shared among 2", id="share"),
     ],
 )
-def test_init_refuses_invalid_batch_sizes_and_gpus(init, monkeypatch, arguments, error, message):
+def test_elastic_init_refuses_invalid_batch_sizes_and_gpu_counts(
+    init, monkeypatch, arguments, error, message
+):
     if "shared" in message:
         monkeypatch.setenv("WORLD_SIZE", "2")
 

@@ -78,7 +78,7 @@ def assert_same(single_device_weights):
     ],
 )
 @CHANGES
-def test_ranks_train_a_changed_layer_like_a_single_device(
+def test_ranks_train_a_thawed_or_frozen_layer_like_a_single_device(
     bitwise, ranks, change, by_hook, tmp_path, assert_same
 ):
     from elastic_trainings import elastically
@@ -99,7 +99,9 @@ LATER_IN_BOTH_MODES = pytest.mark.parametrize(
 
 
 @LATER_IN_BOTH_MODES
-def test_changed_layer_stays_changed_in_resumed_jobs(change, bitwise, tmp_path, assert_same):
+def test_thawed_or_frozen_layer_trains_exactly_in_resumed_jobs(
+    change, bitwise, tmp_path, assert_same
+):
     from elastic_trainings import UPDATES, elastically
 
     training, state = training_of(change, bitwise=bitwise), str(tmp_path / "state")
@@ -112,7 +114,9 @@ def test_changed_layer_stays_changed_in_resumed_jobs(change, bitwise, tmp_path, 
 
 
 @IN_BOTH_MODES
-def test_rank_ahead_in_its_script_starts_together_with_the_rest(bitwise, tmp_path, assert_same):
+def test_rank_ahead_in_its_script_waits_before_it_trains_a_thawed_layer(
+    bitwise, tmp_path, assert_same
+):
     from elastic_thawing import apart
 
     training = training_of("thaw", bitwise=bitwise)
@@ -121,7 +125,7 @@ def test_rank_ahead_in_its_script_starts_together_with_the_rest(bitwise, tmp_pat
 
 
 @LATER_IN_BOTH_MODES
-def test_workers_that_join_later_train_a_changed_layer(
+def test_workers_that_join_later_train_a_thawed_or_frozen_layer_exactly(
     change, bitwise, tmp_path, single_device_weights
 ):
     from elastic_cluster import Cluster
@@ -171,7 +175,7 @@ def test_workers_that_join_later_train_a_changed_layer(
         pytest.param("freeze", "second-backward", "`0.weight` was frozen after", id="in-a-later"),
     ],
 )
-def test_change_that_ranks_cannot_share_is_refused_by_name(
+def test_layer_change_that_ranks_cannot_share_is_refused_by_name(
     bitwise, ranks, change, when, message, tmp_path
 ):
     from elastic_thawing import changed_when

@@ -28,7 +28,7 @@ HALF = LAB.inspections // 2
 
 @pytest.mark.slow  # users wait for real sockets in virtual time: for days on a busy machine
 @pytest.mark.timeout(900)
-def test_service_objects_do_not_grow_with_the_number_of_finished_jobs(tmp_path: Path):
+def test_objects_in_the_service_process_do_not_grow_with_finished_jobs(tmp_path: Path):
     named: list[dict[str, int]] = []
     kinds: list[Counter[str]] = []
     month = Month(LAB, tmp_path)

@@ -25,7 +25,7 @@ def marks_of(seed: int) -> list[pytest.MarkDecorator]:
     return [pytest.mark.tier("all")] if seed > FEW else []
 
 
-def test_faults_for_an_hour_lose_double_orphan_and_overgrant_nothing(seed, tmp_path):
+def test_hour_of_faults_loses_doubles_or_orphans_no_job_and_overgrants_no_gpu(seed, tmp_path):
     outcome = Hour(seed, tmp_path).play()
 
     assert outcome.wrong == [], f"replay: pytest tests/faults --seed {seed}"

@@ -24,7 +24,7 @@ JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
         pytest.param("running", True, False, id="it runs"),
     ],
 )
-def test_checker_reports_states_without_a_reason(state, waited, is_reported):
+def test_invariant_checker_reports_workload_states_without_a_reason(state, waited, is_reported):
     record = replace(JOB, state=WorkloadState(state))
     known = {record.id} if waited else set()
 

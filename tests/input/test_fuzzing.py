@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_fuzzed_input_is_read_or_refused(name):
+def test_parser_reads_or_refuses_fuzzed_input(name):
     pytest.importorskip("atheris", reason="atheris has no wheel for this Python or machine")
     done = subprocess.run(
         [sys.executable, str(FUZZ), name, str(SECONDS)],

@@ -85,13 +85,13 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize(("name", "content"), TOO_LARGE.values(), ids=TOO_LARGE)
-def test_oversized_input_is_read_or_refused_in_bounded_memory_and_time(name, content):
+def test_oversized_parser_input_is_read_or_refused_in_bounded_memory_and_time(name, content):
     """Regression cases: each used up the memory or the time, or ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
 
 
 @pytest.mark.parametrize(("name", "content"), FUZZ_REGRESSIONS)
-def test_invalid_inputs_from_fuzzing_are_refused(name, content):
+def test_parser_refuses_invalid_inputs_found_by_fuzzing(name, content):
     with pytest.raises(PARSERS[name].refusals):
         PARSERS[name].read(content)
 

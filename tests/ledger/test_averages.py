@@ -222,7 +222,7 @@ def expected(usage_filter: UsageFilter, sums: Sums) -> Mapping[str, float | None
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(trace=traces)
-def test_averages_equal_the_exact_integrals_for_random_traces(trace, new_database, report):
+def test_usage_averages_equal_the_exact_integrals_for_random_traces(trace, new_database, report):
     asyncio.run(play_and_compare(trace, new_database(), report))
 
 

@@ -78,7 +78,7 @@ report_cases = st.builds(
 
 
 @given(case=report_cases)
-def test_report_integrates_like_its_samples_one_by_one(case):
+def test_usage_of_a_whole_report_equals_the_sum_of_its_samples(case):
     together = contributions(case, case.report(case.samples, case.devices))
     one_by_one = [case.report(samples=[sample]) for sample in case.samples]
     one_by_one += [case.report(devices=[device_sample]) for device_sample in case.devices]
@@ -109,7 +109,7 @@ def contributions(case: ReportCase, report: AgentReport) -> dict[tuple[Scope, in
     }
 
 
-def test_failed_write_requeues_only_the_newest_windows():
+def test_failed_ledger_write_requeues_only_the_newest_windows():
     series: dict[Scope, Series] = {}
     sums = Integration(lambda scope: series.setdefault(scope, Series(scope, 0.0)))
     sums.set_allocations(0.0, HOLDS[:1])

@@ -57,7 +57,7 @@ async def test_usage_filter_sums_only_its_own_allocations(
     assert series.utilized_average == pytest.approx(utilized)
 
 
-async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
+async def test_allocated_average_is_exact_without_agent_reports(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 7, [A], step=7)
     record_usage(book, clock, report, 3, [A, B], step=3)
@@ -68,7 +68,7 @@ async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
     assert book.average("vision/a") is None
 
 
-async def test_no_allocation_is_zero_and_time_before_recording_is_a_gap(ledger, clock, report):
+async def test_usage_is_zero_without_allocation_and_a_gap_before_recording(ledger, clock, report):
     clock.now += 40
     book = ledger()
     record_usage(book, clock, report, 20, [])
@@ -77,7 +77,7 @@ async def test_no_allocation_is_zero_and_time_before_recording_is_a_gap(ledger, 
     assert rounded(series) == [(None, None), (None, None), (0.0, 0.0)]
 
 
-async def test_failed_poll_is_a_gap_and_idle_allocation_is_zero(ledger, clock, report):
+async def test_utilization_is_a_gap_after_a_failed_poll_and_zero_if_idle(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 10, [A], BUSY_A)
     record_usage(book, clock, report, 10, [A], {})
@@ -89,7 +89,7 @@ async def test_failed_poll_is_a_gap_and_idle_allocation_is_zero(ledger, clock, r
     assert series.idle_gpu_hours == pytest.approx(5 / 3600)
 
 
-async def test_missing_utilization_of_the_driver_is_a_gap(ledger, clock, report):
+async def test_utilization_that_the_driver_did_not_report_is_a_gap(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 10, [A], BUSY_A)
     record_usage(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
@@ -97,7 +97,7 @@ async def test_missing_utilization_of_the_driver_is_a_gap(ledger, clock, report)
     assert book.average("vision/a") == pytest.approx(0.4)
 
 
-async def test_report_longer_than_its_allocation_counts_use_over_allocated_time(
+async def test_report_longer_than_its_allocation_adds_only_the_allocated_time(
     ledger, clock, report
 ):
     book = ledger()
@@ -111,7 +111,7 @@ async def test_report_longer_than_its_allocation_counts_use_over_allocated_time(
     assert (totals.held_s, totals.measured_s, totals.used_s) == pytest.approx((0.5, 0.5, 0.4))
 
 
-async def test_samples_without_an_allocation_are_ignored(ledger, clock, report):
+async def test_ledger_ignores_usage_samples_without_an_allocation(ledger, clock, report):
     book = ledger()
     record_usage(
         book, clock, report, 10, [A], BUSY_A | {("", "GPU-0"): 0.5, ("nlp/b", "GPU-0"): 0.1}
@@ -122,7 +122,7 @@ async def test_samples_without_an_allocation_are_ignored(ledger, clock, report):
     assert book.average("nlp/b") is None
 
 
-async def test_several_workers_on_one_device_add_up(ledger, clock, report):
+async def test_allocations_of_several_workers_on_a_device_are_summed(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 10, [A, A], BUSY_A)
     series = await book.usage(A_FILTER, clock.now - 10, clock.now)
@@ -141,7 +141,7 @@ async def test_unmeasured_device_does_not_lower_the_average_utilization(ledger, 
     assert series.utilized_average == pytest.approx(0.8)
 
 
-async def test_clock_set_back_adds_no_time_until_it_has_caught_up(ledger, clock, report):
+async def test_clock_set_back_adds_no_allocated_time_until_it_has_caught_up(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 20, [A])
     clock.now -= 10
@@ -183,9 +183,7 @@ async def test_current_usage_is_none_without_a_recent_measurement(ledger, clock,
 
 
 @on_each_database
-async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
-    ledger, clock, report
-):
+async def test_usage_totals_continue_after_a_restart_with_a_gap_between(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 25, [A], BUSY_A)
     book.close()
@@ -201,7 +199,7 @@ async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
 
 
 @on_each_database
-async def test_failed_write_is_repeated_at_the_next_flush(ledger, clock, report, database):
+async def test_failed_ledger_write_is_repeated_at_the_next_flush(ledger, clock, report, database):
     book = ledger()
     record_usage(book, clock, report, 25, [A], BUSY_A)
     change(database, "ALTER TABLE samples RENAME TO hidden")
@@ -213,7 +211,9 @@ async def test_failed_write_is_repeated_at_the_next_flush(ledger, clock, report,
     assert ledger().totals("vision/a").held_s == pytest.approx(35)
 
 
-async def test_long_write_failure_retains_only_the_last_hour(ledger, clock, report, database):
+async def test_long_ledger_write_failure_loses_usage_before_the_last_hour(
+    ledger, clock, report, database
+):
     book = ledger()
     change(database, "ALTER TABLE samples RENAME TO hidden")
     for _ in range(3):
@@ -238,7 +238,7 @@ async def test_usage_query_during_a_flush_counts_samples_once(ledger, clock, rep
         await flushed
 
 
-async def test_cancelled_flush_counts_its_usage_once(ledger, clock, report):
+async def test_cancelled_ledger_flush_counts_its_usage_once(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 30, [A], BUSY_A)
     flushed = asyncio.ensure_future(book.flush())
@@ -258,7 +258,9 @@ def change(database, sql):
     engine.dispose()
 
 
-async def test_idle_ledger_writes_only_its_watched_time(ledger, clock, report, rows):
+async def test_ledger_without_allocations_writes_only_its_recording_time(
+    ledger, clock, report, rows
+):
     book = ledger()
     record_usage(book, clock, report, 60, [A], BUSY_A)
     await book.flush()
@@ -275,7 +277,7 @@ async def test_idle_ledger_writes_only_its_watched_time(ledger, clock, report, r
 # -- reused names --------------------------------------------------------------------------------
 
 
-async def test_reused_name_of_a_deleted_workload_starts_from_zero(ledger, clock, report):
+async def test_usage_average_of_a_reused_workload_name_starts_from_zero(ledger, clock, report):
     book = ledger()
     record_usage(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 1.0})
     book.forget("vision/a")
@@ -288,7 +290,9 @@ async def test_reused_name_of_a_deleted_workload_starts_from_zero(ledger, clock,
 
 
 @on_each_database
-async def test_deleted_workload_stays_deleted_and_its_history_is_retained(ledger, clock, report):
+async def test_workload_deleted_before_a_ledger_restart_retains_its_usage_history(
+    ledger, clock, report
+):
     book = ledger()
     record_usage(book, clock, report, 20, [A], BUSY_A)
     record_usage(book, clock, report, 5, [])
@@ -306,7 +310,7 @@ async def test_deleted_workload_stays_deleted_and_its_history_is_retained(ledger
 
 
 @on_each_database
-async def test_events_stay_in_order_and_survive_deletion_and_restart(ledger, clock, report):
+async def test_workload_events_are_in_order_and_survive_deletion_and_restart(ledger, clock, report):
     book = ledger()
     book.event("vision/a", "queued", "", project="vision", user="ana")
     clock.now += 1

@@ -30,7 +30,7 @@ async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clo
         assert found.allocated_gpu_hours == pytest.approx(50 / 3600)
 
 
-async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock):
+async def test_locked_ledger_file_is_written_after_the_lock_is_released(tmp_path, clock):
     file = tmp_path / "ledger.sqlite"
     LedgerStore(file).close()
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -49,7 +49,7 @@ async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock
 
 
 @pytest.mark.parametrize("wrong", ["newer", "broken"])
-def test_newer_or_broken_database_is_rejected_at_once(tmp_path, wrong):
+def test_newer_or_broken_ledger_database_is_rejected_when_opened(tmp_path, wrong):
     file = tmp_path / "ledger.sqlite"
     LedgerStore(file).close()
     if wrong == "newer":
@@ -78,7 +78,7 @@ def test_refused_postgresql_connection_is_reported_as_a_wrong_setting(postgres, 
     assert postgres.partition("host=")[2] not in message
 
 
-def test_invalid_address_is_rejected_without_revealing_the_password():
+def test_invalid_ledger_address_is_rejected_without_revealing_the_password():
     with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
         Ledger("postgresql+psycopg://ledger:secret@here:there/ledger")
 

@@ -25,7 +25,7 @@ def summaries(past):
     ]
 
 
-async def test_past_includes_the_current_allocation_before_a_flush(ledger, clock):
+async def test_workload_history_includes_the_current_allocation_before_a_flush(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "", project="vision", user="ana")
     clock.now += 40
@@ -38,7 +38,7 @@ async def test_past_includes_the_current_allocation_before_a_flush(ledger, clock
 
 
 @on_each_database
-async def test_deleted_workload_and_its_successor_are_listed_separately(ledger, clock):
+async def test_deleted_workload_and_its_namesake_are_separate_in_the_history(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "")
     pass_time(book, clock, 30, [A])
@@ -60,7 +60,9 @@ async def test_deleted_workload_and_its_successor_are_listed_separately(ledger, 
 
 
 @on_each_database
-async def test_workload_without_an_allocation_since_then_is_left_out(ledger, clock):
+async def test_workload_history_excludes_workloads_without_an_allocation_since_the_start(
+    ledger, clock
+):
     book = ledger()
     pass_time(book, clock, 30, [A])
     pass_time(book, clock, 30, [])
@@ -82,7 +84,7 @@ def requests(past):
 
 
 @on_each_database
-async def test_last_request_is_returned_before_and_after_a_flush(ledger, clock):
+async def test_workload_history_has_the_last_request_before_and_after_a_flush(ledger, clock):
     book, start = ledger(), int(clock.now)
     book.record_request("vision/a", PastRequest(start, "half", 0))
     pass_time(book, clock, 20, [A])
@@ -118,7 +120,7 @@ async def test_workloads_that_reuse_a_name_have_separate_requests(ledger, clock)
     assert requests(await ledger().past(first - 1)) == expected
 
 
-async def test_workload_without_a_recorded_request_has_an_empty_one(ledger, clock):
+async def test_workload_without_a_recorded_request_has_an_empty_request(ledger, clock):
     book, start = ledger(), clock.now
     pass_time(book, clock, 20, [A])
 
@@ -126,7 +128,7 @@ async def test_workload_without_a_recorded_request_has_an_empty_one(ledger, cloc
 
 
 @on_each_database
-async def test_request_is_dropped_with_the_events_of_its_time(ledger, clock, rows):
+async def test_workload_request_is_dropped_after_400_days_like_its_events(ledger, clock, rows):
     book = ledger()
     book.record_request("vision/a", PastRequest(int(clock.now), "half", 1))
     await book.flush()

@@ -25,14 +25,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         pytest.param(95 * DAY, 90 * MINUTE, 2 * HOUR, id="whole hours"),
     ],
 )
-def test_step_is_on_the_finest_grid_that_covers_the_range(age, step_s, expected_step):
+def test_usage_query_step_is_on_the_finest_grid_that_contains_the_range(age, step_s, expected_step):
     found = choose_range(NOW - age, NOW, step_s, now=NOW)
 
     assert found.step_s == expected_step
     assert len(found.ends) <= 1501
 
 
-def test_range_is_widened_to_the_grid():
+def test_usage_query_range_is_widened_to_the_grid():
     found = choose_range(NOW - 3605.5, NOW - 1802.5, 60, now=NOW)
 
     assert (NOW - found.since, NOW - found.until) == (3610, 1800)
@@ -40,27 +40,27 @@ def test_range_is_widened_to_the_grid():
     assert found.ends[-1] == found.until
 
 
-def test_steps_are_aligned_to_the_clock():
+def test_usage_query_steps_are_aligned_to_the_clock():
     found = choose_range(NOW - 3650, NOW, 600, now=NOW)
 
     assert all(end % 600 == 0 for end in found.ends)
 
 
 @pytest.mark.parametrize("since", [NOW, NOW + 100])
-def test_future_range_is_empty(since):
+def test_usage_query_of_a_future_range_is_empty(since):
     found = choose_range(since, since + 60, None, now=NOW)
 
     assert (found.since, found.until, found.ends) == (NOW, NOW, ())
 
 
-def test_range_ends_now_at_the_latest():
+def test_usage_query_range_ends_now_at_the_latest():
     found = choose_range(NOW - 90.0, NOW + 3.5, None, now=NOW + 3.5)
 
     assert (found.since, found.until) == (NOW - 90, NOW + 4)
     assert found.pieces() == [(10, NOW - 90, NOW + 10)]
 
 
-def test_long_range_is_read_from_few_windows():
+def test_usage_query_of_a_long_range_reads_few_windows():
     found = choose_range(NOW - 7 * HOUR - 10, NOW - 20, 2 * HOUR, now=NOW)
 
     assert found.pieces() == [

@@ -27,7 +27,7 @@ def server() -> Iterator[RestartedServer]:
         yield restarted
 
 
-async def test_server_restart_loses_nothing_and_queries_return_retry_after(
+async def test_postgresql_restart_loses_no_usage_and_queries_return_retry_after(
     server: RestartedServer,
 ):
     now = [START]
@@ -70,7 +70,7 @@ async def test_server_restart_loses_nothing_and_queries_return_retry_after(
     ledger.close()
 
 
-async def test_ledger_started_without_its_server_continues_from_stored_totals(
+async def test_ledger_started_without_postgresql_continues_from_stored_totals(
     server: RestartedServer,
 ):
     now = [START]

@@ -17,7 +17,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 @on_each_database
-def test_migrations_create_the_current_schema(database, rows):
+def test_ledger_migrations_create_the_current_schema(database, rows):
     LedgerStore(database).close()  # the first opening has migrated it
     engine = sa.create_engine(ledger_url(database))
     with engine.connect() as connection:
@@ -41,7 +41,9 @@ async def record_hours(book, clock, report, hours, busy_minutes):
 
 
 @on_each_database
-async def test_levels_have_windows_only_while_devices_were_allocated(ledger, clock, report, rows):
+async def test_usage_windows_are_stored_only_while_devices_were_allocated(
+    ledger, clock, report, rows
+):
     clock.now = 1_699_999_200.0  # a whole hour
     start = int(clock.now)
     book = ledger()
@@ -59,7 +61,7 @@ async def test_levels_have_windows_only_while_devices_were_allocated(ledger, clo
 
 
 @on_each_database
-async def test_partly_written_window_continues_after_a_restart(ledger, clock, rows):
+async def test_partly_written_usage_window_continues_after_a_restart(ledger, clock, rows):
     for _ in range(2):
         book = ledger()
         book.record(clock.now, 0, [A])
@@ -75,7 +77,7 @@ async def test_partly_written_window_continues_after_a_restart(ledger, clock, ro
 
 
 @on_each_database
-async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, rows):
+async def test_ledger_retention_drops_fine_rows_and_no_totals(ledger, clock, report, rows):
     book = ledger()
     start = clock.now
     await record_hours(book, clock, report, 5, busy_minutes=7)
@@ -121,7 +123,7 @@ async def test_totals_of_a_deleted_workload_survive_retention(ledger, clock, rep
 
 
 @on_each_database
-async def test_old_events_are_dropped(ledger, clock, report):
+async def test_workload_events_older_than_400_days_are_dropped(ledger, clock, report):
     book = ledger()
     book.event("vision/a", "queued", "")
     await book.flush()

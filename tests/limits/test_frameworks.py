@@ -87,7 +87,7 @@ def test_cuda_initialisation_sets_the_fraction_of_each_device():
     ]
 
 
-def test_tighter_memory_fraction_of_the_program_stays():
+def test_tighter_torch_memory_fraction_set_by_a_program_is_not_raised():
     cuda = StubCuda(devices=1)
     cuda.CHOSEN = 0.1
     cap_torch(SimpleNamespace(cuda=cuda), TWO)
@@ -97,7 +97,7 @@ def test_tighter_memory_fraction_of_the_program_stays():
     assert "set_per_process_memory_fraction" not in {call[0] for call in cuda.calls}
 
 
-def test_whole_device_gets_no_memory_fraction():
+def test_torch_gets_no_memory_fraction_for_a_whole_device():
     cuda = StubCuda(devices=1)
     cap_torch(SimpleNamespace(cuda=cuda), Share((None,), (16384,), 500))
 
@@ -111,7 +111,7 @@ def test_whole_device_gets_no_memory_fraction():
     }
 
 
-def test_failing_device_query_does_not_fail_the_program(capsys, monkeypatch):
+def test_torch_program_continues_after_the_memory_hook_fails_to_query_devices(capsys, monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
     cuda = StubCuda()
     monkeypatch.setattr(cuda, "device_count", lambda: 1 / 0)
@@ -123,7 +123,9 @@ def test_failing_device_query_does_not_fail_the_program(capsys, monkeypatch):
 
 
 @pytest.mark.torch
-def test_real_torch_queues_our_call_and_creates_no_cuda_context(run_python, workload_env):
+def test_real_torch_queues_the_memory_limit_call_and_creates_no_cuda_context(
+    run_python, workload_env
+):
     program = f"""
 import json, torch
 from runai_limits.notebook import is_out_of_memory
@@ -194,7 +196,7 @@ print(json.dumps([hooked, is_out_of_memory(error), answer, initialises, limits])
 
 
 @pytest.mark.tensorflow
-def test_real_tensorflow_gets_our_limits_when_it_creates_its_devices(run_python, workload_env):
+def test_real_tensorflow_devices_are_created_with_the_memory_limits(run_python, workload_env):
     env = workload_env("8192,4096", devices="16384,16384", context=500, **OF_TENSORFLOW)
 
     hooked, known, answer, initialises, limits = run_python(TENSORFLOW, env)
@@ -209,7 +211,7 @@ def test_real_tensorflow_gets_our_limits_when_it_creates_its_devices(run_python,
     }
 
 
-def test_unknown_tensorflow_context_still_initialises(monkeypatch):
+def test_tensorflow_context_of_an_unknown_version_still_initialises(monkeypatch):
     class Context:
         initialisations = 0
 

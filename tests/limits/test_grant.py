@@ -50,7 +50,9 @@ NOTHING = {
         pytest.param({"code": "not_found"}, HAD, id="the service knows no such session"),
     ],
 )
-def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
+def test_program_start_replaces_device_variables_by_the_answer_of_the_service(
+    answer, now, monkeypatch
+):
     monkeypatch.setattr(grant, "query_service", lambda _environ, _what: answer)
     environ = dict(HAD)
     grant.renew(environ)
@@ -65,7 +67,7 @@ def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
         pytest.param({"RUNAI_KIND": "job"}, id="a job has the same devices until it ends"),
     ],
 )
-def test_renew_does_not_query_the_service_for_jobs_or_cpu_programs(change, monkeypatch):
+def test_device_variables_of_jobs_and_cpu_programs_need_no_service_query(change, monkeypatch):
     queries = []
     monkeypatch.setattr(grant, "query_service", lambda *_: queries.append(1))
     environ = {**HAD, **change}

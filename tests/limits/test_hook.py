@@ -46,18 +46,18 @@ def imported(module: Path) -> set[str]:
     }
 
 
-def test_hook_parses_as_python_3_8():
+def test_memory_limit_hook_parses_as_python_3_8():
     for module in MODULES:
         ast.parse(module.read_text(), str(module), feature_version=(3, 8))
 
 
-def test_hook_imports_only_the_standard_library():
+def test_memory_limit_hook_imports_only_the_standard_library():
     names = set().union(*map(imported, MODULES))
 
     assert names - sys.stdlib_module_names <= {"runai_limits"}
 
 
-def test_hook_without_a_framework_loads_only_its_modules(run_python, env):
+def test_memory_limit_hook_loads_only_its_own_modules_without_a_framework(run_python, env):
     with_hook = set(run_python(IMPORTED, env))
     without = set(run_python(IMPORTED, {**env, "PYTHONPATH": ""}))
 
@@ -70,14 +70,14 @@ def test_hook_without_a_framework_loads_only_its_modules(run_python, env):
     }
 
 
-def test_hook_without_a_device_limit_installs_no_import_watch(run_python, env):
+def test_memory_limit_hook_installs_no_import_watch_without_a_device_limit(run_python, env):
     program = "import json, sys; print(json.dumps([type(f).__name__ for f in sys.meta_path]))"
 
     assert "ImportWatch" in run_python(program, env)
     assert "ImportWatch" not in run_python(program, {**env, "RUNAI_GPU_MEMORY_LIMITS_MIB": ""})
 
 
-def test_existing_sitecustomize_still_runs(run_python, env, tmp_path):
+def test_existing_sitecustomize_runs_beside_the_memory_limit_hook(run_python, env, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
@@ -87,7 +87,7 @@ def test_existing_sitecustomize_still_runs(run_python, env, tmp_path):
     assert ["mine", str(mine / "sitecustomize.py")] == run_python(program, env)
 
 
-def test_hook_of_a_second_installation_is_skipped(run_python, env, tmp_path):
+def test_memory_limit_hook_of_a_second_installation_is_skipped(run_python, env, tmp_path):
     """A job that is submitted from a session has the session's path after ours."""
     other, mine = tmp_path / "other", tmp_path / "mine"
     shutil.copytree(HOOK, other)
@@ -100,7 +100,9 @@ def test_hook_of_a_second_installation_is_skipped(run_python, env, tmp_path):
     assert result == ["mine", [str(Path(HOOK, "runai_limits"))]]
 
 
-def test_failing_sitecustomize_is_reported_as_without_the_hook(run_python, env, tmp_path):
+def test_failing_sitecustomize_error_is_the_same_with_the_memory_limit_hook(
+    run_python, env, tmp_path
+):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
@@ -109,7 +111,7 @@ def test_failing_sitecustomize_is_reported_as_without_the_hook(run_python, env, 
     assert run_python("print(1)", env, stderr="Error in sitecustomize") == 1
 
 
-def test_child_process_of_a_script_loads_the_hook(run_python, env):
+def test_child_process_of_a_script_loads_the_memory_limit_hook(run_python, env):
     program = f"""
 import subprocess, sys
 print(subprocess.check_output([sys.executable, "-c", {IMPORTED!r}], text=True))
@@ -133,7 +135,7 @@ print(json.dumps([
     assert run_python(program, env) == [True, 1, "SourceFileLoader", "SourceFileLoader"]
 
 
-def test_import_of_a_missing_framework_fails_as_usual(run_python, env):
+def test_import_of_a_missing_framework_raises_the_usual_error(run_python, env):
     program = """
 import json
 try:
@@ -145,7 +147,7 @@ except ModuleNotFoundError as error:
     assert run_python(program, env) == "No module named 'cupy'"
 
 
-def test_framework_of_an_unknown_version_is_left_unchanged(run_python, env, tmp_path):
+def test_framework_of_an_unknown_version_runs_without_a_memory_limit(run_python, env, tmp_path):
     (tmp_path / "torch.py").write_text("cuda = None\n")
     program = "import torch; print(1)"
 
@@ -160,11 +162,11 @@ def test_invalid_memory_limit_is_reported_and_the_program_runs(run_python, env, 
     assert run_python("import torch; print(1)", env, stderr="runai: torch: ValueError") == 1
 
 
-def test_isolated_interpreter_does_not_load_the_hook(run_python, env):
+def test_isolated_interpreter_does_not_load_the_memory_limit_hook(run_python, env):
     assert "runai_limits" not in run_python(IMPORTED, env, options=("-I",))
 
 
-def test_virtual_environment_loads_the_hook(tmp_path, env):
+def test_virtual_environment_loads_the_memory_limit_hook(tmp_path, env):
     home = tmp_path / "other"
     venv.create(home, with_pip=False)
 

@@ -37,7 +37,7 @@ def test_limit_clients_sets_the_default_memory_limit_of_the_daemon(daemon):
     assert daemon.command("get_default_device_pinned_mem_limit 0") == "10240M"
 
 
-def test_client_environment_has_device_limits_and_folders(daemon, tmp_path):
+def test_mps_client_environment_has_device_limits_and_folders(daemon, tmp_path):
     environment = daemon.client_environment(memory_mib=20_480, thread_percentage=50)
 
     assert environment == {
@@ -49,12 +49,12 @@ def test_client_environment_has_device_limits_and_folders(daemon, tmp_path):
     }
 
 
-def test_refused_command_raises_the_message_of_the_daemon(daemon):
+def test_refused_mps_command_raises_the_message_of_the_daemon(daemon):
     with pytest.raises(MpsUnavailable, match="refused dance: unknown command dance"):
         daemon.command("dance")
 
 
-def test_starting_and_stopping_twice_is_the_same_as_once(daemon):
+def test_mps_daemon_accepts_a_second_start_and_a_second_stop(daemon):
     daemon.start()
     daemon.stop()
     daemon.stop()
@@ -64,7 +64,7 @@ def test_starting_and_stopping_twice_is_the_same_as_once(daemon):
         daemon.command("get_server_list")
 
 
-def test_daemon_starts_in_the_folder_of_a_killed_daemon(tmp_path, program):
+def test_mps_daemon_starts_in_the_folder_of_a_killed_daemon(tmp_path, program):
     (tmp_path / "mps" / "pipe").mkdir(parents=True)
     (tmp_path / "mps" / "pipe" / "control").touch()
 
@@ -79,7 +79,7 @@ def test_daemon_starts_in_the_folder_of_a_killed_daemon(tmp_path, program):
         pytest.param("deaf", "did not start: no answer within", id="is never ready"),
     ],
 )
-def test_daemon_that_fails_to_start_is_reported_with_its_output(
+def test_mps_daemon_that_fails_to_start_raises_an_error_with_its_output(
     tmp_path, program, monkeypatch, mode, sentence
 ):
     monkeypatch.setenv("FAKE_MPS", mode)
@@ -91,7 +91,7 @@ def test_daemon_that_fails_to_start_is_reported_with_its_output(
     assert not daemon.is_running
 
 
-def test_daemon_that_does_not_answer_is_unhealthy(tmp_path, program, monkeypatch):
+def test_mps_daemon_that_does_not_answer_is_unhealthy(tmp_path, program, monkeypatch):
     monkeypatch.setenv("FAKE_MPS", "mute")
     folder = tmp_path / "mps"
     hasty = MpsDaemon(DEVICE, folder, program=program, patience_s=0.5)
@@ -100,14 +100,14 @@ def test_daemon_that_does_not_answer_is_unhealthy(tmp_path, program, monkeypatch
         assert hasty.unhealthy_reason() == f"{program} does not answer to get_server_list"
 
 
-def test_daemon_without_the_control_program_is_unavailable(tmp_path):
+def test_mps_daemon_without_the_control_program_is_unavailable(tmp_path):
     daemon = MpsDaemon(DEVICE, tmp_path, program="no-such-program")
 
     with pytest.raises(MpsUnavailable, match="no-such-program is not installed"):
         daemon.start()
 
 
-def test_daemon_folder_too_deep_for_sockets_is_refused(tmp_path):
+def test_mps_daemon_folder_too_deep_for_sockets_is_refused(tmp_path):
     with pytest.raises(MpsUnavailable, match="too long a path"):
         MpsDaemon(DEVICE, tmp_path / ("deep" * 30))
 
@@ -124,7 +124,7 @@ def test_daemon_folder_too_deep_for_sockets_is_refused(tmp_path):
         ),
     ],
 )
-def test_canary_reports_whether_a_memory_limit_is_enforced(fake_cuda, environment, expected):
+def test_mps_canary_reports_whether_a_memory_limit_is_enforced(fake_cuda, environment, expected):
     client = {"LD_LIBRARY_PATH": str(fake_cuda), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"}
 
     assert try_limit(1024, client | environment) == expected

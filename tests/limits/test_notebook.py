@@ -72,17 +72,19 @@ def memory_hint(processes: list[tuple[str, int | None]], monkeypatch, **environ:
         ),
     ],
 )
-def test_message_shows_the_gpu_share_and_memory_of_each_kernel(monkeypatch, processes, line):
+def test_out_of_memory_hint_has_the_gpu_share_and_memory_of_each_kernel(
+    monkeypatch, processes, line
+):
     assert memory_hint(processes, monkeypatch) == line
 
 
-def test_hint_for_a_whole_device_names_its_full_memory(monkeypatch):
+def test_out_of_memory_hint_for_a_whole_gpu_names_its_full_memory(monkeypatch):
     line = memory_hint([], monkeypatch, RUNAI_GPU_MEMORY_LIMITS_MIB="143771")
 
     assert line == "Your session has a whole GPU of 140.4 GiB."
 
 
-def test_hint_outside_a_workload_is_empty():
+def test_out_of_memory_hint_outside_a_workload_is_empty():
     assert notebook.line_after(OutOfMemoryError(), {}) == ""
 
 
@@ -96,13 +98,13 @@ def test_hint_outside_a_workload_is_empty():
         pytest.param("is within its share again", "", id="by the user, later"),
     ],
 )
-def test_hint_for_an_interrupted_cell_explains_a_platform_interrupt(monkeypatch, notice, line):
+def test_interrupted_cell_hint_has_the_platforms_memory_notice(monkeypatch, notice, line):
     monkeypatch.setattr(notebook, "query_service", lambda _environ: {"notice": notice})
 
     assert notebook.line_after(KeyboardInterrupt(), HALF_H200) == line
 
 
-def test_query_of_a_file_address_returns_no_answer(monkeypatch):
+def test_service_query_of_a_file_address_returns_no_answer(monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
 
     assert (

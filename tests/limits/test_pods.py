@@ -64,7 +64,7 @@ def test_pytorch_in_a_pod_with_half_a_gpu_may_use_half_of_its_memory(run_python,
     assert part == (8000 - 500) / 16000
 
 
-def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_path):
+def test_program_in_a_pod_gets_no_memory_limit_if_the_device_size_is_unknown(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
 
     assert run_python(PROGRAM, environment(HALF, {})) == []
@@ -89,5 +89,5 @@ def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_pat
         "a whole device, which is no limit",
     ],
 )
-def test_memory_annotations_have_the_limit_of_each_device(part, milli, device_mib, limits):
+def test_pod_memory_annotations_have_the_limit_of_each_device(part, milli, device_mib, limits):
     assert memory_annotations(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits

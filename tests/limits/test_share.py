@@ -36,15 +36,15 @@ def share(limits: str, devices: str, context: int = 500) -> Share:
         pytest.param("8192", "", [7692], id="nobody said how large the device is"),
     ],
 )
-def test_share_returns_the_usable_memory_of_each_device(limits, devices, usable):
+def test_memory_share_has_the_usable_memory_of_each_device(limits, devices, usable):
     assert usable == [share(limits, devices).usable_mib(i) for i in range(len(usable))]
 
 
-def test_device_beyond_the_list_has_no_limit():
+def test_device_beyond_the_listed_memory_limits_has_no_memory_limit():
     assert share("8192", "16384").usable_mib(1) is None
 
 
-def test_fraction_is_relative_to_the_memory_that_the_device_reports():
+def test_memory_fraction_is_relative_to_the_reported_device_memory():
     half = share("71885", "143771")
 
     assert half.fraction(0, 143771 * MIB) == 71385 / 143771
@@ -53,6 +53,6 @@ def test_fraction_is_relative_to_the_memory_that_the_device_reports():
     assert half.fraction(0, 71885 * MIB // 2) is None
 
 
-def test_share_outside_a_workload_is_none():
+def test_memory_share_of_a_process_outside_workloads_is_none():
     assert Share.of({}) is None
     assert Share.of(HALF_H200 | {"RUNAI_GPU_MEMORY_LIMITS_MIB": ""}) is None

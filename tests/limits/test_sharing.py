@@ -73,7 +73,7 @@ def test_worker_becomes_an_mps_client_once_its_limit_is_verified(
 
 
 @pytest.mark.cc
-def test_restarted_service_adopts_the_running_daemon(sharing, folder, eventually):
+def test_restarted_service_adopts_the_running_mps_daemon(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
     before = supervisor_process(folder).pid
@@ -86,7 +86,7 @@ def test_restarted_service_adopts_the_running_daemon(sharing, folder, eventually
 
 
 @pytest.mark.cc
-def test_end_of_sharing_stops_supervisor_and_daemon(sharing, folder, eventually):
+def test_end_of_mps_sharing_stops_supervisor_and_daemon(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
     processes = [supervisor_process(folder), *supervisor_process(folder).children(recursive=True)]
@@ -100,7 +100,7 @@ def test_end_of_sharing_stops_supervisor_and_daemon(sharing, folder, eventually)
 
 
 @pytest.mark.cc
-def test_killed_supervisor_ends_its_daemon_and_is_restarted(sharing, folder, eventually):
+def test_killed_mps_supervisor_ends_its_daemon_and_is_restarted(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
     killed = supervisor_process(folder)
@@ -122,7 +122,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.cc
-def test_doctor_reports_a_daemon_that_does_not_answer(sharing, folder, eventually):
+def test_doctor_reports_an_mps_daemon_that_does_not_answer(sharing, folder, eventually):
     assert [*check_mps_daemons(folder)] == []
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
@@ -159,7 +159,9 @@ def test_device_reports_mps_on_trial_until_its_limit_is_verified(sharing, mps_pr
 
 
 @pytest.mark.cc
-def test_daemon_that_fails_to_start_is_the_unavailable_reason(folder, mps_programs, eventually):
+def test_mps_daemon_that_fails_to_start_is_the_reason_why_mps_is_unavailable(
+    folder, mps_programs, eventually
+):
     (mps_programs / "nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no; exit 1\n")
     sharing = MpsSharing(folder, [DEVICE])
     sharing.begin()
@@ -171,7 +173,9 @@ def test_daemon_that_fails_to_start_is_the_unavailable_reason(folder, mps_progra
 
 
 @pytest.mark.cc
-def test_limit_that_is_not_enforced_makes_mps_unavailable(folder, mps_programs, eventually):
+def test_memory_limit_that_mps_does_not_enforce_makes_mps_unavailable(
+    folder, mps_programs, eventually
+):
     forgets = (HERE / "fake_cuda.c").read_text().replace('!getenv("FAKE_CUDA_FORGETS")', "0")
     (mps_programs / "forgets.c").write_text(forgets)
     build = [
@@ -192,7 +196,7 @@ def test_limit_that_is_not_enforced_makes_mps_unavailable(folder, mps_programs, 
     assert sharing.variables(DEVICE, 4096) == {}
 
 
-def test_refused_sharing_starts_no_daemon(folder):
+def test_refused_mps_sharing_starts_no_daemon(folder):
     sharing = MpsSharing(folder, [DEVICE], refused="users have accounts of their own")
     sharing.begin()
 
@@ -202,7 +206,7 @@ def test_refused_sharing_starts_no_daemon(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_time_slicing_is_available_without_variables():
+def test_time_slicing_is_available_and_sets_no_environment_variables():
     assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().unavailable_reason(DEVICE)) == (
         {},
         "",

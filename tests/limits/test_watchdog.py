@@ -44,7 +44,7 @@ def run_watchdog(
 
 
 @pytest.mark.parametrize("every", [1.0, 0.99, 1.02], ids=["on time", "early", "late"])
-def test_workload_over_its_limit_has_ten_seconds_between_interrupt_and_end(every):
+def test_workload_over_its_memory_limit_is_terminated_ten_seconds_after_interrupt(every):
     steps = run_watchdog(*[[holding(OVER)]] * 19, every=every)
 
     assert [(round(at / every), rung) for at, rung, _ in steps] == [
@@ -64,22 +64,22 @@ def test_workload_over_its_limit_has_ten_seconds_between_interrupt_and_end(every
         pytest.param([LIMIT // 2, LIMIT // 2 + 513], True, id="only together"),
     ],
 )
-def test_watchdog_acts_only_beyond_limit_plus_slack(used, is_over):
+def test_memory_watchdog_acts_only_beyond_limit_plus_slack(used, is_over):
     assert bool(run_watchdog(*[[holding(*used)]] * 3)) is is_over
 
 
-def test_slack_of_a_large_share_is_two_percent():
+def test_memory_watchdog_tolerates_two_percent_over_a_large_limit():
     assert not run_watchdog(*[[holding(102_000, limit=100_000)]] * 3)
     assert run_watchdog(*[[holding(102_001, limit=100_000)]] * 3)
 
 
-def test_peak_of_two_samples_is_ignored():
+def test_memory_peak_of_two_samples_causes_no_watchdog_step():
     over, within = [holding(OVER)], [holding(LIMIT)]
 
     assert run_watchdog(over, over, within, over, over, within) == []
 
 
-def test_escalation_restarts_after_the_workload_is_within_its_limit():
+def test_memory_escalation_restarts_after_the_workload_was_within_its_limit():
     over, within = [holding(OVER)], [holding(LIMIT)]
 
     steps = run_watchdog(*[over] * 7, within, *[over] * 3)
@@ -92,7 +92,7 @@ def test_escalation_restarts_after_the_workload_is_within_its_limit():
     ]
 
 
-def test_workload_without_processes_gets_no_further_step():
+def test_workload_whose_processes_exited_gets_no_further_watchdog_signal():
     exited = Holding("vision/a", GPU, LIMIT, ())
 
     steps = run_watchdog(*[[holding(OVER)]] * 6, [exited])
@@ -100,13 +100,13 @@ def test_workload_without_processes_gets_no_further_step():
     assert [(at, rung) for at, rung, _ in steps] == [(2, Rung.NOTICE), (5, Rung.INTERRUPT)]
 
 
-def test_largest_process_of_a_workload_is_signalled():
+def test_memory_watchdog_signals_the_largest_process_of_a_workload():
     steps = run_watchdog(*[[holding(1000, 7000, 1900)]] * 18)
 
     assert {pid for _, rung, pid in steps if rung.signal} == {101}
 
 
-def test_notebook_server_is_spared_while_it_has_a_kernel():
+def test_memory_watchdog_signals_the_kernel_before_its_notebook_server():
     server, kernel = WatchedProcess(1, 1.0, 9000, spared=True), WatchedProcess(2, 2.0, 10)
     both = Holding("vision/lab", GPU, LIMIT, (server, kernel))
     alone = Holding("vision/lab", GPU, LIMIT, (server,))
@@ -121,7 +121,7 @@ def test_notebook_server_is_spared_while_it_has_a_kernel():
     ]
 
 
-def test_process_with_a_reused_pid_begins_with_an_interrupt():
+def test_memory_escalation_of_a_reused_pid_begins_with_an_interrupt():
     first = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 1.0, OVER),))
     second = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 99.0, OVER),))
 
@@ -136,7 +136,7 @@ def test_process_with_a_reused_pid_begins_with_an_interrupt():
     ]
 
 
-def test_unmeasured_device_pauses_escalation_without_a_reset():
+def test_unmeasured_device_pauses_memory_escalation_without_a_reset():
     watchdog = Watchdog()
     for second in range(3):
         watchdog.check(second, [holding(OVER)])
@@ -146,7 +146,7 @@ def test_unmeasured_device_pauses_escalation_without_a_reset():
     assert [step.rung for step in watchdog.check(8, [holding(OVER)])] == [Rung.INTERRUPT]
 
 
-def test_watchdog_forgets_a_workload_that_released_its_device():
+def test_memory_watchdog_forgets_a_workload_that_released_its_device():
     watchdog = Watchdog()
     for second in range(3):
         watchdog.check(second, [holding(OVER)])
@@ -155,7 +155,7 @@ def test_watchdog_forgets_a_workload_that_released_its_device():
     assert watchdog.check(9, [holding(OVER)]) == []
 
 
-def test_step_sentences_name_the_amounts_and_the_process():
+def test_watchdog_sentences_name_memory_amounts_and_the_process():
     process = WatchedProcess(4711, 1.0, 6246, "python3")
     notice = EscalationStep(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
     interrupted = EscalationStep(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, process)
@@ -258,7 +258,7 @@ FOLLOWS = {
 
 
 @given(histories)
-def test_watchdog_signals_only_workloads_over_their_limit_after_a_notice(history):
+def test_memory_watchdog_signals_only_workloads_over_their_limit_after_a_notice(history):
     checker = StepChecker()
     for holdings, times, interval, gap in history:
         for _ in range(times):

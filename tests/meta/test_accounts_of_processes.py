@@ -88,5 +88,5 @@ def test_processes_of_other_accounts_get_an_explicit_environment():
         ("def f():\n  o = {'cwd': '/'}\n  subprocess.run('rm', **o)", []),
     ],
 )
-def test_check_finds_calls_that_set_an_account_without_an_environment(source, lines):
+def test_account_check_finds_process_starts_without_an_explicit_environment(source, lines):
     assert list(without_environment(source)) == lines

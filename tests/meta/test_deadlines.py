@@ -60,11 +60,11 @@ def _deadlines(call: ast.Call) -> Iterator[float]:
         ("try:\n  run(timeout=1)\nexcept TimeoutExpired:\n  pass", False),
     ],
 )
-def test_check_finds_short_deadlines_except_those_that_must_expire(code, is_short):
+def test_deadline_check_finds_short_deadlines_except_deadlines_that_must_expire(code, is_short):
     assert bool([*short_deadlines(ast.parse(code))]) == is_short
 
 
-def test_no_test_has_a_short_deadline():
+def test_tests_have_no_short_deadlines():
     short = [
         f"{path.relative_to(TESTS)}:{line}"
         for path in sorted(TESTS.rglob("*.py"))

@@ -42,7 +42,7 @@ def script(path):
     return module
 
 
-def test_every_route_is_documented_and_says_what_it_does(code, reference):
+def test_every_api_route_is_documented_with_its_description(code, reference):
     documented = dict(re.findall(r"^\| `([A-Z]+ api/\S+)` \| (.+) \|$", reference, re.MULTILINE))
 
     assert documented == dict(code.routes()), "run: make docs"
@@ -67,7 +67,7 @@ def test_generated_permissions_page_is_up_to_date(checkout, script, page):
     assert (checkout / f"docs/{page}.md").read_text(encoding="utf-8") == written, "run: make docs"
 
 
-def test_recorded_play_equals_what_the_scheduler_decides(checkout):
+def test_documented_scheduler_play_equals_the_decisions_of_the_scheduler(checkout):
     play = script(checkout / "docs/write_play.py")
 
     assert play.WRITTEN.read_text(encoding="utf-8") == play.text(), "run: make docs"
@@ -108,7 +108,7 @@ def test_every_decision_record_has_a_status_and_the_same_sections(checkout):
             assert f"supersedes [{number}]" in new.read_text(encoding="utf-8")
 
 
-def test_every_link_between_pages_leads_somewhere(pages):
+def test_every_link_between_documentation_pages_has_an_existing_target(pages):
     dead = sorted(
         f"{page.name}: {target}"
         for page in pages
@@ -119,7 +119,7 @@ def test_every_link_between_pages_leads_somewhere(pages):
     assert dead == []
 
 
-def test_every_page_is_in_one_part_of_the_site(checkout):
+def test_every_documentation_page_is_listed_once_in_the_site_contents(checkout):
     docs = checkout / "docs"
     entries = [
         (page.parent / entry).relative_to(docs).with_suffix(".md").as_posix()
@@ -147,7 +147,7 @@ def test_example_on_the_projects_page_is_a_valid_projects_file(checkout, tmp_pat
     assert sorted(read) == [("archive", None), ("vision", None), ("vision-students", "vision")]
 
 
-def test_every_field_of_a_project_is_explained(checkout):
+def test_every_project_field_is_explained_on_the_projects_page(checkout):
     rows = [line for line in projects_page(checkout).splitlines() if line.startswith("| `")]
     explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 

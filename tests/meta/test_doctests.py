@@ -26,7 +26,7 @@ def needs(module: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "module", [pytest.param(module, marks=needs(module)) for module in WITH_EXAMPLES]
 )
-def test_examples_in_docstrings_are_true(module):
+def test_docstring_examples_produce_the_stated_results(module):
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
 
     assert results.attempted > 0

@@ -221,7 +221,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_documented_names_exist(kind: Kind):
+def test_names_in_the_documentation_exist_in_the_code(kind: Kind):
     named = {name for text in kind.texts.values() for name in re.findall(kind.written, text)}
     unknown = {name for name in named if not kind.exists(name)}
 
@@ -367,11 +367,13 @@ DEFAULTS: dict[str, dict[str, object]] = {
         for name, value in table.items()
     ],
 )
-def test_tables_state_the_codes_defaults(page: str, name: str, value: object):
+def test_documentation_tables_state_the_default_values_of_the_code(
+    page: str, name: str, value: object
+):
     assert re.search(rf"(?<![\w.]){re.escape(str(value))}(?![\w.])", rows(page)[name][-1])
 
 
-def test_limits_in_sentences_are_the_defaults_of_the_named_variables():
+def test_documentation_sentences_state_the_defaults_of_limit_variables():
     stated = [
         (page, name, int(number.replace(",", "")))
         for page, text in PAGES.items()
@@ -392,7 +394,7 @@ QUICK_STARTS = [name for name in PAGES if name == "README.md" or "/tutorials/" i
 
 
 @pytest.mark.parametrize("page", QUICK_STARTS)
-def test_scripts_of_quick_starts_exist_or_are_written_before(page: str):
+def test_quick_start_scripts_exist_or_are_written_by_an_earlier_step(page: str):
     text = PAGES[page]
     written = re.findall(r"(?:Save it as|Write) `(\S+)`|' > (\S+\.py)$", text, re.MULTILINE)
     named = re.findall(r"(?<![\w/])(?:python|%runai_submit) (\S+\.py)", text)

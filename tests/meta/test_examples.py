@@ -32,7 +32,7 @@ USED_BY = {
 """Examples that are run by another example."""
 
 
-def test_every_example_is_run(checkout: Path):
+def test_every_example_is_run_by_a_test(checkout: Path):
     folder = checkout / "examples"
     example_files = {
         str(file.relative_to(folder))

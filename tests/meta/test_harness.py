@@ -57,7 +57,7 @@ def run_suite(tmp_path):
     return run
 
 
-def test_missing_capability_skips_with_its_reason(run_suite):
+def test_missing_capability_skips_its_tests_with_the_reason(run_suite):
     output = run_suite("")
 
     assert "1 passed, 2 skipped" in output
@@ -71,12 +71,12 @@ def test_skip_of_a_required_capability_is_a_failure(run_suite):
     assert "RUNAI_REQUIRE=browser forbids this skip: Skipped: browser: no Chromium found" in output
 
 
-def test_misspelt_requirement_is_refused(run_suite):
+def test_misspelt_capability_in_runai_require_is_refused(run_suite):
     assert "RUNAI_REQUIRE names brwoser; there is: browser" in run_suite("brwoser")
 
 
 @pytest.mark.tier("all")  # where frameworks are installed; `make test` collects without them anyway
-def test_suite_is_collected_without_a_framework(tmp_path):
+def test_suite_of_tests_is_collected_without_a_deep_learning_framework(tmp_path):
     blocking = "import sys\nsys.modules |= dict.fromkeys(('jax', 'keras', 'tensorflow', 'torch'))\n"
     (tmp_path / "without_frameworks.py").write_text(blocking, encoding="utf-8")
 
@@ -116,7 +116,7 @@ def test_tiers_option_runs_only_the_tests_of_these_tiers(run_suite, chosen, summ
     assert summary in output
 
 
-def test_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
+def test_pytest_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
     output = run_suite("", "--tiers", "check,test", case=TIERED)
 
     assert "1 test of browser: no Chromium found" in output
@@ -124,7 +124,7 @@ def test_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
     assert ": make test-long" in output
 
 
-def test_every_place_of_a_tier_exists():
+def test_every_path_of_a_test_tier_exists():
     places = [TESTS / place for places in tiers.PLACES.values() for place in places]
 
     assert [str(place) for place in places if not place.exists()] == []
@@ -134,7 +134,7 @@ def test_misspelt_tier_is_refused(run_suite):
     assert "--tiers names chekc; there is: check, test, all, long" in run_suite("", "--tiers=chekc")
 
 
-def test_requirements_are_read_with_blanks_and_commas(monkeypatch):
+def test_runai_require_is_parsed_with_blanks_and_commas(monkeypatch):
     monkeypatch.setenv("RUNAI_REQUIRE", " browser, hub,")
 
     assert {"browser", "hub"} == required()

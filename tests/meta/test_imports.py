@@ -183,7 +183,7 @@ def test_cli_runs_without_the_hub_extra(tmp_path, words, status):
     assert (done.returncode, done.stderr) == (status, "")
 
 
-def test_up_without_the_hub_extra_says_what_to_install(tmp_path):
+def test_runai_up_without_the_hub_extra_names_the_package_to_install(tmp_path):
     program = WITHOUT + "from runai.hub_service.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", "up"],

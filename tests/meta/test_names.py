@@ -207,7 +207,7 @@ def folder(request: pytest.FixtureRequest) -> dict[str, ast.Module]:
     }
 
 
-def test_names_are_the_words_of_the_field(folder: dict[str, ast.Module]):
+def test_identifiers_have_few_words_of_project_dialect(folder: dict[str, ast.Module]):
     names = [
         (f"{path}:{line} {name}", name)
         for path, tree in folder.items()
@@ -220,7 +220,7 @@ def test_names_are_the_words_of_the_field(folder: dict[str, ast.Module]):
     assert [where for where in dialect if where.rpartition(" ")[2] in BANNED] == []
 
 
-def test_variables_are_called_by_their_class(folder: dict[str, ast.Module]):
+def test_variable_names_contain_a_word_for_their_class(folder: dict[str, ast.Module]):
     assert [
         f"{path}:{line} {name}: {cls} has none of the words {sorted(WORDS_OF_CLASS[cls])}"
         for path, tree in folder.items()
@@ -242,7 +242,7 @@ def test_names_of_tests_begin_with_their_subject():
     assert len(riddles) <= MAX_RIDDLES * len(tests), riddles
 
 
-def test_allowed_names_are_few():
+def test_exceptions_from_the_naming_rules_are_few():
     assert len(ALLOWED) <= MAX_ALLOWED
 
 
@@ -261,7 +261,7 @@ def test_allowed_names_are_few():
         pytest.param("holder = withheld = 1", [], id="other words"),
     ],
 )
-def test_dialect_is_found_in_each_binding(source: str, expected: list[str]):
+def test_name_check_finds_dialect_in_each_binding(source: str, expected: list[str]):
     assert [name for name, _ in bound_names(ast.parse(source)) if is_dialect(name)] == expected
 
 
@@ -274,5 +274,5 @@ def test_dialect_is_found_in_each_binding(source: str, expected: list[str]):
         pytest.param("self.kind = RequestShape(1)", "RequestShape", id="constructor"),
     ],
 )
-def test_class_of_a_name_is_found(source: str, expected: str):
+def test_name_check_finds_the_class_of_a_variable(source: str, expected: str):
     assert list(annotated_names(ast.parse(source))) == [("kind", 1, expected)]

@@ -40,7 +40,7 @@ def _files(folder):
     ]
 
 
-def test_every_folder_with_programs_is_linked_and_declared(checkout, shipped, monkeypatch):
+def test_every_source_folder_is_linked_and_declared_as_a_package(checkout, shipped, monkeypatch):
     declared = {}
     monkeypatch.chdir(checkout)
     monkeypatch.setattr("setuptools.setup", lambda **fields: declared.update(fields))
@@ -56,7 +56,7 @@ def test_every_folder_with_programs_is_linked_and_declared(checkout, shipped, mo
     assert sorted(declared["packages"]) == sorted(programs)
 
 
-def test_every_package_has_its_init(folders):
+def test_every_source_package_has_an_init_file(folders):
     missing = sorted(
         str(path.parent)
         for folder in folders.values()
@@ -67,7 +67,7 @@ def test_every_package_has_its_init(folders):
     assert missing == []
 
 
-def test_runai_itself_is_a_namespace():
+def test_runai_package_is_a_namespace_without_a_file():
     runai = importlib.import_module("runai")
 
     assert runai.__file__ is None
@@ -158,7 +158,7 @@ def test_suite_passes_against_the_installed_wheel(installed, checkout):
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def test_every_entry_point_loads(metadata):
+def test_every_package_entry_point_can_be_imported(metadata):
     declared = metadata["project"]["entry-points"] | {"console": metadata["project"]["scripts"]}
     targets = [target for group in declared.values() for target in group.values()]
     for target in targets:
@@ -202,7 +202,7 @@ def test_runai_namespace_has_a_single_distribution():
     assert providers <= {"jupyter-runai"}
 
 
-def test_every_dependency_states_its_reason(checkout):
+def test_every_dependency_has_a_reason_in_a_comment(checkout):
     lines = (checkout / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
     bare = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
@@ -210,7 +210,7 @@ def test_every_dependency_states_its_reason(checkout):
     assert bare == [f'  "jupyter-runai[{extra}]",' for extra in ("service", "hub", "test")]
 
 
-def test_editor_settings_and_formatter_agree(checkout, metadata):
+def test_editor_settings_and_formatter_have_the_same_line_length(checkout, metadata):
     settings = configparser.ConfigParser()
     settings.read_string("[top]\n" + (checkout / ".editorconfig").read_text(encoding="utf-8"))
 

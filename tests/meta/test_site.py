@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.tier("all")  # Sphinx comes with the tools
-def test_every_page_is_built(site):
+def test_every_documentation_page_is_built(site):
     pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
 
     built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
@@ -37,7 +37,7 @@ def test_every_page_is_built(site):
 
 
 @pytest.mark.tier("all")
-def test_no_page_loads_anything_from_another_host(site):
+def test_documentation_site_loads_no_file_from_external_hosts(site):
     loads = re.compile(
         r"""<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//|url\(["']?https?:"""
     )
@@ -52,7 +52,7 @@ def test_no_page_loads_anything_from_another_host(site):
 
 
 @pytest.mark.tier("all")
-def test_search_finds_pages_for_users_only(site):
+def test_documentation_search_finds_pages_for_users_only(site):
     names = re.search(r'"?docnames"?:\s*(\[[^\]]*\])', (site / "searchindex.js").read_text("utf-8"))
     assert names is not None
 

@@ -38,7 +38,7 @@ def command(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("file", [*UNITS, DROP_IN], ids=lambda file: file.name)
-def test_start_command_of_each_unit_parses_with_its_options(file: Path):
+def test_start_command_of_each_systemd_unit_parses_with_its_options(file: Path):
     program, name, *arguments = command(file)
 
     options = up.make_context("runai up", arguments).params
@@ -47,7 +47,7 @@ def test_start_command_of_each_unit_parses_with_its_options(file: Path):
     assert options["system_users"] is (file != DROP_IN)
 
 
-def test_units_differ_in_their_start_commands_only():
+def test_systemd_units_differ_only_in_their_start_commands():
     first, *other_settings = [
         [line for line in settings(unit) if line[1] != "ExecStart"] for unit in UNITS
     ]
@@ -56,7 +56,7 @@ def test_units_differ_in_their_start_commands_only():
     assert other_settings == [first, first]
 
 
-def test_running_jobs_survive_a_stop_and_do_not_block_the_next_start():
+def test_systemd_unit_stop_leaves_jobs_running_and_a_next_start_possible():
     found = {name: value for _, name, value in settings(UNITS[0])}
 
     assert found["KillMode"] == "process"
@@ -66,7 +66,9 @@ def test_running_jobs_survive_a_stop_and_do_not_block_the_next_start():
 
 
 @pytest.mark.parametrize("file", [*UNITS, DROP_IN, NGINX], ids=lambda file: file.name)
-def test_example_file_is_included_in_the_page_that_explains_its_paths(file: Path, checkout: Path):
+def test_systemd_example_is_included_in_the_page_that_explains_its_paths(
+    file: Path, checkout: Path
+):
     page = (checkout / "docs/operations.md").read_text(encoding="utf-8")
     tutorial = (checkout / "docs/tutorials/admin.md").read_text(encoding="utf-8")
     lines = "\n".join(re.sub("#.*", "", line) for line in file.read_text().splitlines())
@@ -80,7 +82,7 @@ def test_example_file_is_included_in_the_page_that_explains_its_paths(file: Path
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 @pytest.mark.parametrize("drop_in", [False, True], ids=["root", "one account"])
 @pytest.mark.parametrize("unit", UNITS, ids=lambda file: file.stem)
-def test_systemd_knows_every_setting(unit: Path, drop_in: bool, tmp_path: Path):
+def test_systemd_example_units_pass_systemd_analyze(unit: Path, drop_in: bool, tmp_path: Path):
     more = tmp_path / "runai.service.d"
     more.mkdir()
     for file, copy in ((unit, tmp_path / "runai.service"), (DROP_IN, more / DROP_IN.name)):
@@ -102,7 +104,7 @@ def test_systemd_knows_every_setting(unit: Path, drop_in: bool, tmp_path: Path):
 
 
 @pytest.mark.skipif(not shutil.which("nginx"), reason="no nginx here")
-def test_nginx_knows_every_setting(tmp_path: Path):
+def test_nginx_example_configuration_passes_the_nginx_check(tmp_path: Path):
     Authority().server(["gpu.example.org"], []).write(tmp_path, "gpu")
     text = NGINX.read_text().replace("/etc/ssl/gpu", f"{tmp_path}/gpu")
     main = tmp_path / "nginx.conf"

@@ -33,7 +33,7 @@ FEW = 2
         *("spawner", "tests", "widgets"),
     ],
 )
-def test_sentences_name_their_subject(checkout, folder):
+def test_sentences_of_docstrings_and_comments_name_their_subject(checkout, folder):
     paths = sorted((checkout / folder).rglob("*.py"))
 
     _check(checkout, {path: [*_prose(path)] for path in paths})

@@ -33,7 +33,7 @@ def service_log(cluster: RealCluster) -> str:
     return cluster.plane.kubectl("logs", "-n", "runai", "deploy/runai")
 
 
-def test_service_starts_without_restarts_or_warnings(cluster: RealCluster):
+def test_installed_chart_service_starts_without_restarts_or_warnings(cluster: RealCluster):
     (pod,) = service_pods(cluster)
     (container,) = pod["status"]["containerStatuses"]
 

@@ -51,7 +51,7 @@ def test_killed_reservation_pod_is_recreated_on_the_same_device(lab: NodesLab, e
     assert containers(lab, "half", "whole") == before
 
 
-def test_lost_device_is_never_shared_with_the_pod_that_has_it_whole(lab: NodesLab, eventually):
+def test_device_lost_to_a_foreign_whole_gpu_pod_is_never_shared(lab: NodesLab, eventually):
     """Another scheduler's pod waits for any device; it gets the one of the killed reservation."""
     lab.project("vision", quota=4)
     here = on_node("node-0")
@@ -159,7 +159,7 @@ def without_folder_of_its_volume(lab: NodesLab) -> Any:
         ),
     ],
 )
-def test_bound_pod_that_does_not_run_says_why(
+def test_bound_pod_that_does_not_run_has_the_cause_as_its_reason(
     pod_factory: Callable[[NodesLab], Any], reason: str, lab: NodesLab, service: Client, eventually
 ):
     lab.seen_project(service, "vision", quota=4)

@@ -36,7 +36,7 @@ def remains(place: Path) -> list[str]:
     return [line for line in [*commands, *mounts] if str(place) in line] + groups
 
 
-def test_killed_run_leaves_no_process_and_the_next_run_removes_its_remains(
+def test_killed_test_cluster_leaves_no_process_and_next_run_removes_its_files(
     cluster: RealCluster,
 ):
     """The tests' own nodes run beside it, and stay."""

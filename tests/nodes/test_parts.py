@@ -9,7 +9,7 @@ from nodes_lab import NodesLab, foreign_whole_gpu_pod, on_node, session, trainin
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 
-def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab, eventually):
+def test_two_half_gpu_pods_see_the_same_device_and_a_third_pod_the_next(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     for name in ("first", "second", "third"):
         lab.namespace.create(session(name, part="0.5", project="vision", **on_node("node-0")))

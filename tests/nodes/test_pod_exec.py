@@ -92,7 +92,7 @@ def test_exec_of_an_unknown_program_exits_with_127_and_a_message(running, execut
     assert done.stderr.decode().startswith("'no-such-program' cannot be run: ")
 
 
-def test_exec_refuses_a_terminal(running, execute):
+def test_runai_exec_refuses_a_terminal(running, execute):
     done = execute("-it", running, "--", "bash")
 
     assert done.returncode == 1

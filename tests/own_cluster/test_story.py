@@ -64,7 +64,7 @@ def sees(release: OwnRelease, name: str) -> str:
     return line.removeprefix("sees").strip()
 
 
-def test_bob_reclaims_his_quota_and_pattys_job_resumes_afterwards(release: OwnRelease):
+def test_quota_owner_reclaims_gpus_and_the_paused_job_resumes_afterwards(release: OwnRelease):
     release.project("bob", quota=1)
     release.project("patty", quota=release.gpus - 1)
     jobs = [f"training-{number}" for number in range(release.gpus)]
@@ -84,7 +84,7 @@ def test_bob_reclaims_his_quota_and_pattys_job_resumes_afterwards(release: OwnRe
     assert nodes == {release.node}
 
 
-def test_two_halves_share_a_device_and_a_third_gets_another(release: OwnRelease):
+def test_two_half_gpu_pods_share_a_device_and_a_third_pod_gets_a_second_device(release: OwnRelease):
     release.project("vision", quota=2)
     seen = [sees(release, name) for name in ("first", "second", "third")]
 

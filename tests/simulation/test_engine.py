@@ -69,7 +69,7 @@ def test_reclaimed_job_resumes_from_its_checkpoint_and_pays_for_reading_it(jobs,
         pytest.param("static-whole", 75, 25 * 0.2 + 25 * 0.6, id="whole GPUs"),
     ],
 )
-def test_utilized_time_is_the_busy_part_of_what_was_requested(
+def test_simulated_utilization_is_the_busy_part_of_the_requested_gpus(
     jobs, setting, policy, allocated, utilized
 ):
     sessions = jobs(("s1", "a", 0, 0.5, 100), ("s2", "a", 0, 0.5, 100), busy_pct=20.0)
@@ -81,7 +81,7 @@ def test_utilized_time_is_the_busy_part_of_what_was_requested(
     assert run.results.utilized_pct == pytest.approx(utilized * 200 / 201)
 
 
-def test_utilized_time_excludes_the_reading_of_a_checkpoint(jobs, setting):
+def test_simulated_utilization_excludes_the_time_to_read_a_checkpoint(jobs, setting):
     rows = jobs(*BOB_AND_PATTY, checkpoint_cost_s=10, busy_pct=50.0)
 
     run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
@@ -89,7 +89,7 @@ def test_utilized_time_excludes_the_reading_of_a_checkpoint(jobs, setting):
     assert run.results.utilized_pct == pytest.approx(run.results.useful_pct / 2)
 
 
-def test_pause_while_reading_a_checkpoint_loses_no_work(jobs, setting):
+def test_simulated_pause_while_reading_a_checkpoint_loses_no_work(jobs, setting):
     rows = jobs(
         ("a1", "a", 0, 2, 100),
         ("b1", "b", 40, 1, 60),
@@ -115,7 +115,7 @@ QUEUE = (("j1", "a", 0, 1, 100), ("j2", "a", 10, 2, 50), ("j3", "b", 20, 1, 30))
         pytest.param("pool-strict", {"a": 45, "b": 130}, 130, id="strict"),
     ],
 )
-def test_strict_queue_alone_blocks_jobs_behind_a_waiting_job(
+def test_strict_queue_is_the_only_policy_that_blocks_jobs_behind_a_waiting_job(
     jobs, setting, policy, waits, violated
 ):
     run = simulate(jobs(*QUEUE), policy, setting(gpus=2, quotas=TWO, since=0, until=200))
@@ -157,7 +157,7 @@ def test_static_policy_gives_each_project_its_own_queue_and_gpus(jobs, setting, 
     assert run.mean_waits == pytest.approx(waits)
 
 
-def test_static_part_consists_of_whole_nodes_as_far_as_possible(jobs, setting):
+def test_static_policy_divides_the_cluster_by_whole_nodes_if_possible(jobs, setting):
     # Five nodes of two GPUs: a has 7 GPUs, three nodes and half of one; b has the rest.
     rows = jobs(("a1", "a", 0, 7, 100), ("b1", "b", 0, 2, 10), ("b2", "b", 0, 1, 10))
 
@@ -195,14 +195,14 @@ def test_job_larger_than_a_node_is_allocated_whole_nodes(jobs, setting):
     assert run.results.allocated_pct == pytest.approx(100)
 
 
-def test_protection_ends_without_a_submission_or_a_job_end(jobs, setting):
+def test_minimum_runtime_protection_ends_without_a_submission_or_a_job_end(jobs, setting):
     rows = jobs(("a1", "a", 0, 2, 1000), ("b1", "b", 10, 1, 50))
     protected = setting(nodes=2, quotas=TWO, project={"min_runtime": 300})
 
     assert simulate(rows, "quota", protected).mean_waits["b"] == 290
 
 
-def test_cycles_are_ten_seconds_apart(jobs, setting):
+def test_simulated_scheduler_cycles_are_ten_seconds_apart(jobs, setting):
     cycle_times: list[int] = []
     rows = jobs(*((f"j{n}", "a", n, 1, 1000) for n in range(25)))
 
@@ -237,7 +237,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, policy=st.sampled_from(POLICIES), quota=st.integers(1, 3))
-def test_work_is_conserved_and_no_job_is_lost(rows, policy, quota):
+def test_simulation_conserves_gpu_work_and_loses_no_job(rows, policy, quota):
     rows = [replace(row, job=f"j{n:02}") for n, row in enumerate(rows)]
     setting = Setting(
         nodes=[Node(name=f"n{n}", devices=2) for n in range(2)],

@@ -184,7 +184,7 @@ def test_malformed_past_request_raises_invalid_request_with_the_cause(request_fi
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_replayed_job_saves_checkpoints_as_recorded(saves):
+def test_replayed_job_is_checkpointing_if_it_was_recorded_as_checkpointing(saves):
     workload = Workload(
         name="a/x", project="a", workers=(Worker(name="x-0", gpus=MilliGpu(1000)),), saves=saves
     )
@@ -315,7 +315,7 @@ def report_sentences(past: Sequence[PastWorkload], **today: Any) -> list[str]:
     ],
     ids=["all", "request", "project", "elastic", "history_weight", "closed", "broken"],
 )
-def test_report_states_each_gap_and_assumption_in_the_history(past, today, sentence):
+def test_replay_report_states_each_gap_and_assumption_in_the_history(past, today, sentence):
     sentences = report_sentences(past, **today)
 
     assert len(sentences) == (sentence is not None)

@@ -48,7 +48,7 @@ async def admit_session(client: AsyncClient, request: SubmitRequest) -> Admissio
     return admission
 
 
-async def test_free_gpu_is_granted_at_once_and_named_in_the_environment(
+async def test_session_gets_a_free_gpu_at_once_and_its_device_in_the_environment(
     admission: Admission, submission: Submission, messages: list[str]
 ):
     detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
@@ -84,7 +84,7 @@ async def test_session_runs_once_its_process_is_attached(
     assert running.state == "running"
 
 
-async def test_waiting_user_sees_the_reason_and_gets_the_gpu_once_it_is_free(
+async def test_waiting_session_has_the_reason_and_gets_the_gpu_once_it_is_free(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
@@ -174,7 +174,7 @@ async def test_admission_never_replaces_a_workload_of_a_different_user(
     assert (await hub_client.workload("vision/lab-ana")).user == "bo"
 
 
-async def test_release_removes_the_session_and_may_be_repeated(
+async def test_session_release_deletes_the_session_and_may_be_repeated(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
@@ -187,7 +187,9 @@ async def test_release_removes_the_session_and_may_be_repeated(
     assert await admission.release()
 
 
-async def test_release_without_a_reachable_service_returns_false(free_port: Callable[[], int]):
+async def test_session_release_without_a_reachable_service_returns_false(
+    free_port: Callable[[], int],
+):
     url = f"http://127.0.0.1:{free_port()}/services/runai/"
     async with AsyncClient(url, "token", patience_s=0) as client:
         is_released = await Admission(client, lambda _: None, "vision/lab-ana").release()

@@ -60,7 +60,7 @@ async def test_wait_up_returns_the_answer_of_the_server():
         pytest.param(timeout, raise_ended, TimeoutError, id="a timeout with the end"),
     ],
 )
-async def test_wait_up_raises_the_end_of_the_server_or_the_timeout(
+async def test_wait_up_raises_the_exit_of_the_notebook_server_or_the_timeout(
     work, end, raised: type[Exception]
 ):
     server = StubServer(work)
@@ -70,7 +70,7 @@ async def test_wait_up_raises_the_end_of_the_server_or_the_timeout(
         await server.wait_up()
 
 
-async def test_cancelled_start_cancels_its_tasks():
+async def test_cancelled_server_start_cancels_its_tasks():
     cancelled = []
 
     async def part() -> NoReturn:

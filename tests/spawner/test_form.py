@@ -49,7 +49,7 @@ def node(devices: int) -> NodeView:
         pytest.param(2.5, None, [], [], id="no devices"),
     ],
 )
-def test_offers_are_limited_by_quota_build_quota_and_devices(
+def test_spawn_form_offers_are_limited_by_quota_build_quota_and_devices(
     quota: float | None, build_quota: float | None, devices: list[int], amounts: list[str]
 ):
     project = ProjectView(name="vision", quota=quota, build_quota=build_quota)
@@ -114,7 +114,7 @@ def test_is_member_includes_members_groups_and_admins_of_a_project(person: Perso
         ),
     ],
 )
-def test_options_of_reads_project_gpus_cpu_and_memory_from_form_fields(
+def test_spawn_form_fields_are_parsed_to_project_gpus_cpu_and_memory(
     fields: dict[str, list[str]], options: dict[str, str]
 ):
     assert options_of(fields) == options
@@ -133,14 +133,14 @@ def test_options_of_reads_project_gpus_cpu_and_memory_from_form_fields(
         ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),
     ],
 )
-def test_options_of_refuses_invalid_form_fields_with_a_sentence(
+def test_spawn_form_refuses_invalid_fields_with_a_sentence(
     fields: dict[str, list[str]], sentence: str
 ):
     with pytest.raises(InvalidRequest, match=re.escape(sentence)):
         options_of(fields)
 
 
-async def test_form_choices_have_memory_and_waiting_reason_of_each_amount(
+async def test_spawn_form_choices_have_memory_and_waiting_reason_of_each_amount(
     hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
 ):
     await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
@@ -158,7 +158,7 @@ async def test_form_choices_have_memory_and_waiting_reason_of_each_amount(
     assert [workload.user for workload in await hub_client.workloads()] == ["bo"]
 
 
-async def test_form_offers_no_project_to_a_user_without_one(hub_client: AsyncClient):
+async def test_spawn_form_offers_no_project_to_a_user_without_a_project(hub_client: AsyncClient):
     assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
@@ -181,7 +181,7 @@ VISION = ProjectChoices(
 class TestRendered:
     """The HTML of the form."""
 
-    def test_form_labels_each_choice(self):
+    def test_spawn_form_labels_each_choice(self):
         labels = re.findall(r"<label[^>]*>([^<]*)</label>", render([VISION], last={}))
 
         assert labels == [
@@ -193,7 +193,7 @@ class TestRendered:
             "Ends after",
         ]
 
-    def test_form_offers_gpu_types_only_if_there_are_several(self):
+    def test_spawn_form_offers_gpu_types_only_if_the_cluster_has_several(self):
         last = {"project": "vision", "gpus": "1", "gpu_type": "L4"}
         html = render([VISION], gpu_types=["H100", "L4"], last=last)
 
@@ -204,7 +204,7 @@ class TestRendered:
         ]
         assert "runai-gpu-type" not in render([VISION], last=last)
 
-    def test_form_fields_for_cpu_and_memory_repeat_the_last_values(self):
+    def test_spawn_form_prefills_cpu_and_memory_with_the_last_values(self):
         last = {"project": "vision", "gpus": "0", "cpu": "0.5", "memory": "4 GiB"}
         fields = re.compile(r'name="(cpu|memory)".*?value="([^"]*)"', re.DOTALL)
 
@@ -220,27 +220,27 @@ class TestRendered:
         assert fields.findall(render([], last=last, of_machine=True)) == []
 
     @pytest.mark.parametrize("projects", [[VISION], []], ids=["a member", "of no project"])
-    def test_form_offers_a_start_without_settings_only_after_a_failed_start(self, projects):
+    def test_spawn_form_offers_a_start_without_settings_only_after_a_failed_start(self, projects):
         offered = 'name="settings" value="without"'
 
         assert offered in render(projects, last={}, has_failed=True)
         assert offered not in render(projects, last={"settings": "without"})
 
-    def test_form_shows_why_a_choice_would_wait(self):
+    def test_spawn_form_has_the_reason_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 
         assert html.count('ms-auto">free now') == 2
         assert html.count("would wait") == 1
         assert WHY in html
 
-    def test_form_promises_no_start_at_once_where_not_all_is_checked(self):
+    def test_spawn_form_promises_no_start_at_once_if_checks_are_incomplete(self):
         html = render([VISION], last={}, unchecked="taints, volumes, admission")
 
         assert "free now" not in html
         assert html.count('ms-auto">free</span>') == 2
         assert "Not checked here: taints, volumes, admission." in html
 
-    def test_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
+    def test_spawn_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
         why = "vision/fill makes room for it"
         soon = Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB", waits=why, is_soon=True)
         choices = (VISION.choices[2], VISION.choices[3], soon)
@@ -262,13 +262,15 @@ class TestRendered:
             pytest.param({"image": "x"}, "0.25", "", id="options of another spawner"),
         ],
     )
-    def test_form_preselects_the_last_choice(self, last: dict[str, Any], marked: str, written: str):
+    def test_spawn_form_preselects_the_last_choice(
+        self, last: dict[str, Any], marked: str, written: str
+    ):
         html = render([VISION], last=last)
 
         assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [marked]
         assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [written]
 
-    def test_form_for_a_user_without_project_offers_only_a_session_without_gpu(self):
+    def test_spawn_form_offers_only_sessions_without_gpu_to_a_user_without_project(self):
         html = render([], last={})
 
         assert '<input type="hidden" name="gpus" value="0">' in html
@@ -276,13 +278,13 @@ class TestRendered:
         assert "Ask a project's admin" in " ".join(html.split())
         assert "Add yourself" in render([], last={}, is_admin=True)
 
-    def test_form_escapes_the_trouble_message_in_html(self):
+    def test_spawn_form_escapes_the_service_error_in_html(self):
         html = render([], last={}, trouble="The service <b>is away</b>.")
 
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
 
-    def test_form_with_several_projects_preselects_the_last_project_and_choice(self):
+    def test_spawn_form_with_several_projects_preselects_the_last_project_and_choice(self):
         two = [replace(VISION, name="nlp"), VISION]
         html = render(two, last={"project": "vision", "gpus": "0.5"})
 

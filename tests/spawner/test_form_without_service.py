@@ -16,7 +16,7 @@ PROMISES = ("moment", "soon", "few seconds")
 @pytest.mark.parametrize(
     "url", ["", "{service}", "http://127.0.0.1:{port}/services/runai/", "http://nowhere.invalid/"]
 )
-async def test_form_names_the_log_line_and_promises_nothing(
+async def test_spawn_form_without_a_service_answer_promises_no_gpu_and_names_the_log(
     service: RunningService, caplog: pytest.LogCaptureFixture, url: str
 ):
     spawner = RunaiLocalSpawner(

@@ -39,25 +39,25 @@ def node(*allocated: float | None, name: str = "box") -> NodeView:
         pytest.param([], "", id="no GPUs"),
     ],
 )
-def test_free_map_counts_free_gpus_in_words(nodes, words):
+def test_map_of_free_gpus_counts_free_gpus_in_words(nodes, words):
     assert free_map(nodes).words == words
 
 
-def test_free_map_shows_each_device_as_a_part_and_in_words():
+def test_map_of_free_gpus_has_the_free_part_of_each_device():
     [node_map] = free_map([node(0.25, 1, None)]).nodes
 
     assert list(node_map.taken) == [0.25, 1, None]
     assert node_map.words == "box, GPU 0: 0.75 free; GPU 1: 0 free; GPU 2: taken out"
 
 
-def test_free_map_of_a_large_cluster_has_only_the_summary():
+def test_map_of_free_gpus_in_a_large_cluster_has_only_the_summary():
     cluster_map = free_map([node(*[0.0] * 65)])
 
     assert cluster_map.words == "65 of 65 GPUs free"
     assert not cluster_map.nodes
 
 
-def test_form_shows_the_free_map_once():
+def test_spawn_form_contains_the_map_of_free_gpus_once():
     offer = Offer([ProjectChoices("nlp", ""), ProjectChoices("cv", "")], free_map([node(0.5, 0)]))
     html = render(offer.projects, free=offer.free, last={})
 

@@ -45,7 +45,7 @@ def test_start_is_refused_if_the_data_directory_is_missing(spawner, data):
     assert not data.exists()
 
 
-def test_two_first_starts_at_once_make_one_home(spawner, data, monkeypatch):
+def test_concurrent_first_server_starts_create_a_single_home(spawner, data, monkeypatch):
     real = Path.rename
 
     def rename_after_second_start(path: Path, target: Path) -> Path:

@@ -118,7 +118,7 @@ def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
         process.wait()
 
 
-def test_server_with_a_busy_gpu_is_not_culled_and_survives_its_release(
+def test_notebook_server_is_not_culled_while_its_gpu_works_or_after_its_release(
     fresh: HubPlatform,
     kernel_of: Callable[[str], Kernel],
     tmp_path: Path,

@@ -92,7 +92,9 @@ def test_session_and_job_inherit_shell_variables_unless_set_for_them(
     assert "hunter2" not in log + (platform.data_dir / "up.log").read_text()
 
 
-def test_doctor_names_the_variables_that_are_left_out(platform: HubPlatform, certificates: Path):
+def test_doctor_names_shell_variables_that_sessions_and_jobs_do_not_inherit(
+    platform: HubPlatform, certificates: Path
+):
     findings = [*check_shell_environment(platform.data_dir)]
 
     texts = "\n".join(finding.text for finding in findings)

@@ -85,7 +85,7 @@ def test_session_without_project_is_left_to_the_configured_scheduler(
     assert "RUNAI_PROJECT" not in spec_environment(pod)
 
 
-def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
+def test_two_half_gpu_sessions_share_a_device_and_a_third_waits(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -142,7 +142,7 @@ def test_spawn_refuses_invalid_options_with_a_sentence(
     assert "Unhandled error" not in hub.new_log()  # a refusal, not a failure of the hub
 
 
-def test_spawn_shows_a_refusal_of_kubernetes_and_logs_no_token(
+def test_spawn_refused_by_kubernetes_displays_the_reason_and_logs_no_token(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -166,7 +166,7 @@ def test_spawn_shows_a_refusal_of_kubernetes_and_logs_no_token(
     assert "JUPYTERHUB_API_TOKEN" not in hub.new_log()
 
 
-def test_start_that_waits_beyond_the_queue_timeout_fails_with_its_reason(
+def test_session_start_that_waits_beyond_the_queue_timeout_fails_with_its_reason(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -198,7 +198,9 @@ def test_waiting_spawn_fails_when_its_session_is_deleted(
 # -- the form --------------------------------------------------------------------------------------
 
 
-def test_form_offers_profiles_and_shows_which_gpus_are_free(kubernetes_hub: KubernetesHub):
+def test_spawn_form_offers_profiles_and_marks_choices_that_would_wait(
+    kubernetes_hub: KubernetesHub,
+):
     hub = kubernetes_hub
     with hub.browser("ana") as browser:
         free = browser.get("/hub/spawn").text
@@ -221,7 +223,7 @@ def test_form_offers_profiles_and_shows_which_gpus_are_free(kubernetes_hub: Kube
     assert 'name="gpus"' in without
 
 
-def test_form_choice_starts_a_server_with_its_profile_and_gpus(
+def test_spawn_form_choice_starts_a_server_with_the_chosen_profile_and_gpus(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 Eventually = Callable[..., Any]
 
 
-def test_hooks_and_pod_overrides_of_admins_apply(
+def test_kubernetes_spawner_applies_hooks_and_pod_overrides_of_admins(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub, notes = kubernetes_hub, kubernetes_hub.data_dir / "hooks"
@@ -74,7 +74,7 @@ def test_gpus_of_a_profile_are_allocated_by_our_scheduler(
     assert half["metadata"]["labels"]["runai/project"] == "vision"
 
 
-def test_next_start_does_not_request_gpus_of_a_failed_start(
+def test_server_start_does_not_request_gpus_of_an_earlier_failed_start(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -175,7 +175,7 @@ def test_named_servers_have_allocations_of_their_own(
     assert hub.server("ana")["ready"]
 
 
-def test_stop_of_a_waiting_start_leaves_no_pod_and_no_allocation(
+def test_stopped_waiting_server_start_leaves_no_pod_and_no_allocation(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -188,7 +188,7 @@ def test_stop_of_a_waiting_start_leaves_no_pod_and_no_allocation(
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
-def test_waiting_start_continues_after_an_api_server_restart(
+def test_waiting_server_start_continues_after_a_kubernetes_api_restart(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -221,7 +221,9 @@ def test_running_servers_survive_a_hub_restart_and_pending_starts_end(
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
-def test_hub_notices_a_deleted_pod(kubernetes_hub: KubernetesHub, eventually: Eventually):
+def test_hub_marks_a_server_as_stopped_after_its_pod_is_deleted(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="0")
     pod = hub.pod("ana")["metadata"]

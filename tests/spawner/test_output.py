@@ -84,7 +84,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UserServe
         yield UserServer(spawner, unix.folder / "ana", hub_log, UIDS["ana"])
 
 
-def test_server_has_only_descriptors_of_its_users_log_file(server: UserServer):
+def test_notebook_server_has_only_file_descriptors_of_its_users_log(server: UserServer):
     server.run()
 
     assert server.output.read_text().splitlines() == [
@@ -100,7 +100,7 @@ def test_server_has_only_descriptors_of_its_users_log_file(server: UserServer):
     assert stat.S_IMODE(server.output.parent.stat().st_mode) == 0o700
 
 
-def test_existing_output_file_becomes_private_and_is_continued(server: UserServer):
+def test_existing_notebook_server_log_becomes_private_and_is_continued(server: UserServer):
     server.replace_output(lambda path: path.write_text("before\n"))
     server.output.chmod(0o666)
 
@@ -110,7 +110,7 @@ def test_existing_output_file_becomes_private_and_is_continued(server: UserServe
     assert stat.S_IMODE(server.output.stat().st_mode) == 0o600
 
 
-def test_large_log_is_rotated_over_the_older_one(server: UserServer):
+def test_large_notebook_server_log_is_rotated_over_the_older_log(server: UserServer):
     aside = server.output.with_suffix(".log.1")
     server.replace_output(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
     aside.write_text("older")
@@ -130,7 +130,9 @@ def test_large_log_is_rotated_over_the_older_one(server: UserServer):
         pytest.param(lambda path: path.symlink_to(path.parent / "nowhere"), id="link to nothing"),
     ],
 )
-def test_server_starts_and_writes_nothing_if_its_output_is_no_file(server: UserServer, put):
+def test_notebook_server_starts_and_writes_no_log_if_the_log_path_is_no_file(
+    server: UserServer, put
+):
     server.replace_output(put)
 
     server.run()
@@ -139,7 +141,7 @@ def test_server_starts_and_writes_nothing_if_its_output_is_no_file(server: UserS
     assert not (server.output.parent / "nowhere").exists()
 
 
-def test_symlink_in_place_of_the_log_writes_no_platform_file(server: UserServer):
+def test_notebook_server_log_replaced_by_a_symlink_writes_no_platform_file(server: UserServer):
     secret = server.hub_log.with_name("secret")
     secret.write_text("the platform's")
     server.replace_output(lambda path: path.symlink_to(secret))
@@ -171,7 +173,9 @@ def test_symlink_in_place_of_the_log_writes_no_platform_file(server: UserServer)
         ),
     ],
 )
-def test_last_lines_of_a_start_are_plain_text_without_secrets(server: UserServer, script, expected):
+def test_last_lines_of_a_server_start_are_plain_text_without_secrets(
+    server: UserServer, script, expected
+):
     server.replace_output(lambda path: path.write_text("of an earlier start\n"))
 
     lines = server.last_lines(script, MY_TOKEN="secret-value-1", HOME=str(server.home))
@@ -181,7 +185,7 @@ def test_last_lines_of_a_start_are_plain_text_without_secrets(server: UserServer
     assert len(lines) <= 4096
 
 
-def test_last_lines_mask_a_secret_cut_by_the_size_limit(server: UserServer):
+def test_last_lines_of_a_server_start_mask_a_secret_cut_by_the_size_limit(server: UserServer):
     padding = "x" * 4090
 
     lines = server.last_lines(f"echo secret-value-1{padding}", MY_TOKEN="secret-value-1")
@@ -189,7 +193,7 @@ def test_last_lines_mask_a_secret_cut_by_the_size_limit(server: UserServer):
     assert lines == f"…{padding}"
 
 
-def test_last_lines_after_log_rotation_are_of_this_start(server: UserServer):
+def test_last_lines_of_a_server_start_exclude_the_rotated_log(server: UserServer):
     server.replace_output(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
 
     assert server.last_lines("echo new") == "new"
@@ -203,14 +207,16 @@ def test_last_lines_after_log_rotation_are_of_this_start(server: UserServer):
         pytest.param(lambda path: path.symlink_to("/etc/passwd"), id="a link in its place"),
     ],
 )
-def test_last_lines_are_available_if_the_home_has_no_usable_log(server: UserServer, put):
+def test_last_lines_of_a_server_start_are_available_without_a_usable_log(server: UserServer, put):
     server.replace_output(put)
 
     assert server.last_lines("echo why; echo more >&2") == "why\nmore"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["full disk", "quota"])
-def test_last_lines_are_available_if_the_disk_is_full(server: UserServer, code, monkeypatch):
+def test_last_lines_of_a_server_start_are_available_on_a_full_disk(
+    server: UserServer, code, monkeypatch
+):
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -220,7 +226,7 @@ def test_last_lines_are_available_if_the_disk_is_full(server: UserServer, code, 
     assert server.output.read_text() == ""
 
 
-def test_last_lines_without_a_log_use_bounded_memory(server: UserServer):
+def test_last_lines_of_a_server_start_without_a_log_use_bounded_memory(server: UserServer):
     server.replace_output(lambda path: path.mkdir())
 
     lines = server.last_lines("seq 1000000; touch went-on")
@@ -231,7 +237,7 @@ def test_last_lines_without_a_log_use_bounded_memory(server: UserServer):
 
 
 @pytest.mark.parametrize("part", [".local", ".local/share", ".local/share/runai", ""])
-def test_last_lines_are_not_read_through_a_symlink(server: UserServer, part):
+def test_last_lines_of_a_server_start_are_not_read_through_a_symlink(server: UserServer, part):
     """The user can replace any part between the server's end and the hub's look."""
     name = server.output.relative_to(server.home)
     server.run("echo mine")
@@ -247,7 +253,7 @@ def test_last_lines_are_not_read_through_a_symlink(server: UserServer, part):
     assert server.spawner._start_output.last_lines({}) == ""
 
 
-def test_last_lines_are_not_read_from_a_file_of_a_different_account(server: UserServer):
+def test_last_lines_of_a_server_start_are_not_read_from_a_foreign_accounts_file(server: UserServer):
     if os.geteuid() != 0:
         pytest.skip("needs root, to give a file away")
     server.run("echo mine")

@@ -108,7 +108,7 @@ def test_pod_drops_configured_values_of_nvidia_visible_devices(gpus: str, extra:
     assert "all" not in env(session_pod(session_request(gpus), **extra)).values()
 
 
-def test_pod_with_a_mig_device_leaves_visible_devices_to_the_plugin():
+def test_session_pod_with_a_mig_device_sets_no_nvidia_visible_devices():
     mig = {"nvidia.com/mig-1g.10gb": "1"}
     pod = session_pod(session_request("0"), extra_resource_limits=mig)
 
@@ -140,7 +140,7 @@ def test_sidecar_containers_of_a_session_pod_stay_unchanged():
 
 
 @pytest.mark.parametrize("terms", [None, [[], []]], ids=["no affinity", "two terms"])
-def test_pod_requires_the_gpu_types_by_node_affinity_in_order(terms: list[list[Any]] | None):
+def test_session_pod_requires_its_gpu_types_by_node_affinity(terms: list[list[Any]] | None):
     required = [{"matchExpressions": term} for term in terms] if terms else None
     pod = make_pod(
         name="jupyter-ana",
@@ -166,7 +166,9 @@ def test_pod_requires_the_gpu_types_by_node_affinity_in_order(terms: list[list[A
 @pytest.mark.parametrize(
     ("gpus", "fraction"), [("0", "0"), ("0.5", "0.5"), ("2", "1"), ("8 GiB", None)]
 )
-def test_environment_names_project_workload_and_gpu_fraction(gpus: str, fraction: str | None):
+def test_session_pod_environment_names_project_workload_and_gpu_fraction(
+    gpus: str, fraction: str | None
+):
     variables = environment(session_request(gpus), workload="vision/lab.x", api_url="http://runai/")
 
     assert variables["RUNAI_PROJECT"] == "vision"
@@ -175,7 +177,7 @@ def test_environment_names_project_workload_and_gpu_fraction(gpus: str, fraction
     assert ("TF_FORCE_GPU_ALLOW_GROWTH" in variables) == (gpus in ("0.5", "8 GiB"))
 
 
-def test_environment_without_a_project_has_only_the_service_url():
+def test_session_pod_environment_without_a_project_has_only_the_service_url():
     variables = environment(SessionRequest(), workload="", api_url="http://runai/")
 
     assert variables == {"RUNAI_API_URL": "http://runai/"}
@@ -295,7 +297,7 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
         ),
     ],
 )
-def test_start_state_shows_scheduling_end_and_deletion_of_a_pod(
+def test_server_start_state_reports_scheduling_end_and_deletion_of_a_pod(
     pod: dict[str, Any], pod_start: PodStart
 ):
     assert start_state(pod) == pod_start
@@ -318,14 +320,14 @@ def test_start_state_shows_scheduling_end_and_deletion_of_a_pod(
         pytest.param(SECRET[4:] + "é" * 1024, "", id="one long line that may be cut"),
     ],
 )
-def test_lines_of_an_ended_server_are_text_without_secrets(message: str, lines: str):
+def test_last_lines_of_an_ended_server_pod_are_text_without_secrets(message: str, lines: str):
     end = start_state(ended("Failed", 1, "Error", message)).end
 
     assert end is not None
     assert end.lines == lines
 
 
-def test_line_cut_by_the_size_limit_of_many_containers_is_left_out():
+def test_last_lines_of_a_server_pod_omit_a_line_cut_by_the_size_limit():
     pod = ended("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(1536, "x"))
     pod["spec"] = {**NODE, "initContainers": [{"name": f"init-{n}"} for n in range(6)]}
 

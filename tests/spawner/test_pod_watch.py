@@ -50,13 +50,13 @@ async def server() -> AsyncIterator[StartingServer]:
     starting_server.spawner.reflectors.clear()
 
 
-async def test_old_pod_of_the_same_name_is_ignored_by_a_start(server: StartingServer):
+async def test_server_start_ignores_an_old_pod_of_the_same_name(server: StartingServer):
     server.set_pod("old", FAILED)
 
     assert server.spawner._pod_state() == PodStart()
 
 
-async def test_start_ends_when_a_new_pod_replaces_its_own(server: StartingServer):
+async def test_server_start_is_refused_once_a_new_pod_replaces_its_pod(server: StartingServer):
     server.set_pod("new", RUNNING)
     server.spawner._pod_state()
     server.set_pod("another", RUNNING)
@@ -65,11 +65,11 @@ async def test_start_ends_when_a_new_pod_replaces_its_own(server: StartingServer
         server.spawner._pod_state()
 
 
-async def test_start_continues_while_its_pod_is_not_cached_yet(server: StartingServer):
+async def test_server_start_continues_while_its_pod_is_not_cached_yet(server: StartingServer):
     assert server.spawner._pod_state() == PodStart()
 
 
-async def test_start_ends_when_its_pod_is_deleted(server: StartingServer):
+async def test_server_start_is_refused_once_its_pod_is_deleted(server: StartingServer):
     server.set_pod("new", RUNNING)
     server.spawner._pod_state()
     server.clear_pods()
@@ -78,7 +78,7 @@ async def test_start_ends_when_its_pod_is_deleted(server: StartingServer):
         server.spawner._pod_state()
 
 
-async def test_start_continues_while_the_pod_watch_restarts(server: StartingServer):
+async def test_server_start_continues_while_the_pod_watch_restarts(server: StartingServer):
     server.set_pod("new", RUNNING)
     pod_start = server.spawner._pod_state()
     server.reload()
@@ -86,7 +86,9 @@ async def test_start_continues_while_the_pod_watch_restarts(server: StartingServ
     assert server.spawner._pod_state() == pod_start
 
 
-async def test_pod_is_not_polled_before_its_watch_reports_the_end(server: StartingServer):
+async def test_server_poll_does_not_delete_an_ended_pod_before_its_watch_reports_it(
+    server: StartingServer,
+):
     """KubeSpawner's poll deletes a pod that has ended."""
     server.set_pod("new", RUNNING)
     watch = asyncio.ensure_future(server.spawner._watch_pod())

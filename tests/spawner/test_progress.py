@@ -13,7 +13,7 @@ from runai.spawner.local import RunaiLocalSpawner
 from runai.spawner.start_progress import StartProgress, merged
 
 
-async def test_progress_sends_all_messages_to_early_and_late_listeners():
+async def test_spawn_progress_sends_all_messages_to_early_and_late_listeners():
     progress = StartProgress()
     progress.append("one")
     early = asyncio.create_task(collect(progress))
@@ -25,7 +25,7 @@ async def test_progress_sends_all_messages_to_early_and_late_listeners():
     assert [await early, await late] == [["one", "two"], ["one", "two"]]
 
 
-async def test_progress_drops_a_message_equal_to_the_previous_one():
+async def test_spawn_progress_drops_a_message_equal_to_the_previous_message():
     progress = StartProgress()
     for sentence in ("waits", "waits", "service away", "waits"):
         progress.append(sentence)
@@ -34,7 +34,7 @@ async def test_progress_drops_a_message_equal_to_the_previous_one():
     assert await collect(progress) == ["waits", "service away", "waits"]
 
 
-async def test_progress_bar_rises_but_stays_below_100():
+async def test_spawn_progress_bar_rises_and_never_reaches_100():
     progress = StartProgress()
     for number in range(100):
         progress.append(str(number))
@@ -54,7 +54,7 @@ async def event_stream(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]
         yield event
 
 
-async def test_merged_events_are_in_order_and_the_bar_never_falls():
+async def test_merged_spawn_events_are_in_order_and_the_progress_bar_never_falls():
     progress = StartProgress()
     events: list[dict[str, Any]] = []
     pulled = event_stream({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
@@ -71,7 +71,7 @@ async def test_merged_events_are_in_order_and_the_bar_never_falls():
     ]
 
 
-async def test_failing_source_fails_the_merged_events_and_leaves_no_task():
+async def test_failing_event_source_fails_the_merged_spawn_events_without_open_tasks():
     progress = StartProgress()
 
     async def failing() -> AsyncIterator[dict[str, Any]]:
@@ -90,7 +90,7 @@ STOPPED = {"progress": 100, "failed": True, "message": "The start was stopped."}
 
 
 @pytest.mark.parametrize("kind", [RunaiLocalSpawner, RunaiKubeSpawner])
-async def test_start_that_is_stopped_ends_its_progress_with_a_failure(kind):
+async def test_stopped_server_start_ends_its_spawn_progress_with_a_failure(kind):
     spawner = kind.__new__(kind)  # without a connection to a cluster
     assert spawner.progress_ready_hook(spawner, READY) == READY  # it was started by another hub
 

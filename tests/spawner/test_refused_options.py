@@ -47,7 +47,7 @@ def options_by_user(hub: HubPlatform | KubernetesHub) -> dict[str, Any]:
 
 @pytest.mark.hub
 @pytest.mark.timeout(900)
-def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatform):
+def test_refused_server_options_are_replaced_by_the_last_accepted_options(fresh: HubPlatform):
     fresh.start_server("ana", **ACCEPTED)
     fresh.stop_server("ana")
 
@@ -75,7 +75,7 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
 @pytest.mark.hub
 @pytest.mark.kubernetes
 @pytest.mark.timeout(900)
-def test_refused_options_are_not_stored_on_kubernetes(
+def test_refused_server_options_are_not_stored_on_kubernetes(
     kubernetes_hub: KubernetesHub, eventually: Callable[..., Any]
 ):
     hub, accepted = kubernetes_hub, {"project": "vision", "gpus": "1", "profile": "plain"}
@@ -114,7 +114,7 @@ def test_refused_options_are_not_stored_on_kubernetes(
         pytest.param({"x": "A" * (LONGEST_OPTIONS - 10)}, None, id="long enough"),
     ],
 )
-def test_harmful_options_are_replaced_by_former_ones_in_the_database(options, stored):
+def test_harmful_server_options_are_replaced_by_former_options_in_the_database(options, stored):
     engine = create_engine("sqlite://")
     orm.Base.metadata.create_all(engine)
     with Session(engine) as db:
@@ -129,5 +129,5 @@ def test_harmful_options_are_replaced_by_former_ones_in_the_database(options, st
     engine.dispose()
 
 
-def test_harmful_options_of_a_new_server_become_empty():
+def test_harmful_options_of_a_new_server_are_stored_as_empty():
     assert orm.Spawner(name="", user_options={"x": float("nan")}).user_options == {}

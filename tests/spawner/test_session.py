@@ -127,7 +127,7 @@ def test_session_request_refuses_invalid_options_with_a_hint(
     assert refused.value.hint
 
 
-def test_submission_is_a_session_owned_by_the_user():
+def test_session_submission_is_owned_by_the_user_of_the_server():
     request = SessionRequest("vision", Amount(350)).submission(owner="ana", server="big")
 
     assert request.model_dump(exclude_unset=True) == {
@@ -160,7 +160,7 @@ def test_submission_requests_the_cpu_and_memory_of_the_session():
     [("8h", 28800, "8h"), (" 90 m", 5400, "90m"), ("20", 20, "20s"), ("", None, None)],
     ids=["hours", "minutes", "seconds", "none"],
 )
-def test_time_limit_is_parsed_to_seconds_and_stored_as_text(time_limit, seconds, stored):
+def test_session_time_limit_is_parsed_to_seconds_and_stored_as_text(time_limit, seconds, stored):
     request = SessionRequest.parse({"project": "vision", "gpus": "0.5", "time": time_limit})
 
     assert request.submission(owner="ana", server="").max_runtime == seconds
@@ -169,7 +169,7 @@ def test_time_limit_is_parsed_to_seconds_and_stored_as_text(time_limit, seconds,
 
 
 @pytest.mark.parametrize("time_limit", ["soon", "0h", "-1h", 1.5, ["8h"]])
-def test_invalid_time_limit_is_refused_with_an_example(time_limit):
+def test_invalid_session_time_limit_is_refused_with_an_example(time_limit):
     with pytest.raises(InvalidRequest) as refused:
         SessionRequest.parse({"project": "vision", "time": time_limit})
 
@@ -189,7 +189,7 @@ def test_invalid_time_limit_is_refused_with_an_example(time_limit):
     ],
     ids=["turned around", "long", "user"],
 )
-def test_submission_refuses_invalid_owner_and_server_names(owner, server, sentence):
+def test_session_submission_refuses_invalid_owner_and_server_names(owner, server, sentence):
     with pytest.raises(InvalidRequest) as refused:
         SessionRequest("vision", Amount(350)).submission(owner=owner, server=server)
 

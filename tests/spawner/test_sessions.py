@@ -43,7 +43,7 @@ def is_the_service(child: psutil.Process) -> bool:
         return False
 
 
-def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
+def test_two_half_gpu_sessions_share_a_device_and_a_third_waits(
     fresh: HubPlatform, eventually: Eventually
 ):
     fresh.start_server("ana", project="vision", gpus="0.5")
@@ -131,7 +131,9 @@ def test_session_without_gpu_sees_no_device_and_no_open_file_of_the_hub(
     assert b" ServerApp]" not in log.read_bytes()[before:]
 
 
-def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubPlatform):
+def test_spawn_refused_by_the_gpu_service_returns_the_reason_and_starts_no_server(
+    fresh: HubPlatform,
+):
     refused = fresh.spawn("ana", project="vision", gpus=2)
 
     assert refused.status_code == 400
@@ -239,7 +241,7 @@ def test_session_end_kills_programs_detached_from_its_process_tree(
     assert is_alive(other.pid)
 
 
-def test_form_shows_the_error_of_an_invalid_choice(fresh: HubPlatform):
+def test_spawn_form_displays_the_error_of_an_invalid_choice(fresh: HubPlatform):
     with fresh.browser("ana") as browser:
         form = browser.get("/hub/spawn")
         choice = {"project": "vision", "gpus": "other", "amount": "1.5"}
@@ -276,7 +278,7 @@ def test_spawner_and_service_log_the_same_request_id(fresh: HubPlatform, eventua
     eventually(lambda: request_ids("DELETE '/services/runai/api/v1/workloads/vision/") == [stop])
 
 
-def test_allocations_stay_correct_after_kills_of_hub_and_service(
+def test_session_allocations_are_unchanged_by_kills_of_hub_and_service(
     fresh: HubPlatform, eventually: Eventually
 ):
     fresh.start_server("ana", project="vision", gpus="0.5")

@@ -18,7 +18,7 @@ AS_ANA = ["setpriv", "--clear-groups", f"--reuid={UIDS['ana']}", f"--regid={UIDS
 
 @pytest.mark.parametrize("account", ["the hub's", "without rights"])
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
-def test_terminal_runs_the_environments_programs_after_a_login(shell, account):
+def test_jupyterlab_terminal_finds_the_environments_programs_after_a_login(shell, account):
     if account == "without rights" and os.geteuid() != 0:
         pytest.skip("needs root, to type as another account")
     if not Path(shell).exists():

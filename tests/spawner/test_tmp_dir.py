@@ -23,7 +23,7 @@ def tmp_dir_of(platform: HubPlatform, user: str) -> Path:
 @pytest.mark.parametrize(
     "options", [{"project": "vision", "gpus": 0.5}, {}], ids=["with a GPU", "without one"]
 )
-def test_server_has_a_private_locked_tmpdir_that_is_removed_with_it(
+def test_notebook_server_has_a_private_locked_tmpdir_that_its_stop_removes(
     fresh: HubPlatform, options: dict[str, object]
 ):
     fresh.start_server("ana", **options)

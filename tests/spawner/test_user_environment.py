@@ -79,7 +79,7 @@ def test_pip_installs_a_library_into_the_users_environment_only(pip, serve, root
         assert "No module named 'tiny'" in run("!python -c 'import tiny'")
 
 
-def test_user_version_of_a_platform_library_hides_it_until_removed(serve, tmp_path):
+def test_user_version_of_a_platform_library_is_imported_until_removed(serve, tmp_path):
     import httpx
 
     package = wheel(tmp_path, "httpx", "0.1")
@@ -117,7 +117,7 @@ def test_kernelspec_installed_by_a_library_replaces_no_kernel(serve, root, tmp_p
         assert run("import sys; print(sys.prefix)") == f"{root}\n"
 
 
-def test_programs_of_the_platform_run_on_the_users_python(serve, root, tmp_path):
+def test_platform_programs_run_on_the_python_of_the_user_environment(serve, root, tmp_path):
     serve()
     (tmp_path / "where.py").write_text("import sys; print(sys.executable)")
 
@@ -145,7 +145,7 @@ def test_programs_of_the_platform_run_on_the_users_python(serve, root, tmp_path)
     ],
     ids=["of ours", "of a library of ours"],
 )
-def test_library_too_old_for_the_magics_is_named_with_the_command_that_removes_it(
+def test_library_too_old_for_the_magics_is_named_with_its_uninstall_command(
     name, version, text, sentence, serve, tmp_path
 ):
     serve()
@@ -169,7 +169,7 @@ def test_library_too_old_for_the_magics_is_named_with_the_command_that_removes_i
         assert run("%load_ext runai.widgets") == ""
 
 
-def test_profile_with_our_extension_and_a_broken_startup_file_has_the_magics(
+def test_ipython_profile_with_a_broken_startup_file_still_has_the_magics(
     serve, tmp_path, monkeypatch
 ):
     serve()
@@ -216,7 +216,7 @@ def _link(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cfg, _python, _libraries, _file, _link])
-def test_damaged_environment_leaves_kernels_on_the_platforms_python(
+def test_kernels_use_the_platforms_python_if_the_user_environment_is_damaged(
     damage, serve, root, tmp_path, spawner
 ):
     package = wheel(tmp_path)
@@ -244,7 +244,7 @@ def test_damaged_environment_leaves_kernels_on_the_platforms_python(
         assert run("import sys; print(sys.prefix)") == f"{root}\n"
 
 
-def test_home_that_cannot_be_written_leaves_kernels_on_the_platforms_python(serve, root):
+def test_kernels_use_the_platforms_python_if_the_user_environment_is_missing(serve, root):
     shutil.rmtree(root.parent)
     note = serve()
 
@@ -263,7 +263,7 @@ def test_home_that_cannot_be_written_leaves_kernels_on_the_platforms_python(serv
         ("home", "/old/bin", "it was made for the Python in /old/bin"),
     ],
 )
-def test_outdated_environment_is_set_aside_and_replaced(key, was, why, serve, root, tmp_path):
+def test_outdated_user_environment_is_renamed_and_replaced(key, was, why, serve, root, tmp_path):
     serve()
     with kernel() as run:
         run(f"%pip install {OFFLINE} '{wheel(tmp_path)}'")
@@ -285,7 +285,7 @@ def test_outdated_environment_is_set_aside_and_replaced(key, was, why, serve, ro
     assert serve() == ""  # the libraries are back
 
 
-def test_outdated_environment_stays_if_the_disk_is_full(serve, root, spawner):
+def test_outdated_user_environment_is_not_replaced_if_the_disk_is_full(serve, root, spawner):
     serve()
     cfg = root / "pyvenv.cfg"
     cfg.write_text(cfg.read_text().replace("version = 3.", "version = 2."))
@@ -297,7 +297,7 @@ def test_outdated_environment_stays_if_the_disk_is_full(serve, root, spawner):
     assert [path.name for path in root.parent.iterdir()] == [FOLDER]
 
 
-def test_concurrent_starts_create_or_renew_one_environment(root, spawner):
+def test_concurrent_server_starts_create_a_single_user_environment(root, spawner):
     def prepare_ten() -> set[Prepared]:
         with ThreadPoolExecutor(10) as pool:
             return {*pool.map(lambda _: spawner._prepare_python(), range(10))}

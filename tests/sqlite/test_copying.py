@@ -23,7 +23,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sqlite3.C
         yield opened
 
 
-def test_copy_during_constant_writes_is_the_file_as_it_was_at_the_start(
+def test_sqlite_copy_during_constant_writes_equals_the_file_at_its_start(
     source, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(files, "PAGES_AT_ONCE", 10)

@@ -52,7 +52,7 @@ def full_disk():
 
 @pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_creation_or_upgrade_on_a_full_disk_fails_and_changes_no_data(
+def test_database_upgrade_on_a_full_disk_fails_and_changes_no_data(
     kind, again, full_disk, monkeypatch, tmp_path
 ):
     path = tmp_path / f"{kind}.sqlite"

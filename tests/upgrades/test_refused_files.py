@@ -72,7 +72,7 @@ def test_broken_database_is_refused_by_name_with_a_restore_hint(name, damage, tm
     assert path.read_bytes() == content
 
 
-def test_hint_for_an_older_backup_names_backups_and_no_data_directory():
+def test_hint_for_a_too_old_backup_suggests_a_different_backup():
     refused = newer("cluster.sqlite of monday", "0001")
 
     assert refused.code == "database_older"

@@ -56,7 +56,7 @@ def shapes() -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def test_changed_shape_of_rows_requires_a_new_rows_number():
+def test_changed_shape_of_database_rows_requires_a_new_rows_number():
     known = json.loads(GOLDEN.read_text())
 
     assert [str(number + 1) for number in range(ROWS)] == [*known]
@@ -80,7 +80,7 @@ def rows_number(path: Path, becomes: int | None = None) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def test_rows_of_a_newer_version_are_refused_by_the_number_of_their_shape(platform):
+def test_database_rows_of_a_newer_version_are_refused_by_their_rows_number(platform):
     path = platform.root / "cluster.sqlite"
     rows_number(path, ROWS + 1)
     before = path.read_bytes()
@@ -92,7 +92,7 @@ def test_rows_of_a_newer_version_are_refused_by_the_number_of_their_shape(platfo
     assert path.read_bytes() == before
 
 
-def test_rows_of_an_older_version_are_opened_and_renumbered(platform):
+def test_database_rows_of_an_older_version_are_opened_and_renumbered(platform):
     path = platform.root / "cluster.sqlite"
     assert rows_number(path) == ROWS
     rows_number(path, 0)
@@ -104,7 +104,7 @@ def test_rows_of_an_older_version_are_opened_and_renumbered(platform):
     assert rows_number(path) == ROWS
 
 
-def test_backup_retains_rows_number_and_restore_refuses_newer_rows(platform, tmp_path):
+def test_backup_has_the_rows_number_and_restore_refuses_newer_rows(platform, tmp_path):
     backup = back_up(platform, tmp_path / "backups")
     assert rows_number(backup / "cluster.sqlite") == ROWS
     rows_number(backup / "cluster.sqlite", ROWS + 1)

@@ -60,7 +60,7 @@ def test_first_steps_notebook_runs_and_deletes_its_jobs(folder):
     assert outputs[-1] == "vision/first is deleted.\nvision/from-a-cell is deleted."
 
 
-def test_bob_and_patty_notebook_has_equal_results(folder):
+def test_bob_and_patty_notebook_jobs_all_have_the_same_result(folder):
     outputs = run("bob_and_patty.ipynb", folder, epochs="2")
 
     results = [line.partition(" ")[2] for line in outputs[-1].splitlines()]

@@ -45,7 +45,7 @@ class Notebook(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-def test_notebook_shows_a_progress_bar_and_saves_its_last_state(folder, service):
+def test_followed_log_in_a_notebook_redraws_a_progress_bar_and_saves_the_last(folder, service):
     (folder / "bar.py").write_text(BAR)
     cells = [nbformat.v4.new_code_cell(line) for line in FOLLOW.strip().splitlines()]
     client = Notebook(nbformat.v4.new_notebook(cells=cells), kernel_name="python3")
@@ -86,7 +86,7 @@ def test_complete_lines_of_a_followed_log_are_printed(shell):
     assert saved_output(line("1 %\r2 %"), line("as on Windows\r")) == ("2 %\nas on Windows\n", "")
 
 
-def test_unfinished_line_shows_its_last_state(shell):
+def test_unfinished_line_of_a_followed_log_has_its_last_state(shell):
     assert saved_output(line("a"), line("1 %\r2", part=True), line(" %\r", part=True)) == (
         "a\n",
         "2 %",
@@ -107,7 +107,7 @@ def test_unfinished_line_of_each_worker_has_the_workers_prefix(shell):
     assert saved == ("[2] whole\n[0] 2 %\n", "[1] loading")
 
 
-def test_line_with_a_missing_end_stays_visible_beside_the_gap(shell):
+def test_log_line_with_a_missing_end_is_visible_beside_the_gap(shell):
     assert saved_output(line("half", part=True), line("… gone …", gap=True), line("b")) == (
         "… gone …\nb\n",
         "half",

@@ -174,7 +174,7 @@ def printed(cell: Any) -> str:
         pytest.param(LOADING, id="loading of PyTorch", marks=pytest.mark.torch),
     ],
 )
-def test_children_of_a_kernel_get_their_own_answers(run, cells):
+def test_child_processes_of_a_kernel_get_the_answers_to_their_own_requests(run, cells):
     assert run(cells) == {name: expected for name, (_, expected) in cells.items()}
 
 
@@ -197,7 +197,7 @@ def test_lock_acquired_before_a_fork_does_not_block_the_child(folder, service):
     kernel_link.close()
 
 
-def test_child_closes_only_its_own_connections(service):
+def test_forked_child_process_closes_only_its_own_connections(service):
     with Client(service.url, service.tokens["bob"]) as client:
         assert client.whoami().name == "bob"
 
@@ -210,7 +210,7 @@ def test_child_closes_only_its_own_connections(service):
         assert client.whoami().name == "bob"
 
 
-def test_meter_of_a_cell_is_off_in_a_child():
+def test_gpu_meter_of_a_cell_reports_not_measured_in_a_child_process():
     def read():
         return workload("lab", allocated=0.5, utilized=0.5)
 

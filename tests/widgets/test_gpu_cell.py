@@ -18,7 +18,7 @@ LIMIT = LimitView(memory_mib=8192, tier="frameworks", badge="soft limit", why="P
 HALF_GPU: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 
 
-def test_meter_samples_during_a_cell_and_once_at_its_end():
+def test_gpu_meter_samples_during_a_cell_and_once_at_its_end():
     loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # any number of reads until the test goes on
     memory = chain([1024, 4096, 2048], repeat(0))
     reads, thrice = count(1), threading.Event()
@@ -35,7 +35,7 @@ def test_meter_samples_during_a_cell_and_once_at_its_end():
     assert "4.0 of 8.0 GiB at most" in meter.report()
 
 
-def test_meter_average_is_of_the_allocated_share():
+def test_gpu_meter_average_is_relative_to_the_allocated_share():
     ticks = iter([100.0, 112.5])
 
     def read():
@@ -72,5 +72,5 @@ def test_session_status_is_one_line_with_gpu_and_memory_use(fields, line):
     assert state["notes"] == [line]
 
 
-def test_status_of_a_missing_session_explains_it():
+def test_status_line_of_a_missing_session_states_that_it_does_not_exist():
     assert "not there" in status_state(overview(), "vision/lab")["notes"][0]

@@ -46,7 +46,7 @@ async def test_awaited_job_does_not_block_the_event_loop(link):
     assert ticks > 1
 
 
-async def test_giving_up_an_await_leaves_the_job_running(link, eventually):
+async def test_cancelled_await_of_a_job_leaves_the_job_running(link, eventually):
     job = submit("endless.py", gpus=1)
     eventually(lambda: job.state == "running")
 

@@ -11,7 +11,7 @@ from runai.widgets.link import Link
 from tls_hub import tls_hub
 
 
-async def test_all_clients_of_a_link_trust_the_authority_of_the_login(tmp_path):
+async def test_kernel_clients_trust_the_certificate_authority_of_the_login(tmp_path):
     authority = Authority()
     path = tmp_path / "ca.crt"
     path.write_bytes(authority.certificate)

@@ -50,7 +50,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "runai-live"]
 
 
-def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, eventually):
+def test_update_listeners_of_a_kernel_share_a_single_stream_and_thread(live, source, eventually):
     received: list[list[StreamUpdate]] = [[], []]
     for news in received:
         live.listen(news.append)
@@ -61,7 +61,7 @@ def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, even
     assert [thread.daemon for thread in threads()] == [True]
 
 
-def test_late_listener_gets_the_latest_news_at_once(live, source, eventually):
+def test_late_update_listener_gets_the_latest_overview_at_once(live, source, eventually):
     first: list[StreamUpdate] = []
     live.listen(first.append)
     source.news.put(FIRST)
@@ -73,7 +73,7 @@ def test_late_listener_gets_the_latest_news_at_once(live, source, eventually):
     assert later == [FIRST]
 
 
-def test_listener_that_left_gets_no_more_news(live, source, eventually):
+def test_removed_update_listener_gets_no_more_updates(live, source, eventually):
     stays: list[StreamUpdate] = []
     leaves: list[StreamUpdate] = []
     live.listen(stays.append)
@@ -88,7 +88,9 @@ def test_listener_that_left_gets_no_more_news(live, source, eventually):
     assert leaves == [FIRST]
 
 
-def test_thread_ends_without_listeners_and_restarts_with_one(live, source, eventually):
+def test_update_thread_ends_without_listeners_and_restarts_with_a_listener(
+    live, source, eventually
+):
     received: list[StreamUpdate] = []
     leave = live.listen(received.append)
     source.news.put(FIRST)
@@ -103,7 +105,7 @@ def test_thread_ends_without_listeners_and_restarts_with_one(live, source, event
     eventually(lambda: received == [FIRST, FIRST])
 
 
-def test_unavailable_service_is_reported_and_retried(live, source, eventually):
+def test_update_stream_reports_an_unavailable_service_and_retries(live, source, eventually):
     received: list[StreamUpdate] = []
     live.listen(received.append)
     source.news.put(Unavailable("It is away.", hint="Wait."))
@@ -112,7 +114,7 @@ def test_unavailable_service_is_reported_and_retried(live, source, eventually):
     eventually(lambda: received == [ConnectionLost("It is away. Wait.", retrying=True), FIRST])
 
 
-def test_revoked_token_is_reported_once_and_not_retried(live, source, eventually):
+def test_update_stream_reports_a_revoked_token_once_and_does_not_retry(live, source, eventually):
     received: list[StreamUpdate] = []
     live.listen(received.append)
     source.news.put(Unauthenticated("The token is revoked."))
@@ -122,7 +124,7 @@ def test_revoked_token_is_reported_once_and_not_retried(live, source, eventually
     assert source.opened == 1
 
 
-def test_stream_that_was_refused_begins_again_after_a_login(source, monkeypatch, eventually):
+def test_update_stream_that_was_refused_restarts_after_a_login(source, monkeypatch, eventually):
     monkeypatch.setattr("runai.widgets.live.LAST_RETRY_S", 0.01)
     logins = [1]
     live = Live(source.events, lambda: logins[0])

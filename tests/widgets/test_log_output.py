@@ -22,7 +22,7 @@ LOG_CASES = {
 
 @pytest.mark.parametrize("follow", [False, True], ids=["read", "followed"])
 @pytest.mark.parametrize(("lines", "expected"), LOG_CASES.values(), ids=LOG_CASES)
-def test_bounded_log_has_lines_as_a_terminal_displays_them(lines, expected, follow):
+def test_job_log_in_a_notebook_has_lines_as_a_terminal_displays_them(lines, expected, follow):
     assert [*bounded(lines, follow=follow)] == expected
 
 

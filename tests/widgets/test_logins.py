@@ -57,7 +57,9 @@ def test_token_passed_in_code_is_not_replaced_by_a_login(service, login):
         client.whoami()
 
 
-def test_refusal_in_a_session_hints_to_restart_the_server(service, login, monkeypatch):
+def test_revoked_token_in_a_session_is_refused_with_a_hint_to_restart_it(
+    service, login, monkeypatch
+):
     login(service.url, service.tokens["bob"])
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "revoked")

@@ -238,7 +238,7 @@ def test_magics_ignore_a_comment_behind_their_arguments(notebook):
     assert bob("%%runai_submit --name cell2  # a cell\nprint(1)").value.name == "cell2"
 
 
-def test_magics_outlive_a_reload_of_the_extension_and_a_reset_of_the_names(notebook):
+def test_magics_are_available_after_an_extension_reload_and_a_namespace_reset(notebook):
     bob = notebook("bob")
 
     for line in ("%reload_ext runai.widgets", "%reset -f", "%runai_submit hello.py --name kept"):

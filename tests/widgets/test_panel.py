@@ -98,7 +98,7 @@ def test_panel_lists_my_projects_and_follows_my_jobs(bob, eventually):
 
 
 @pytest.mark.parametrize("show", [panel, quota])
-def test_open_view_follows_the_projects_that_are_mine(bob, service, eventually, show):
+def test_open_quota_view_follows_changes_of_the_users_projects(bob, service, eventually, show):
     view = show()
 
     def names() -> list[str]:
@@ -113,7 +113,7 @@ def test_open_view_follows_the_projects_that_are_mine(bob, service, eventually, 
     view.close()
 
 
-def test_views_of_a_cell_end_when_it_runs_again(bob, kernel):
+def test_notebook_views_of_a_cell_end_when_the_cell_runs_again(bob, kernel):
     listeners = bob.live._listeners
     kernel.execute("first", "1")
     panel(), quota()
@@ -141,7 +141,7 @@ def listening_panels(link) -> list[Panel]:
     return [listener.__self__ for listener in link.live._listeners]
 
 
-def test_views_without_a_cell_listen_while_a_page_shows_them(bob, kernel):
+def test_notebook_views_without_a_cell_listen_while_a_page_displays_them(bob, kernel):
     """VS Code and scripts with cells do not name them; their outputs may all stay on the page."""
     views = []
     for execution in ("1", "2", "3"):
@@ -160,7 +160,7 @@ def test_views_without_a_cell_listen_while_a_page_shows_them(bob, kernel):
     assert listening_panels(bob) == []
 
 
-def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
+def test_quota_view_outside_of_a_kernel_does_not_listen_for_updates(bob, kernel, monkeypatch):
     monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: None)
 
     view = quota()
@@ -169,7 +169,7 @@ def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
     assert "0 allocated of 2.5 quota" in repr(view)
 
 
-def test_finished_view_does_not_listen_again_when_visible(bob, kernel):
+def test_jobs_view_of_finished_jobs_does_not_listen_again_when_visible(bob, kernel):
     job = submit("hello.py", name="exp1")
     job.wait()
     view = jobs_view(bob, [job])
@@ -201,7 +201,7 @@ def test_quota_view_shows_bars_without_workloads_or_chart(bob):
     view.close()
 
 
-def test_view_has_a_text_form_for_pages_without_widgets(bob):
+def test_notebook_panel_has_a_text_form_for_pages_without_widgets(bob):
     view = panel()
 
     data, _ = view._repr_mimebundle_()
@@ -213,7 +213,7 @@ def test_view_has_a_text_form_for_pages_without_widgets(bob):
     assert bob.live._listeners == []  # a closed view has unsubscribed
 
 
-def test_view_of_jobs_stops_listening_when_they_end(bob, eventually):
+def test_jobs_view_stops_listening_when_its_jobs_end(bob, eventually):
     job = submit("hello.py", gpus=0.25, name="exp1")
     view = jobs_view(bob, [job])
 
@@ -221,7 +221,7 @@ def test_view_of_jobs_stops_listening_when_they_end(bob, eventually):
     eventually(lambda: bob.live._listeners == [])
 
 
-def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bob, eventually):
+def test_jobs_view_ignores_an_overview_from_before_the_job_submission(bob, eventually):
     before = bob.client.overview()
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = jobs_view(bob, [job])
@@ -235,7 +235,7 @@ def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bo
     eventually(lambda: bob.live._listeners == [])
 
 
-def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, eventually):
+def test_jobs_view_of_a_job_absent_from_overviews_has_the_services_answer(bob, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = jobs_view(bob, [job])
     bob.live.close()  # only the overviews below
@@ -251,7 +251,7 @@ def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, e
     assert states(view) == {"exp1": "deleted"}
 
 
-def test_button_outside_jupyterhub_works_through_the_kernel(bob, eventually):
+def test_panel_button_outside_jupyterhub_suspends_a_job_through_the_kernel(bob, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = panel()
 

@@ -301,7 +301,7 @@ def test_submit_request_refuses_an_invalid_option_in_one_sentence(options, sente
     assert str(refused.value) == sentence
 
 
-def test_environment_converts_values_of_variables_to_text():
+def test_job_environment_converts_values_of_variables_to_text():
     variables = {"A": 3, "B": 0.5, "C": Path("/data"), "D": b"x", "E": ""}
 
     assert request.environment(variables) == {"A": "3", "B": "0.5", "C": "/data", "D": "x", "E": ""}
@@ -427,7 +427,7 @@ OPTIONS = (
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(OPTIONS), ODD, min_size=1, max_size=3), ODD, ODD)
-def test_arbitrary_options_give_a_request_or_one_sentence(options, program, args):
+def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options, program, args):
     for make in (
         lambda: request.submit_request(["true"], **options),
         lambda: request.program_command(program, args),
@@ -452,7 +452,9 @@ def test_arbitrary_options_give_a_request_or_one_sentence(options, program, args
         pytest.param(lambda: request.submit_request(["sh"], workdir="data"), id="relative"),
     ],
 )
-def test_kernel_in_a_removed_folder_gets_an_error_that_names_it(tmp_path, monkeypatch, submit):
+def test_submit_in_a_removed_folder_gets_an_error_that_names_the_folder(
+    tmp_path, monkeypatch, submit
+):
     removed = tmp_path / "x"
     removed.mkdir()
     monkeypatch.chdir(removed)

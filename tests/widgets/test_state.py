@@ -31,7 +31,7 @@ def panel_of(*workloads, projects=(), simulated=True):
         pytest.param(workload("a", manageable=False), [], id="somebody else's"),
     ],
 )
-def test_buttons_are_what_the_service_would_accept(given, labels):
+def test_panel_row_has_buttons_only_for_actions_that_the_service_accepts(given, labels):
     rows = panel_of(given)["workloads"]
 
     assert [action["label"] for action in rows[0]["actions"]] == labels
@@ -62,7 +62,7 @@ def test_panel_lists_only_my_workloads_with_the_latest_ended_last():
         ),
     ],
 )
-def test_reason_of_a_waiting_job_includes_its_place_in_the_queue(why, sentence):
+def test_reason_of_a_waiting_job_includes_its_queue_position(why, sentence):
     assert panel_of(workload("a", "queued", reason=why))["workloads"][0]["reason"] == sentence
 
 
@@ -104,7 +104,7 @@ def test_quota_bar_includes_sessions_over_quota_and_utilization():
     ]
 
 
-def test_simulated_devices_are_marked():
+def test_panel_marks_simulated_gpus():
     assert [panel_of(simulated=simulated)["simulated"] for simulated in (True, False)] == [
         True,
         False,
@@ -144,7 +144,7 @@ def test_my_usage_sums_my_allocated_and_utilized_gpus(workloads, usage):
         ),
     ],
 )
-def test_job_that_an_overview_lacks_is_deleted_only_by_the_services_answer(left_out, expected):
+def test_job_absent_from_an_overview_is_deleted_only_by_the_services_answer(left_out, expected):
     first = state.jobs_state(
         overview(workload("a")), ["vision/a"], before=[], left_out={}, notes=[]
     )
@@ -173,7 +173,7 @@ def test_submission_notes_are_visible_while_the_job_waits():
     assert (notes("queued"), notes("running")) == (["No node has 8."], [])
 
 
-def test_shared_gpu_row_has_its_limit_tier_and_notice():
+def test_panel_row_of_a_shared_gpu_has_the_memory_limit_and_notice():
     limit = {"memory_mib": 8192, "tier": "frameworks", "badge": "soft limit", "why": "Kept."}
     shared = workload("a", limit=limit, notice="uses too much")
     panel = panel_of(shared, workload("b"))
@@ -290,7 +290,7 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
         pytest.param({"kind": "session"}, "", ["Stop"], id="in use"),
     ],
 )
-def test_row_with_idle_gpus_offers_to_extend_or_release_them(given, idle_text, labels):
+def test_panel_row_with_idle_gpus_offers_to_extend_or_release_them(given, idle_text, labels):
     (row,) = panel_of(workload("a", **given))["workloads"]
 
     assert (row["idle"], [action["label"] for action in row["actions"]]) == (idle_text, labels)

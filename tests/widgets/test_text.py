@@ -9,7 +9,7 @@ from runai.hub_service.wire.schemas import HistoryView, ReasonView, WorkloadDeta
 from runai.widgets import text
 
 
-def test_quota_bars_show_sessions_jobs_over_quota_and_what_is_free():
+def test_quota_bars_in_text_contain_sessions_jobs_over_quota_and_free_quota():
     bars = text.quota_bars(
         [
             project("vision", allocated=4, build_allocated=0.5, over_quota=1.5, utilized=3.1),
@@ -68,7 +68,7 @@ def test_workload_line_of_a_waiting_job_shows_its_request(fields, request_text):
     )
 
 
-def test_describe_shows_request_history_and_source():
+def test_job_description_in_text_has_request_history_and_source():
     view = workload("a", allocated=1, utilized=0.5, simulated=True, pauses=1, attempts=2)
     detail = WorkloadDetail.model_validate(
         {

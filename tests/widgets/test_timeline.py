@@ -39,11 +39,11 @@ def timeline_of(*news, window_s=60, step_s=4):
         pytest.param([(4, 1, 1), (4, 2, 2), (3, 1, 1)], [], id="no time passes backwards"),
     ],
 )
-def test_points_are_averages_over_steps(news, points):
+def test_panel_chart_points_are_averages_over_steps(news, points):
     assert timeline_of(*news) == points
 
 
-def test_timeline_continues_after_the_loaded_record():
+def test_panel_chart_continues_after_the_loaded_history():
     timeline = Timeline(60, 4)
     timeline.load([(4, 1.0, 0.5), (12, 1.0, None), (20, None, None)], step_s=8)
     timeline.push(24, 2, 1)
@@ -56,7 +56,7 @@ def test_timeline_continues_after_the_loaded_record():
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 8)), min_size=2, max_size=30))
-def test_allocated_gpu_seconds_are_independent_of_update_intervals(beats):
+def test_gpu_seconds_in_the_panel_chart_are_independent_of_update_intervals(beats):
     timeline = Timeline(window_s=10_000, step_s=4)
     at, expected = 0.0, 0.0
     for tenths, allocated in beats:

@@ -52,7 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return result(folder)
 
 
-def test_training_paused_twice_ends_with_the_undisturbed_result(undisturbed, tmp_path):
+def test_numpy_training_paused_twice_has_the_result_of_an_unpaused_training(undisturbed, tmp_path):
     exit_codes = [stop_after(f"epoch   {n}", signal.SIGTERM, tmp_path) for n in (1, 3)]
     assert exit_codes == [143, 143]
     assert not (tmp_path / "result.json").exists()

@@ -118,12 +118,14 @@ def test_mean_reduction_notice_is_logged_once(caplog, monkeypatch):
         pytest.param((2, "max"), ValueError, "not 'max'", id="unknown-reduction"),
     ],
 )
-def test_invalid_argument_is_named_in_the_error(arguments, error, text):
+def test_invalid_argument_of_an_accumulating_optimizer_is_named_in_the_error(
+    arguments, error, text
+):
     with pytest.raises(error, match=text):
         optim.Optimizer(torch.optim.SGD(linear().parameters()), *arguments)
 
 
-def test_lbfgs_is_refused_with_the_reason():
+def test_gradient_accumulation_with_lbfgs_is_refused_with_the_reason():
     with pytest.raises(ValueError, match="several times for each update"):
         optim.LBFGS(4, linear().parameters())
 
@@ -141,7 +143,7 @@ def test_zero_grad_clears_gradients_only_where_an_update_begins():
     assert cleared == [None, None, True]
 
 
-def test_clipping_acts_on_the_whole_gradient():
+def test_gradient_clipping_acts_on_the_whole_accumulated_gradient():
     def clip(model):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
@@ -152,7 +154,7 @@ def test_clipping_acts_on_the_whole_gradient():
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_several_losses_of_a_micro_batch_add_up():
+def test_gradients_of_several_losses_of_a_micro_batch_are_added():
     x, y = batches(updates=2)
 
     def train_twice(optimizer_of, x, y):
@@ -188,7 +190,7 @@ def test_gradients_of_autograd_grad_are_not_accumulated():
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_closure_is_called_for_each_micro_batch():
+def test_optimizer_step_calls_its_closure_for_each_micro_batch():
     x, y = batches(updates=2)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
@@ -230,7 +232,7 @@ def test_flushed_tail_of_an_epoch_is_weighted_by_its_samples():
     torch.testing.assert_close(other.weight, model.weight, **EXACT)
 
 
-def test_steps_may_change_between_updates():
+def test_accumulation_steps_changed_between_updates_give_exact_weights():
     x, y = batches(updates=2, steps=12)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
@@ -243,7 +245,7 @@ def test_steps_may_change_between_updates():
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
 
 
-def test_step_hooks_run_once_for_each_update():
+def test_optimizer_step_hooks_run_once_for_each_accumulated_update():
     model, hook_calls = linear(), []
     plain = torch.optim.SGD(model.parameters())
     plain.register_step_post_hook(lambda *_: hook_calls.append("step"))
@@ -252,7 +254,7 @@ def test_step_hooks_run_once_for_each_update():
     assert hook_calls == ["step"] * 3
 
 
-def test_wrapping_preserves_moments_groups_and_defaults():
+def test_optimizer_wrapped_for_accumulation_retains_its_state_and_type():
     x, y = batches(updates=4)
     model, other = linear(), linear()
     optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=0.1)
@@ -267,7 +269,7 @@ def test_wrapping_preserves_moments_groups_and_defaults():
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
 
 
-def test_group_added_later_has_the_defaults_and_is_accumulated():
+def test_parameter_group_added_later_has_the_defaults_and_is_accumulated():
     model, late = linear(), linear()
     optimizer = optim.SGD(2, model.parameters(), lr=0.5, momentum=0.9)
     optimizer.add_param_group({"params": late.parameters()})
@@ -329,7 +331,7 @@ def _saved(value):
 
 
 @pytest.mark.parametrize("steps", [pytest.param(1, id="plain"), 2, 4])
-def test_checkpoint_resumes_with_any_number_of_steps(steps):
+def test_optimizer_checkpoint_resumes_with_any_number_of_accumulation_steps(steps):
     x, y = batches(updates=4)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
@@ -346,7 +348,7 @@ def test_checkpoint_resumes_with_any_number_of_steps(steps):
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def test_plain_checkpoint_resumes_with_accumulation():
+def test_plain_optimizer_checkpoint_resumes_with_accumulation():
     x, y = batches(updates=4)
     model, other = linear(), linear()
     expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)

@@ -84,7 +84,9 @@ def test_flush_with_a_scaler_updates_by_the_remaining_micro_batches(make, when, 
         pytest.param("before-update", True, (1, float("nan")), id="last-before-update-clipped"),
     ],
 )
-def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, when, clip, gradients):
+def test_flush_of_an_infinite_gradient_skips_the_update_and_halves_the_scale_once(
+    make, when, clip, gradients
+):
     plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
     plain.train(float("inf"))
     gathered.train(gradients[0])
@@ -101,7 +103,7 @@ def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, whe
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_updated_is_false_after_an_infinite_gradient(fused):
+def test_accumulating_optimizer_reports_no_update_after_an_infinite_gradient(fused):
     epoch = Epoch(lambda p: torch.optim.Adam(p, lr=0.1, fused=fused), steps=2)
     epoch.train(1, float("inf"))
 
@@ -116,7 +118,9 @@ def test_updated_is_false_after_an_infinite_gradient(fused):
         pytest.param("by-another-optimizer", (), id="by-another-optimizer-then-flush"),
     ],
 )
-def test_scale_changed_within_an_update_does_not_affect_the_weights(make, changed, gradients):
+def test_gradient_scale_changed_within_an_update_does_not_affect_the_weights(
+    make, changed, gradients
+):
     plain, gathered = Epoch(make), Epoch(make, steps=3, growth_interval=1)
     plain.train((1 + 3 + sum(gradients)) / (2 + len(gradients)))
     gathered.train(1)
@@ -135,7 +139,7 @@ def test_scale_changed_within_an_update_does_not_affect_the_weights(make, change
     torch.testing.assert_close(gathered.weight, plain.weight)
 
 
-def test_flush_without_accumulated_gradients_does_nothing():
+def test_gradient_flush_without_accumulated_gradients_changes_no_weight():
     epoch, calls = Epoch(lambda p: torch.optim.SGD(p, lr=0.1), steps=2), []
     epoch.optimizer.flush(lambda: calls.append("before the first"))
     epoch.train(1, 3)
@@ -169,7 +173,7 @@ def test_flush_clips_the_whole_gradient_before_it_steps():
     torch.testing.assert_close(gathered.weight, plain.weight)
 
 
-def test_flush_acts_after_steps_with_a_closure():
+def test_gradient_flush_after_steps_with_a_closure_updates_the_weights():
     epoch = Epoch(sgd, steps=4)
     for gradient in (1, 3):
 
@@ -186,7 +190,7 @@ def test_flush_acts_after_steps_with_a_closure():
 
 
 @pytest.mark.parametrize("stepped", [0, 1])
-def test_flush_instead_of_a_step_is_refused(stepped):
+def test_gradient_flush_instead_of_a_step_is_refused(stepped):
     epoch = Epoch(sgd, steps=4, enabled=False)
     epoch.train(*[1] * stepped)
     epoch.weight.sum().backward()
@@ -195,7 +199,7 @@ def test_flush_instead_of_a_step_is_refused(stepped):
         epoch.flush()
 
 
-def test_failed_flush_leaves_no_gradients_for_the_next_update():
+def test_failed_gradient_flush_leaves_no_gradients_for_the_next_update():
     epoch = Epoch(sgd, steps=2, enabled=False)
     epoch.train(1)
     with pytest.raises(ZeroDivisionError):

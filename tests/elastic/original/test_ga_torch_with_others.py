@@ -45,7 +45,7 @@ def exponential(optimizer):
         pytest.param(lambda o: (o, exponential(o)), id="made-before-wrapping"),
     ],
 )
-def test_scheduler_steps_once_for_each_update(schedule):
+def test_learning_rate_scheduler_steps_once_for_each_accumulated_update(schedule):
     def scheduled(optimizer):
         first, scheduler = schedule(optimizer)
         return wrapped(first), scheduler
@@ -65,7 +65,7 @@ def wrapped(optimizer):
     return optimizer if hasattr(optimizer, "runai") else optim.Optimizer(optimizer, 2, "mean")
 
 
-def test_scheduler_step_within_an_update_logs_a_notice_once(caplog, monkeypatch):
+def test_learning_rate_scheduler_step_within_an_update_logs_a_notice_once(caplog, monkeypatch):
     monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     weights_after(
         lambda p: torch.optim.SGD(p, lr=1),
@@ -139,7 +139,7 @@ def test_infinite_gradient_skips_the_update_and_halves_the_scale_once(overflow, 
     assert pytest.approx(expected, abs=1e-6) == weight
 
 
-def test_scale_grows_between_updates_and_never_within():
+def test_gradient_scale_grows_between_updates_and_never_within():
     _, scales = scaled([1] * 8, steps=4, growth_interval=1)
 
     assert scales == [1024] * 3 + [2048] * 4 + [4096]

@@ -52,7 +52,7 @@ def test_random_search_picks_any_number_of_configurations(tmp_path):
     assert list(range(1, 10)) == ids
 
 
-def test_reports_are_saved_with_their_experiment(tmp_path):
+def test_hpo_reports_are_saved_with_their_experiment(tmp_path):
     class Tensor:
         def item(self):
             return 0.5
@@ -66,7 +66,7 @@ def test_reports_are_saved_with_their_experiment(tmp_path):
     assert "reports" not in second
 
 
-def test_search_file_of_the_original_library_is_continued(tmp_path):
+def test_hpo_search_file_of_the_original_library_is_continued(tmp_path):
     (tmp_path / "runai.yaml").write_text(
         textwrap.dedent(
             """
@@ -105,7 +105,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_paused_experiment_is_picked_next_after_calling_the_old_handler(tmp_path):
+def test_hpo_experiment_paused_by_sigterm_calls_the_old_handler_and_is_next(tmp_path):
     first = subprocess.run(
         [sys.executable, "-c", EXPERIMENT, tmp_path],
         capture_output=True,
@@ -139,7 +139,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_child_of_an_experiment_ends_without_pausing_it(tmp_path):
+def test_terminated_child_process_does_not_pause_its_hpo_experiment(tmp_path):
     completed = subprocess.run(
         [sys.executable, "-c", CHILD, tmp_path],
         capture_output=True,
@@ -155,7 +155,7 @@ def test_child_of_an_experiment_ends_without_pausing_it(tmp_path):
     ]
 
 
-def test_sigterm_during_a_write_waits_until_the_file_is_complete(tmp_path):
+def test_sigterm_during_a_write_of_the_hpo_file_waits_until_it_is_complete(tmp_path):
     hpo.init(tmp_path)
     hpo.pick(GRID, hpo.Strategy.GridSearch)
 

@@ -38,7 +38,7 @@ TORCH = {
         ),
     ],
 )
-def test_original_names_can_be_imported(module, names):
+def test_names_of_the_original_runai_library_can_be_imported(module, names):
     imported = importlib.import_module(module)
 
     assert [name for name in names if not hasattr(imported, name)] == []
@@ -58,14 +58,14 @@ def test_original_names_can_be_imported(module, names):
         pytest.param(lambda: runai.mp.keras.layers, "fully_shard", id="mp.keras.layers"),
     ],
 )
-def test_removed_name_error_names_its_replacement(use, replacement):
+def test_removed_name_of_the_original_library_raises_an_error_with_replacement(use, replacement):
     with pytest.raises(Replaced, match="does not work any more") as refused:
         use()
 
     assert replacement in str(refused.value)
 
 
-def test_unknown_names_are_no_attributes():
+def test_compatibility_modules_have_no_unknown_attributes():
     for module in (runai.mp, runai.profiler, importlib.import_module("runai.elastic")):
         assert not hasattr(module, "nonsense")
 
@@ -95,7 +95,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_import_without_a_framework_names_the_package_to_install():
+def test_elastic_import_without_torch_names_the_package_to_install():
     messages = subprocess.run(
         [sys.executable, "-c", WITHOUT_FRAMEWORKS, "runai.elastic.torch", "runai.ga.torch.optim"],
         capture_output=True,
@@ -122,7 +122,7 @@ def test_original_init_divides_the_batch_among_the_gpus():
     ) == (2, 64, 256, 2, True)
 
 
-def test_installed_original_library_is_reported_on_import(tmp_path):
+def test_import_beside_the_original_runai_library_reports_the_conflict(tmp_path):
     # The original's __init__.py makes `runai` a regular package; ours was installed last into it.
     (tmp_path / "runai").mkdir()
     (tmp_path / "runai/__init__.py").touch()

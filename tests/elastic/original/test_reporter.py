@@ -113,7 +113,7 @@ param_value="Adam",push_gateway_type="parameter"} 1.0
         ),
     ],
 )
-def test_gateway_receives_the_original_names_and_labels(gateway, report, text):
+def test_push_gateway_receives_the_original_metric_names_and_labels(gateway, report, text):
     push(*report)
 
     assert [("/metrics/job/reporter_pod_info/podUUID/pod-7", text)] == gateway.pushed
@@ -127,7 +127,7 @@ def test_pod_name_with_a_slash_is_sent_base64_encoded(gateway, monkeypatch):
     assert gateway.pushed[0][0].endswith("/podUUID@base64/dmlzaW9uL2JvYi0w")
 
 
-def test_functions_report_in_the_background_until_finished(gateway):
+def test_report_functions_send_in_the_background_until_finish_is_called(gateway):
     gateway.let_in.clear()
     for epoch in range(100):
         runai.reporter.reportMetric("epoch", epoch)  # does not wait for the gateway
@@ -151,7 +151,7 @@ def test_reporter_block_ends_after_all_reports_are_sent(gateway):
     assert all(part in sent for part in (METRIC, PARAMETER, 'metric_name="step"'))
 
 
-def test_forked_child_sends_its_reports(gateway):
+def test_forked_child_of_a_training_sends_its_metrics(gateway):
     with runai.reporter.Reporter() as reporter:
         if not (child := os.fork()):
             reporter.reportMetric("loss", 0.5)

@@ -96,7 +96,9 @@ def whole_batch_weights():
         pytest.param(ACCUMULATION, 4, id="accumulation"),
     ],
 )
-def test_documented_script_trains_as_with_the_whole_batch(script, steps, whole_batch_weights):
+def test_script_of_the_original_documentation_trains_the_whole_batch_weights(
+    script, steps, whole_batch_weights
+):
     printed_steps, weights, errors = run_script(script)
 
     assert steps == printed_steps

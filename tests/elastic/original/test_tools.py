@@ -15,7 +15,7 @@ import runai.utils
 from runai.utils import Attribute, Flock, Hook
 
 
-def test_attributes_are_set_within_the_block_and_restored_after():
+def test_attribute_block_sets_attributes_and_restores_them_at_its_end():
     namespace = types.SimpleNamespace(old=1)
     with Attribute(namespace, ["old", "new"], [2, 3]):
         during = vars(namespace).copy()
@@ -23,7 +23,7 @@ def test_attributes_are_set_within_the_block_and_restored_after():
     assert [during, vars(namespace)] == [{"old": 2, "new": 3}, {"old": 1}]
 
 
-def test_single_attribute_accepts_a_tuple_but_no_list():
+def test_attribute_block_for_a_single_name_accepts_a_tuple_but_no_list():
     namespace = types.SimpleNamespace()
     with Attribute(namespace, "sizes", (1, 2)):
         assert namespace.sizes == (1, 2)
@@ -32,14 +32,14 @@ def test_single_attribute_accepts_a_tuple_but_no_list():
         Attribute(namespace, "sizes", [1, 2])
 
 
-def test_rename_moves_the_value_of_an_attribute():
+def test_attribute_rename_moves_the_value():
     namespace = types.SimpleNamespace(old=1)
     runai.utils.attribute.rename(namespace, "old", "new")
 
     assert vars(namespace) == {"new": 1}
 
 
-def test_lock_excludes_a_second_owner(tmp_path):
+def test_file_lock_excludes_a_second_owner(tmp_path):
     order, inside = [], threading.Event()
 
     def second():
@@ -58,7 +58,7 @@ def test_lock_excludes_a_second_owner(tmp_path):
     assert order == ["first", "second"]
 
 
-def test_hook_replaces_a_function_and_calls_the_original():
+def test_function_hook_replaces_a_function_and_calls_the_original():
     module = types.SimpleNamespace(root=math.sqrt)
     hook = Hook(module, "root", lambda x: module.root(x) + 1)
     with hook:
@@ -68,7 +68,7 @@ def test_hook_replaces_a_function_and_calls_the_original():
     assert math.sqrt is hook.__original__
 
 
-def test_hook_subclass_defines_the_replacement():
+def test_function_hook_subclass_defines_the_replacement():
     class Double(Hook):
         def __hook__(self, x):
             return 2 * self.__original__(x)
@@ -111,7 +111,7 @@ def test_gpu_count_defaults_to_the_gpus_of_the_driver(program, count, monkeypatc
     assert count == runai.utils.gpus.count()
 
 
-def test_random_values_are_of_the_documented_kind():
+def test_runai_random_values_are_of_the_documented_types_and_ranges():
     random = runai.utils.random
 
     assert 10 <= random.number() <= 100
@@ -121,7 +121,7 @@ def test_random_values_are_of_the_documented_kind():
     assert random.choice("b") == "b"
 
 
-def test_importing_the_tools_configures_no_logging():
+def test_import_of_runai_utils_configures_no_logging():
     program = "import logging, runai.utils; print(logging.getLogger('runai').handlers)"
     completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
