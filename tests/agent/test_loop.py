@@ -234,7 +234,7 @@ async def test_agent_reports_after_an_outage_name_the_latest_pods(
         await eventually_async(lambda: len(service.reports) > POLLS)
 
     first = service.reports[0]
-    assert service.told[: POLLS + 1] == [["lab/second"]] * (POLLS + 1)
+    assert service.reported_pods[: POLLS + 1] == [["lab/second"]] * (POLLS + 1)
     assert [device.simulated for device in first.inventory] == [True]
     assert first.age is not None
     assert first.pods_age is not None
@@ -280,7 +280,7 @@ async def test_refused_agent_report_does_not_delay_the_next_report(
         await eventually_async(lambda: service.reports)
 
     assert service.refusals == []
-    assert service.told[0] == ["lab/first"]
+    assert service.reported_pods[0] == ["lab/first"]
 
 
 @pytest.mark.parametrize("away", [Unavailable("away"), TooMany("later")], ids=["away", "busy"])

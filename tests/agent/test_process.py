@@ -51,7 +51,7 @@ def test_agent_measures_allocations_until_interrupted(
         agent.send_signal(signal.SIGINT)
         _, stderr = agent.communicate()
 
-    assert service.asked == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
+    assert service.requested == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
     assert (agent.returncode, stderr) == (0, "")
 
 

@@ -56,7 +56,7 @@ async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(
 
     assert [r.at for r in service.reports] == [1.0, 2.0, 3.0]
     assert len(service.clients) == 1
-    assert service.asked == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
+    assert service.requested == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
 
 
 async def test_agent_report_has_a_request_id_that_agent_and_service_log(service, reporter, caplog):

@@ -124,7 +124,7 @@ async def test_array_element_has_its_own_record_environment_and_history(lab):
     await run_cycle(lab)
 
     element_2 = element(record.spec, 2)
-    lab.made(element_2, None)
+    lab.record_on_term(element_2, None)
     await lab.until(element_2.id, "running")
     assert (await lab.cluster.environment(element_2.id)).variables["RUNAI_ARRAY_INDEX"] == "2"
     history = await lab.cluster.history(element_2.id)
@@ -205,7 +205,7 @@ async def test_deleting_an_array_stops_its_running_elements(lab):
     record = await submit_array(lab)
     await run_cycle(lab)
     for index in range(4):
-        lab.made(element(record.spec, index), None)
+        lab.record_on_term(element(record.spec, index), None)
         await lab.until(f"vision/sweep-{index}", "running")
 
     await lab.cluster.delete("vision/sweep", by="ana")
@@ -222,7 +222,7 @@ async def test_whole_array_ends_with_its_last_element(lab):
     assert await run_cycle(lab) == ["vision/sweep-0", "vision/sweep-1"]
     for index, code in ((0, 0), (1, 3)):
         spec = element(record.spec, index)
-        lab.made(spec, None)
+        lab.record_on_term(spec, None)
         await lab.until(spec.id, "running")
         await lab.ready(spec)
         await lab.end(spec, code)

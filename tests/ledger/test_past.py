@@ -20,7 +20,7 @@ def pass_time(book, clock, seconds, allocations):
 
 def summaries(past):
     return [
-        (p.workload, p.project, p.user, p.submitted, pytest.approx(p.held_s), p.is_session)
+        (p.workload, p.project, p.user, p.submitted, pytest.approx(p.runtime_s), p.is_session)
         for p in past
     ]
 
@@ -56,7 +56,7 @@ async def test_deleted_workload_and_its_namesake_are_separate_in_the_history(led
     past = await ledger().past(start - 1)
 
     assert [(p.submitted, p.is_session) for p in past] == [(start, True), (second, False)]
-    assert [p.held_s for p in past] == pytest.approx([30, 40])
+    assert [p.runtime_s for p in past] == pytest.approx([30, 40])
 
 
 @on_each_database
@@ -80,7 +80,7 @@ async def test_workload_history_excludes_workloads_without_an_allocation_since_t
 
 
 def requests(past):
-    return [(p.submitted, p.asked, p.starts) for p in past]
+    return [(p.submitted, p.request, p.starts) for p in past]
 
 
 @on_each_database

@@ -143,11 +143,11 @@ def test_elastic_training_in_pods_survives_resizes_pause_and_service_kill(
     scenario.job.trains_on(2)
 
     scenario.service.client.suspend("vision/e")
-    scenario.job.until("suspended")
+    scenario.job.wait_until("suspended")
     assert scenario.has_saved()
     scenario.service.client.resume("vision/e")
     scenario.job.trains_on(2)
-    done = scenario.job.to_the_end()
+    done = scenario.job.run_to_end()
 
     assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
     assert scenario.job.has_lost_nothing()

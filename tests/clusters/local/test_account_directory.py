@@ -54,8 +54,8 @@ async def test_unix_account_is_remembered_after_its_first_lookup(directory, unix
     found = await directory.account("ana")
 
     assert found == unix.account("ana")
-    assert directory.known.get("ana").account() == found
-    assert [known.name for known in directory.known.all()] == ["ana"]
+    assert directory.known_accounts.get("ana").account() == found
+    assert [known.name for known in directory.known_accounts.all()] == ["ana"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_unknown_user_name_without_a_unix_account_is_refused(
         await directory.account("ana")
 
     assert refused.value.code == "no_account"
-    assert directory.known.get("ana") is None
+    assert directory.known_accounts.get("ana") is None
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ async def test_known_account_without_a_directory_answer_is_temporarily_unavailab
 ):
     # A silent one is never heard, however long we listen.
     directory = unix.directory(tmp_path, **({"within_s": 0.0} if answer == "silence" else {}))
-    directory.known.meet(KnownAccount("ana", ANA, ANA, "/home/ana", local=local))
+    directory.known_accounts.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=local))
     unix.answer("ana", answer)
 
     with pytest.raises(AccountAway, match=sentence) as away:
         await directory.account("ana")
 
     assert (away.value.missing_since is not None, away.value.code) == (is_removed, "account_away")
-    assert directory.known.get("ana").uid == ANA
+    assert directory.known_accounts.get("ana").uid == ANA
 
 
 async def test_account_directory_outage_message_names_the_time_of_its_beginning(
@@ -164,7 +164,7 @@ async def test_unreachable_home_makes_a_known_account_temporarily_unavailable(
         await directory.account("ana")
 
     assert away.value.code == "home_away"
-    assert directory.known.get("ana").uid == ANA
+    assert directory.known_accounts.get("ana").uid == ANA
 
 
 @pytest.mark.parametrize(
@@ -197,22 +197,22 @@ class TestChangedUid:
         assert refused.value.message == (
             f"ana has uid 2003 now, it was {ANA}: an admin says whether this is the same person."
         )
-        assert directory.known.get("ana").uid == ANA
+        assert directory.known_accounts.get("ana").uid == ANA
 
     async def test_changed_uid_confirmed_by_an_admin_is_known_beside_the_former_uid(
         self, directory
     ):
-        directory.known.take_uid("ana", 2003)
+        directory.known_accounts.take_uid("ana", 2003)
 
         assert (await directory.account("ana")).uid == 2003
-        known = directory.known.get("ana")
+        known = directory.known_accounts.get("ana")
         assert [uid for uid in (ANA, 2003, 2004) if known.is_of(uid)] == [ANA, 2003]
 
     async def test_changed_uid_of_a_forgotten_account_is_a_new_person(self, directory):
-        directory.known.forget("ana")
+        directory.known_accounts.forget("ana")
 
         assert (await directory.account("ana")).uid == 2003
-        assert not directory.known.get("ana").is_of(ANA)
+        assert not directory.known_accounts.get("ana").is_of(ANA)
 
     async def test_restored_former_uid_of_an_account_is_accepted_without_an_admin(
         self, directory, unix
@@ -248,11 +248,11 @@ async def test_account_lookup_result_follows_the_admins_command_for_a_changed_ac
     unix.answer("ana", change if change is NO_ENTRY else unix.entry("ana", **change))
     first = await found()
     if command == "same person":
-        directory.known.take_uid("ana", 2003)
+        directory.known_accounts.take_uid("ana", 2003)
     elif command != "nothing":
-        directory.known.request_forget("ana")
+        directory.known_accounts.request_forget("ana")
     if command == "forget":  # as the hub does when all has ended
-        directory.known.forget("ana")
+        directory.known_accounts.forget("ana")
 
     assert (first, await found()) == (before, after)
 
@@ -263,7 +263,10 @@ async def test_renamed_account_is_a_new_name_beside_the_former_one(directory, un
     unix.answer("pat", unix.entry("pat", uid=ANA))
 
     assert (await directory.account("pat")).uid == ANA
-    assert {known.name: known.uid for known in directory.known.all()} == {"ana": ANA, "pat": ANA}
+    assert {known.name: known.uid for known in directory.known_accounts.all()} == {
+        "ana": ANA,
+        "pat": ANA,
+    }
 
 
 class TestComparison:

@@ -237,7 +237,7 @@ class TestReusedUserName:
         assert f"ana has uid {UIDS['pat']} now, it was {UIDS['ana']}" in record.reason.text
         assert (record.account_uid, record.allocated) == (UIDS["ana"], 0)
 
-        lab.cluster._directory.known.take_uid("ana", UIDS["pat"])
+        lab.cluster._directory.known_accounts.take_uid("ana", UIDS["pat"])
         await lab.until(workload, "queued")
         os.chown(unix.folder / "ana", UIDS["pat"], -1)  # as the admin does
         assert (await lab.cluster.history(workload))[-1].text == (
@@ -250,7 +250,7 @@ class TestReusedUserName:
 
     async def test_job_of_a_forgotten_uid_waits_until_it_is_deleted(self, lab, unix):
         workload, waiting = await queued(lab), await queued(lab, "next")
-        known = lab.cluster._directory.known
+        known = lab.cluster._directory.known_accounts
         known.forget("ana")
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
         await lab.cluster._directory.account("ana")
@@ -285,7 +285,7 @@ class TestReusedUserName:
         checkpoint_dir = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"]))
 
-        assert lab.cluster._accounts.of(lab.cluster._rows[workload]).uid == UIDS["ana"]
+        assert lab.cluster._accounts.of(lab.cluster._index[workload]).uid == UIDS["ana"]
         await lab.cluster.delete(workload, by="an admin")
         await lab.until_deleted(workload)
 
@@ -303,7 +303,7 @@ class TestForgotten:
             Path((await self.ended(lab, *one)).checkpoint_dir).parent
             for one in (("exp", "ana"), ("other", "pat"))
         ]
-        known = lab.cluster._directory.known
+        known = lab.cluster._directory.known_accounts
         known.request_forget("ana")
         if by == "deletion when the name is another's":
             known.forget("ana")
@@ -340,7 +340,7 @@ class TestForgotten:
         self, lab, unix
     ):
         workload = await queued(lab)
-        known = lab.cluster._directory.known
+        known = lab.cluster._directory.known_accounts
         known.request_forget("ana")
         await begin(lab, workload)
 

@@ -161,7 +161,7 @@ def test_worker_exit_reason_names_the_memory_limit_after_an_oom_kill(
         groups.hold(WORKER, spec())
         (unit / "vision.exp-0/memory.events").write_text(events)
 
-    assert groups.explained(WORKER, spec(memory_mib=1024), exit_status).text == text
+    assert groups.explain_exit(WORKER, spec(memory_mib=1024), exit_status).text == text
 
 
 async def test_job_starts_in_its_control_group_and_reports_an_oom_kill(unit, groups, tmp_path):

@@ -151,7 +151,7 @@ def test_worker_stop_lets_a_training_save_under_any_shell_and_launch_script(
     ending = start.ending()
     os.close(endless)
     assert (place / "signals").read_text() == "1"
-    assert ending.told
+    assert ending.stop_requested
     assert not start.exit_file()["killed"]
     assert not (place / "not-run").exists()
     if (place / "train.log").exists() and "LOADING" not in script:

@@ -123,7 +123,7 @@ def test_program_under_a_shell_gets_the_grace_period_of_a_worker_stop(start, eve
     start.stop()
 
     ending = start.ending()
-    assert ending.told
+    assert ending.stop_requested
     assert not start.exit_file()["killed"]
     assert start.output().endswith("saved\n")
 

@@ -49,7 +49,7 @@ def test_next_job_start_is_a_resume_if_a_program_of_the_job_ran(exit_status, beg
     row = started()
     if is_reported:
         row = row_after(lifecycle.running(row, 0, Process(100, 1), now=2))
-    if exit_status.told:
+    if exit_status.stop_requested:
         row = row_after(lifecycle.stopped(row, [0], RECLAIMED, now=3))
 
     row = row_after(lifecycle.exited(row, 0, exit_status, now=4))

@@ -128,11 +128,11 @@ def test_pod_name_with_a_slash_is_sent_base64_encoded(gateway, monkeypatch):
 
 
 def test_report_functions_send_in_the_background_until_finish_is_called(gateway):
-    gateway.let_in.clear()
+    gateway.accepting.clear()
     for epoch in range(100):
         runai.reporter.reportMetric("epoch", epoch)  # does not wait for the gateway
     runai.reporter.reportParameter("optimizer_name", "Adam")
-    gateway.let_in.set()
+    gateway.accepting.set()
     runai.reporter.finish()
 
     sent = "".join(body for _, body in gateway.pushed)

@@ -26,7 +26,7 @@ def job_request(many: int = 1, **fields: object) -> SubmitRequest:
 @pytest.fixture
 def limited(simulated, monkeypatch):
     """Serve the API with a limit of ten unfinished jobs for each user."""
-    monkeypatch.setattr(simulated.platform, "jobs", JobLimit(MAX_JOBS))
+    monkeypatch.setattr(simulated.platform, "job_limit", JobLimit(MAX_JOBS))
     return simulated
 
 
@@ -64,7 +64,7 @@ async def test_job_limit_spares_other_users_and_sessions(limited):
 async def test_session_is_accepted_after_job_limit_drops_below_usage(limited, monkeypatch):
     ana = await limited.client("ana")
     await ana.submit(job_request(MAX_JOBS))
-    monkeypatch.setattr(limited.platform, "jobs", JobLimit(MAX_JOBS - 1))
+    monkeypatch.setattr(limited.platform, "job_limit", JobLimit(MAX_JOBS - 1))
 
     await ana.submit(job_request(kind="session", gpus=0.5, name="lab"))
 

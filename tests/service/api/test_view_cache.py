@@ -259,7 +259,7 @@ async def test_progress_of_all_jobs_is_cached_and_of_one_job_is_read_separately(
     monkeypatch.setattr(cluster, "progress", record_query)
     now = 0.0
     monkeypatch.setattr(platform._progress_cache, "_clock", lambda: now)
-    await asyncio.gather(*(platform.world() for _ in range(9)))
+    await asyncio.gather(*(platform.read_model() for _ in range(9)))
     await ana.overview()
     await ana.workload(reply.workloads[0].id)
     assert progress_queries == [None]

@@ -101,7 +101,7 @@ def test_client_call_is_retried_while_the_service_is_unavailable(scripted):
     with Client(script.url, "t") as client:
         assert client.whoami().name == "ana"
 
-    assert len(script.asked) == 3
+    assert len(script.requests) == 3
 
 
 async def test_async_client_retries_while_the_service_is_unavailable(scripted):
@@ -109,7 +109,7 @@ async def test_async_client_retries_while_the_service_is_unavailable(scripted):
     async with AsyncClient(script.url, "t") as client:
         assert (await client.whoami()).name == "ana"
 
-    assert len(script.asked) == 3
+    assert len(script.requests) == 3
 
 
 def test_client_gives_up_after_its_patience(scripted):
@@ -118,7 +118,7 @@ def test_client_gives_up_after_its_patience(scripted):
         client.whoami()
 
     assert away.value.code == "unavailable"
-    assert 2 <= len(script.asked) <= 5
+    assert 2 <= len(script.requests) <= 5
 
 
 def test_unconfirmed_submission_is_retried_with_the_same_idempotency_key(scripted):
@@ -126,7 +126,7 @@ def test_unconfirmed_submission_is_retried_with_the_same_idempotency_key(scripte
     with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable):
         client.submit(SubmitRequest(command=["true"]))
 
-    assert len(script.asked) >= 2
+    assert len(script.requests) >= 2
     assert len(set(script.keys)) == 1
     assert len(script.keys[0]) == 32
 
@@ -181,7 +181,7 @@ def test_client_project_update_sends_only_the_set_fields(scripted):
     with Client(script.url, "secret") as client:
         client.put_project("vision", ProjectPut(quota=None, members=["ana"]))
 
-    method, path, body, token = script.asked[0]
+    method, path, body, token = script.requests[0]
     assert (method, path) == ("PUT", "/services/runai/api/v1/projects/vision")
     assert body == {"quota": None, "members": ["ana"]}
     assert token == "Bearer secret"
@@ -193,7 +193,7 @@ def test_client_submission_without_a_project_sends_the_default_project(scripted)
         client.submit(SubmitRequest(command=["true"]))
         client.submit(SubmitRequest(command=["true"], project="nlp"))
 
-    assert [body["project"] for _, _, body, _ in script.asked] == ["vision", "nlp"]
+    assert [body["project"] for _, _, body, _ in script.requests] == ["vision", "nlp"]
 
 
 UNKNOWN = (400, {"title": "", "status": 400, "detail": "", "code": "unknown_field"})
@@ -208,7 +208,7 @@ def test_submission_is_retried_without_client_notes_for_an_older_service(scripte
     with Client(script.url, "t") as client:
         client.submit(SubmitRequest(command=["true"], gpus="0.5", **CLIENT_NOTES))
 
-    bodies = [body for _, _, body, _ in script.asked]
+    bodies = [body for _, _, body, _ in script.requests]
     assert bodies == [{"command": ["true"], "gpus": "0.5", **CLIENT_NOTES},
                       {"command": ["true"], "gpus": "0.5"}]  # fmt: skip
 
@@ -218,7 +218,7 @@ async def test_async_submission_is_retried_without_client_notes(scripted):
     async with AsyncClient(script.url, "t") as client:
         await client.submit(SubmitRequest(command=["true"], **CLIENT_NOTES))
 
-    assert script.asked[-1][2] == {"command": ["true"]}
+    assert script.requests[-1][2] == {"command": ["true"]}
 
 
 @pytest.mark.parametrize("noted", [CLIENT_NOTES, {}], ids=["noted", "nothing noted"])
@@ -227,7 +227,7 @@ def test_unknown_submission_field_except_client_notes_raises_invalid_request(scr
     with Client(script.url, "t") as client, pytest.raises(InvalidRequest):
         client.submit(SubmitRequest(command=["true"], saves=True, **noted))
 
-    assert len(script.asked) == (2 if noted else 1)
+    assert len(script.requests) == (2 if noted else 1)
 
 
 def test_unknown_reply_fields_of_a_newer_service_are_ignored(scripted):
@@ -290,7 +290,7 @@ def test_client_does_not_retry_a_conflict_reply(scripted):
     with Client(script.url, "t") as client, pytest.raises(Conflict, match="exp1 is taken"):
         client.suspend("vision/exp1")
 
-    assert len(script.asked) == 1
+    assert len(script.requests) == 1
 
 
 def test_client_retry_delays_sum_up_to_its_patience():

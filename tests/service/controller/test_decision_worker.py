@@ -150,7 +150,7 @@ async def test_decision_after_a_cancelled_decision_sends_a_whole_snapshot():
         await asyncio.wait([cancelled])
 
         assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
-    assert [kind.__name__ for kind in sent] == ["Snapshot", "Changes", "Snapshot"]
+    assert [kind.__name__ for kind in sent] == ["Snapshot", "SnapshotChanges", "Snapshot"]
 
 
 # ---- the process

@@ -109,8 +109,8 @@ async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     past = {record.workload: record for record in await service.ledger.past(0.0)}
 
     assert (past["vision/low"].starts, past["vision/low"].submitted) == (2, START)
-    assert past["vision/low"].asked == REQUEST_JSON % 25
-    assert past["vision/high"].asked == REQUEST_JSON % 75
+    assert past["vision/low"].request == REQUEST_JSON % 25
+    assert past["vision/high"].request == REQUEST_JSON % 75
 
 
 async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(service):
@@ -129,7 +129,7 @@ async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(ser
 
     (past,) = await service.ledger.past(0.0)
 
-    assert past.asked == (
+    assert past.request == (
         '{"workers":[{"count":2,"gpus":0.5}],"preemptible":true,"priority":50,"min_workers":2}'
     )
 

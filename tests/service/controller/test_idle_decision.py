@@ -109,7 +109,7 @@ IDLE_SCENARIOS = {
 
 @pytest.mark.parametrize(("simulation", "expected"), IDLE_SCENARIOS.values(), ids=IDLE_SCENARIOS)
 def test_idle_rules_trigger_each_action_on_time(simulation, expected):
-    assert [(pytest.approx(at), do) for at, do in expected] == simulation.done
+    assert [(pytest.approx(at), do) for at, do in expected] == simulation.actions
 
 
 def test_idle_extension_is_granted_twice_and_again_after_gpu_use():

@@ -37,9 +37,9 @@ class NodePool:
         Raises:
             ValueError: the text has none of these forms, or is not a valid Kubernetes label.
 
-        >>> Pool.parse("runai/node-pool=a")
-        Pool(key='runai/node-pool', value='a')
-        >>> Pool.parse("!runai/node-pool").selector
+        >>> NodePool.parse("runai/node-pool=a")
+        NodePool(key='runai/node-pool', value='a')
+        >>> NodePool.parse("!runai/node-pool").selector
         '!runai/node-pool'
         """
         if not text:
