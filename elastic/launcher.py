@@ -63,16 +63,10 @@ class Launcher:
             grace_s: seconds for a leaving worker until SIGTERM, and again until SIGKILL.
             environ: base of the workers' environment.
         """
-        self._command, self._directory, self._report_progress = (
-            list(command),
-            directory,
-            report_progress,
-        )
-        self._min_workers, self._max_workers, self._desired_workers = (
-            min_workers,
-            max_workers,
-            max_workers,
-        )
+        self._command, self._directory = list(command), directory
+        self._report_progress = report_progress
+        self._min_workers, self._max_workers = min_workers, max_workers
+        self._desired_workers = max_workers
         self._restarts, self._grace_s = restarts, grace_s
         self._environ = dict(environ)
         self._workers: list[_Worker] = []
@@ -109,14 +103,11 @@ class Launcher:
             self._stop_workers(self._workers)
             self._signal_overdue()
             return bool(self._workers)
-        desired = (
-            self._directory.requested_workers(self._min_workers, self._max_workers)
-            or self._desired_workers
-        )
+        requested = self._directory.requested_workers(self._min_workers, self._max_workers)
+        desired = requested or self._desired_workers
         if desired != self._desired_workers:
-            self._report_progress(
-                f"{desired} workers are wanted instead of {self._desired_workers}"
-            )
+            message = f"{desired} workers are wanted instead of {self._desired_workers}"
+            self._report_progress(message)
             self._desired_workers = desired
         self._start_missing()
         self._update_ranks()

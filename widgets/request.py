@@ -250,17 +250,13 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {
-            _name(name): _word(value, f"env {abbreviated(name)}") for name, value in given.items()
-        }
+        return {_name(n): _word(value, f"env {abbreviated(n)}") for n, value in given.items()}
     variables = {}
     for text in [given] if isinstance(given, str) else _each(given):
         name, equals, value = _name(text).partition("=")
         if not equals and name not in os.environ:
-            displayed = abbreviated(name)
-            raise InvalidRequest(
-                f"{displayed} is not set here.", hint=f"Give it as {displayed}=VALUE."
-            )
+            label = abbreviated(name)
+            raise InvalidRequest(f"{label} is not set here.", hint=f"Give it as {label}=VALUE.")
         variables[name] = value if equals else os.environ[name]
     return variables
 
@@ -304,9 +300,8 @@ def _gpus(amount: Amount) -> Decimal:
     except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
         number = Decimal("NaN")
     if not number.is_finite():
-        raise InvalidRequest(
-            f"{abbreviated(amount)} is not a valid number of GPUs.", hint=_HINTS["gpus"]
-        )
+        message = f"{abbreviated(amount)} is not a valid number of GPUs."
+        raise InvalidRequest(message, hint=_HINTS["gpus"])
     if number < 0:
         raise InvalidRequest(
             f"{abbreviated(amount)} GPUs are not possible.",
@@ -345,9 +340,8 @@ def _directory(workdir: str | os.PathLike[str] | None) -> str:
         raise
     except (OSError, TypeError):  # too long; no path at all
         path = Path(abbreviated(workdir))
-    raise InvalidRequest(
-        f"There is no directory {abbreviated(path)}.", hint="Name one that exists."
-    )
+    message = f"There is no directory {abbreviated(path)}."
+    raise InvalidRequest(message, hint="Name one that exists.")
 
 
 def _here() -> Path:

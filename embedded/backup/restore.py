@@ -99,9 +99,8 @@ def restore(
         if manifest.get("backup") != str(backup):
             _commit(directory, backup, stop_unknown=stop_unknown, report_progress=report_progress)
             manifest = _finish(root)
-    return Restored(
-        tuple(manifest["databases"]), root / manifest["aside"], tuple(manifest["stopped"])
-    )
+    databases, stopped = tuple(manifest["databases"]), tuple(manifest["stopped"])
+    return Restored(databases, root / manifest["aside"], stopped)
 
 
 def _pending_manifest(root: Path) -> Mapping[str, Any]:
@@ -137,9 +136,7 @@ def _commit(
                 by = manifest.get("version", "?")
                 raise newer(f"{name} of {backup}, made by version {by},", unknown)
         rows = _migrate_staged(staged)
-        folders = [
-            str(path.relative_to(root)) for path in unknown_attempt_folders(root / "jobs", rows)
-        ]
+        folders = [str(p.relative_to(root)) for p in unknown_attempt_folders(root / "jobs", rows)]
         for path in _files_to_move(root, staged, folders):
             if path.lstat().st_dev != root.stat().st_dev:
                 raise Conflict(

@@ -45,12 +45,7 @@ LOG = logging.getLogger("runai.api")
 API = "api/v1"
 
 
-FREE = (
-    "/health",
-    "/health/live",
-    "/health/ready",
-    *(f"/static/{name}" for name in page_routes.STATIC),
-)
+FREE = ("/health", "/health/live", "/health/ready", *(f"/static/{n}" for n in page_routes.STATIC))
 """Paths without a rate limit: probes and static files."""
 
 
@@ -141,15 +136,9 @@ def _operations(metrics: Metrics) -> APIRouter:
     async def scrape(platform: PlatformDep, caller: Caller) -> Response:
         """Return Prometheus counters and gauges; workloads are limited to the caller's."""
         authorise(caller, Action.SEE_CLUSTER)
-        return Response(
-            metrics.render(
-                await platform.viewer(caller),
-                platform.version,
-                platform.decision_worker,
-                platform.cluster.unsaved_pauses(),
-            ),
-            media_type=CONTENT_TYPE,
-        )
+        viewer, unsaved = await platform.viewer(caller), platform.cluster.unsaved_pauses()
+        body = metrics.render(viewer, platform.version, platform.decision_worker, unsaved)
+        return Response(body, media_type=CONTENT_TYPE)
 
     return routes
 

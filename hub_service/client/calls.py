@@ -254,7 +254,7 @@ def _workload(workload: Named) -> str:
     return f"{API}/workloads/{check_workload_id(name)}"
 
 
-def _uid_params(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
+def _query(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
     uid = "" if isinstance(workload, str) else workload.uid
     return _params([("uid", uid or None), *more])
 
@@ -327,7 +327,7 @@ def workload_page(
 
 def workload(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return one workload by its id, `project/name`."""
-    return Call("GET", _workload(workload), schemas.WorkloadDetail, _uid_params(workload))
+    return Call("GET", _workload(workload), schemas.WorkloadDetail, _query(workload))
 
 
 def wait(
@@ -338,7 +338,7 @@ def wait(
         "GET",
         _workload(workload),
         schemas.WorkloadDetail,
-        _uid_params(workload, ("changed_from", changed_from), ("timeout", timeout_s)),
+        _query(workload, ("changed_from", changed_from), ("timeout", timeout_s)),
         timeout_s=timeout_s + ANSWER_WITHIN_S,
     )
 
@@ -375,59 +375,45 @@ def without_notes(request: schemas.SubmitRequest, refused: InvalidRequest) -> sc
 
 def suspend(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Suspend a job: remove it from the queue, and stop it if it runs."""
-    return Call(
-        "POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail, _uid_params(workload)
-    )
+    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail, _query(workload))
 
 
 def resume(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return a suspended job to its place in the queue."""
-    return Call(
-        "POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail, _uid_params(workload)
-    )
+    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail, _query(workload))
 
 
 def scale(workload: Named, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
     """Change the bounds on an elastic job's number of workers."""
     return Call(
-        "POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, _uid_params(workload), asked
+        "POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, _query(workload), asked
     )
 
 
 def keep(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Extend the allocation of idle GPUs by 30 minutes."""
-    return Call(
-        "POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail, _uid_params(workload)
-    )
+    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail, _query(workload))
 
 
 def release(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Release a session's GPUs; it continues without them."""
-    return Call(
-        "POST", f"{_workload(workload)}/release", schemas.WorkloadDetail, _uid_params(workload)
-    )
+    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail, _query(workload))
 
 
 def regain(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Request GPUs again for a session that released them."""
-    return Call(
-        "POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail, _uid_params(workload)
-    )
+    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail, _query(workload))
 
 
 def delete(workload: Named) -> Call[None]:
     """Stop a workload if it runs, and delete it."""
-    return Call("DELETE", _workload(workload), type(None), _uid_params(workload))
+    return Call("DELETE", _workload(workload), type(None), _query(workload))
 
 
 def attach(workload: Named, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
     """Register the process of a started session."""
     return Call(
-        "PUT",
-        f"{_workload(workload)}/process",
-        schemas.WorkloadDetail,
-        _uid_params(workload),
-        process,
+        "PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, _query(workload), process
     )
 
 
@@ -437,7 +423,7 @@ def environment(workload: Named, worker: int = 0) -> Call[EnvironmentView]:
         "GET",
         f"{_workload(workload)}/environment",
         EnvironmentView,
-        _uid_params(workload, ("worker", worker)),
+        _query(workload, ("worker", worker)),
     )
 
 
@@ -453,17 +439,14 @@ def logs(
 
     With `parts` a line that has not ended comes in parts (`log_lines` joins them).
     """
-    switches = [
-        (name, "true" if enabled else None)
-        for name, enabled in (("follow", follow), ("parts", parts))
-    ]
-    params = _uid_params(workload, ("worker", worker), ("tail", tail), *switches)
+    switches = [("follow", "true" if follow else None), ("parts", "true" if parts else None)]
+    params = _query(workload, ("worker", worker), ("tail", tail), *switches)
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
 def execute(workload: Named, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
     """Run a program beside a worker; yield its output and its exit code."""
-    params = _uid_params(workload, ("worker", worker))
+    params = _query(workload, ("worker", worker))
     return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
 
 
@@ -524,7 +507,7 @@ def explanation(workload: Named) -> Call[explanation_schemas.ExplanationView]:
         "GET",
         f"{_workload(workload)}/explanation",
         explanation_schemas.ExplanationView,
-        _uid_params(workload),
+        _query(workload),
         timeout_s=THOUGHT_WITHIN_S,
     )
 

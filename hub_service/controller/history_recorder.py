@@ -158,9 +158,7 @@ class HistoryRecorder:
         for was in differences.removed:
             self._workloads_by_name.pop(before[was].name, None)
             self._requests.pop(before[was].name, None)
-        changed_workloads = {
-            workload.name: workload for workload in differences.changed_or_added(self._workloads)
-        }
+        changed_workloads = {w.name: w for w in differences.changed_or_added(self._workloads)}
         self._workloads_by_name |= changed_workloads
         for place, name in enumerate({**changed_workloads, **changed}):
             if place % REQUESTS_AT_A_TIME == 0:
@@ -169,11 +167,8 @@ class HistoryRecorder:
             if record is None or workload is None:
                 continue
             known = self._requests.get(name)
-            if (
-                known is not None
-                and name not in changed_workloads
-                and known.starts == record.attempts
-            ):
+            is_started_again = known is None or known.starts != record.attempts
+            if name not in changed_workloads and not is_started_again:
                 continue  # only its queue position changed, not its request
             request = _past_request(workload, record, "" if known is None else known.text)
             if request != known:

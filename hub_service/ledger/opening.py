@@ -19,12 +19,7 @@ ANSWERS_WITHIN_S = 5
 """Timeout of a connection; a server that needs longer counts as unreachable."""
 PINGED_WITHIN_S = 2
 
-_TEMPORARY_ERRORS = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED,
-}
+_TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED}
 """Temporary errors of a file: another writer, or a full or failing disk."""
 
 
@@ -95,10 +90,7 @@ def convert_errors(engine: sa.Engine) -> Iterator[None]:
     except sa.exc.OperationalError as failed:
         engine.dispose()
         is_server = engine.dialect.name == "postgresql"
-        if (
-            not is_server
-            and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _TEMPORARY_ERRORS
-        ):
+        if not is_server and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _TEMPORARY:
             raise
         # Without the driver's message: it contains the address.
         if is_server and _refuses(engine):

@@ -215,14 +215,8 @@ class Watchdog:
 
 
 def _step(
-    now: float, rung: Rung, holding: Holding, target_process: WatchedProcess | None = None
+    now: float, rung: Rung, holding: Holding, process: WatchedProcess | None = None
 ) -> EscalationStep:
     return EscalationStep(
-        now,
-        rung,
-        holding.workload,
-        holding.device,
-        holding.limit_mib,
-        holding.used_mib,
-        target_process,
+        now, rung, holding.workload, holding.device, holding.limit_mib, holding.used_mib, process
     )

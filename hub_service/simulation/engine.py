@@ -47,15 +47,13 @@ class PartScheduler:
 
     def __init__(self, nodes: Sequence[Node], projects: Sequence[Project], policy: Policy) -> None:
         """Start with an empty cluster."""
-        self._index = ClusterIndex(
-            Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects))
-        )
+        snapshot = Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects))
+        self._index = ClusterIndex(snapshot)
 
     def decide(self, now: int, changed: Iterable[Workload], removed: Iterable[str]) -> Plan:
         """Apply new, changed and removed workloads to the index; return the plan."""
-        self._index.apply(
-            SnapshotChanges(now=now, workloads=tuple(changed), removed=tuple(removed))
-        )
+        changes = SnapshotChanges(now=now, workloads=tuple(changed), removed=tuple(removed))
+        self._index.apply(changes)
         return decide(self._index)
 
 
@@ -300,15 +298,8 @@ class _Engine:
                 freed = freed or not isinstance(decision, Unreserve)
                 if isinstance(decision, Move):
                     moved.add(job)
-        for job, (was_up, allocated_before) in previous.items():
-            self._apply_changes(
-                part,
-                job,
-                now,
-                was_up=was_up,
-                allocated_before=allocated_before,
-                is_moved=job in moved,
-            )
+        for job, (was_up, before) in previous.items():
+            self._apply_changes(part, job, now, was_up=was_up, before=before, is_moved=job in moved)
         if part.head_jobs:
             part.head_jobs = [job for job in part.head_jobs if not job.is_up]
         if freed:
@@ -316,20 +307,13 @@ class _Engine:
         return {job.row.project for job in previous}
 
     def _apply_changes(
-        self,
-        part: _Part,
-        job: SimulatedJob,
-        now: int,
-        *,
-        was_up: bool,
-        allocated_before: int,
-        is_moved: bool,
+        self, part: _Part, job: SimulatedJob, now: int, *, was_up: bool, before: int, is_moved: bool
     ) -> None:
         """Update meter, pauses and end time of a job that a plan changed."""
         row, meter = job.row, self.meter
         part.changed[job.name] = job
-        part.free -= job.allocated - allocated_before
-        meter.record_allocation(row.project, job.allocated - allocated_before)
+        part.free -= job.allocated - before
+        meter.record_allocation(row.project, job.allocated - before)
         job.version += 1
         if was_up and not job.is_up:
             meter.pauses += not is_moved

@@ -106,9 +106,8 @@ def render_svg(
         parts.append(_text(x, _TOP - 26, column.title, size=13, weight="bold"))
         parts.append(_text(x, _TOP - 10, _summary(column.results), size=11))
         for m, chart_row in enumerate(chart_rows):
-            parts += _render_chart_row(
-                chart_row, n, x, _TOP + m * (_ROW_HEIGHT + _GAP), is_whole=m == 0
-            )
+            y = _TOP + m * (_ROW_HEIGHT + _GAP)
+            parts += _render_chart_row(chart_row, n, x, y, is_whole=m == 0)
         parts += _time_axis(column.timeline, x, height - 34)
     return "\n".join([*parts, "</svg>", ""])
 

@@ -58,9 +58,8 @@ def check_text(name: str, value: str) -> str:
         InvalidRequest: it has letters that UTF-8 lacks, as bytes of a command line may give.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidRequest(
-            f"{name} is '{printable(value, MAX_QUOTED_CHARACTERS)}': it is no UTF-8 text."
-        )
+        text = printable(value, MAX_QUOTED_CHARACTERS)
+        raise InvalidRequest(f"{name} is '{text}': it is no UTF-8 text.")
     return value
 
 
@@ -123,11 +122,8 @@ def _hint(field: str, wrong: Mapping[str, Any]) -> str:
 
 def _format_value(value: object) -> str:
     if isinstance(value, str):
-        return repr(
-            value
-            if len(value) <= MAX_QUOTED_CHARACTERS
-            else f"{value[: MAX_QUOTED_CHARACTERS - 1]}…"
-        )
+        is_long = len(value) > MAX_QUOTED_CHARACTERS
+        return repr(f"{value[: MAX_QUOTED_CHARACTERS - 1]}…" if is_long else value)
     if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
         return "a number of more than 60 digits"
     return str(value) if isinstance(value, int | float) or value is None else "not possible"

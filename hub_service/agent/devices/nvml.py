@@ -73,14 +73,8 @@ class NvmlDevices:
         """Return the devices; their memory excludes the driver's reserve."""
         assert self._health is not None
         faults = self._health.faults()
-        return [
-            replace(
-                nvml_device.device,
-                fault=faults.get(nvml_device.device.uuid, nvml_device.device.fault),
-            )
-            for gpu in self._gpus
-            for nvml_device in gpu.devices
-        ]
+        devices = [nvml_device.device for gpu in self._gpus for nvml_device in gpu.devices]
+        return [replace(d, fault=faults.get(d.uuid, d.fault)) for d in devices]
 
     def close(self) -> None:
         """Shut NVML down; repeated calls do nothing."""

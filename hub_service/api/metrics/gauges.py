@@ -47,9 +47,8 @@ def current_state(viewer: Viewer, version: str) -> Iterator[Metric]:
     )
     reclaimed_totals = viewer.read_model.meter.totals_since_open("reclaimed")
     for name in viewer.read_model.projects:
-        reclaimed.add_metric(
-            [name], reclaimed_totals[name].idle_s if name in reclaimed_totals else 0.0
-        )
+        idle_s = reclaimed_totals[name].idle_s if name in reclaimed_totals else 0.0
+        reclaimed.add_metric([name], idle_s)
     yield reclaimed
     yield from _workloads(viewer)
 
@@ -113,9 +112,7 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
     read_model = viewer.read_model
     counts = {(name,): float(len(devices)) for name, devices in read_model.devices.items()}
     yield gauge("runai_gpus", "GPUs in the cluster.", ["node"], counts)
-    device_views = {
-        (node.name, device.uuid): device for node in viewer.nodes() for device in node.devices
-    }
+    device_views = {(node.name, d.uuid): d for node in viewer.nodes() for d in node.devices}
     for name, text, value in (
         ("healthy", "Whether a device can be used.", _is_healthy),
         ("allocated_ratio", "Share of a device that is granted.", _allocated),
@@ -168,9 +165,7 @@ def _workloads(viewer: Viewer) -> Iterator[Metric]:
         {key: _memory_share(viewer, record) * MIB for key, (record, _) in visible.items()},
     )
     totals = {
-        key: totals_by_workload[r.id]
-        for key, (r, _) in visible.items()
-        if r.id in totals_by_workload
+        k: totals_by_workload[r.id] for k, (r, _) in visible.items() if r.id in totals_by_workload
     }
     yield from _gpu_seconds("runai_workload_", labels, totals)
 

@@ -239,18 +239,8 @@ def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> Device
         )
         kind = "other" if known is None else "train" if known.preemptible else "build"
         label = known.name if known else name
-        parts.append(
-            BarSegment(
-                at,
-                allocation.gpus,
-                utilized,
-                kind,
-                title,
-                allocation.workload,
-                allocation.gpus,
-                label,
-            )
-        )
+        gpus, workload = allocation.gpus, allocation.workload
+        parts.append(BarSegment(at, gpus, utilized, kind, title, workload, gpus, label))
         at += allocation.gpus
     return DeviceCard(
         device.device,

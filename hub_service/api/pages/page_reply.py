@@ -52,11 +52,8 @@ async def page_reply(
         problem = problem_of(error)
         status, template = problem.status, "problem.html"
         template_values = {"here": None, "live": "", "error": problem.detail, "hint": problem.hint}
-    rendered = (
-        templates(platform.prefix)
-        .get_template(template)
-        .generate(user=caller.name, **template_values)
-    )
+    page = templates(platform.prefix).get_template(template)
+    rendered = page.generate(user=caller.name, **template_values)
     headers = {
         "Content-Security-Policy": _POLICY,
         "Vary": "Accept-Encoding",

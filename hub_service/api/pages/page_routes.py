@@ -78,28 +78,24 @@ class Login(Protocol):
 
 @router.get("/")
 async def gpus(
-    request: Request,
-    platform: PlatformDep,
-    list_filter: ListFilterDep,
-    range_name: RangeName = "24h",
+    request: Request, platform: PlatformDep, filters: ListFilterDep, range_name: RangeName = "24h"
 ) -> Response:
     """Render the current state of the cluster, with the workloads that match the filter."""
-    query = list_filter.query()
+    query = filters.query()
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
         viewer = Viewer(await platform.shared_read_model(), caller)
         overview = overview_view(viewer)
+        quota = quota_of_all(overview.projects)
         return {
             "here": "",
             "live": f"gpus?{query}" if query else "gpus",
             "admin": may(caller, Action.SET_PROJECT),
-            "which": list_filter,
+            "which": filters,
             "states": get_args(WorkloadStateName),
-            **gpus_page(overview, caller.name, _listed(viewer, list_filter)),
-            **await _chart_values(
-                platform, range_name, "", UsageFilter(), quota_of_all(overview.projects)
-            ),
+            **gpus_page(overview, caller.name, _listed(viewer, filters)),
+            **await _chart_values(platform, range_name, "", UsageFilter(), quota),
         }
 
     return await page_reply(request, platform, "gpus.html", values)
@@ -107,7 +103,7 @@ async def gpus(
 
 @router.get("/live/gpus")
 async def gpus_live(
-    request: Request, platform: PlatformDep, watcher: WatcherDep, list_filter: ListFilterDep
+    request: Request, platform: PlatformDep, watcher: WatcherDep, filters: ListFilterDep
 ) -> StreamingResponse:
     """Stream the changed parts of that page."""
     authorise(watcher.actor, Action.SEE_CLUSTER)
@@ -115,7 +111,7 @@ async def gpus_live(
 
     async def render() -> RenderedParts:
         viewer = Viewer(await platform.shared_read_model(), watcher.actor)
-        overview, listed = overview_view(viewer), _listed(viewer, list_filter)
+        overview, listed = overview_view(viewer), _listed(viewer, filters)
         return gpus_parts(environment, overview, watcher.actor.name, listed)
 
     return part_stream(request, platform, watcher, render)
@@ -130,12 +126,12 @@ async def workload(
 
     async def values(caller: Actor) -> dict[str, Any]:
         record = await platform.allowed(caller, Action.SEE_WORKLOAD, name)
-        query = f"workload={record.id}"
+        query, usage_filter = f"workload={record.id}", UsageFilter(workload=record.id)
         return {
             "here": None,
             "live": f"workloads/{record.id}",
             **await _workload(platform, caller, record),
-            **await _chart_values(platform, range_name, query, UsageFilter(workload=record.id)),
+            **await _chart_values(platform, range_name, query, usage_filter, None),
         }
 
     return await page_reply(request, platform, "workload.html", values)
@@ -214,14 +210,10 @@ async def usage(request: Request, platform: PlatformDep, range_name: RangeName =
     """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
-        time_range = _range(range_name)
-        end = platform.clock()
+        time_range, end = _range(range_name), platform.clock()
+        start = end - time_range.seconds
         tables = [
-            (
-                kind,
-                title,
-                await usage_of_each(platform, caller, kind, end - time_range.seconds, end),
-            )
+            (kind, title, await usage_of_each(platform, caller, kind, start, end))
             for kind, title in _KINDS
         ]
         return {
@@ -303,19 +295,15 @@ def login_router(login: Login) -> APIRouter:
 # -- template values ----------------------------------------------------------------------------
 
 
-def _listed(viewer: Viewer, list_filter: WorkloadListFilter) -> WorkloadPage | None:
+def _listed(viewer: Viewer, filters: WorkloadListFilter) -> WorkloadPage | None:
     """Return the first workloads that match the filter; None without a filter."""
-    if list_filter == WorkloadListFilter():
+    if filters == WorkloadListFilter():
         return None
-    return page_of(viewer, list_filter.records(viewer), limit=MAX_LISTED, after="")
+    return page_of(viewer, filters.records(viewer), limit=MAX_LISTED, after="")
 
 
 async def _chart_values(
-    platform: Platform,
-    range_name: str,
-    query: str,
-    usage_filter: UsageFilter,
-    quota: float | None = None,
+    platform: Platform, range_name: str, query: str, usage_filter: UsageFilter, quota: float | None
 ) -> dict[str, Any]:
     """Return a chart's range and headline; the browser fetches its points later."""
     time_range, end = _range(range_name), platform.clock()
@@ -344,19 +332,14 @@ async def _workload(platform: Platform, caller: Actor, record: WorkloadRecord) -
     }
 
 
-def _range(range_name: str) -> NamedRange:
-    if range_name not in RANGES:
-        raise InvalidRequest(
-            f"There is no range {range_name}.", hint=f"Ranges: {', '.join(RANGES)}."
-        )
-    return RANGES[range_name]
+def _range(name: str) -> NamedRange:
+    if name not in RANGES:
+        raise InvalidRequest(f"There is no range {name}.", hint=f"Ranges: {', '.join(RANGES)}.")
+    return RANGES[name]
 
 
 def _cell(name: str) -> str:
     """Escape a name that a spreadsheet would evaluate as a formula."""
     escaped = printable(name)
-    return (
-        f"'{escaped}"
-        if escaped.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|"))
-        else escaped
-    )
+    is_formula = escaped.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|"))
+    return f"'{escaped}" if is_formula else escaped

@@ -63,9 +63,8 @@ async def usage(
         )
     end = _seconds(until) if until else platform.clock()
     start = _start(since, end)
-    found = await platform.ledger.usage(
-        UsageFilter(workload, project, user, node), start, end, step_s
-    )
+    usage_filter = UsageFilter(workload, project, user, node)
+    found = await platform.ledger.usage(usage_filter, start, end, step_s)
     return await _series(platform, found)
 
 
@@ -142,15 +141,13 @@ async def samples(
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
     report = _with_our_time(report, platform.clock())
-    if (
-        platform.clock() - report.at < NOW_S
-    ):  # delayed reports describe the past, and a current one follows
+    # Delayed reports describe the past, and a current one follows.
+    if platform.clock() - report.at < NOW_S:
         faults = {device.device: device.fault for device in report.devices}
         await platform.cluster.note_faults(node, faults)
     if report.pods is not None:
-        await platform.cluster.note_holders(
-            node, _node_report(report, report.pods, platform.clock())
-        )
+        node_report = _node_report(report, report.pods, platform.clock())
+        await platform.cluster.note_holders(node, node_report)
         devices = await platform.cluster.devices()
     uuids = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, uuids, await platform.cluster.names())
@@ -161,9 +158,8 @@ async def samples(
     await asyncio.sleep(0)
     await platform.idle.observe(report)
     allocations = await platform.cluster.allocations(node)
-    for notice in platform.agent_reports.store(
-        platform.clock(), report, {a.workload for a in allocations}
-    ):
+    workloads = {a.workload for a in allocations}
+    for notice in platform.agent_reports.store(platform.clock(), report, workloads):
         with suppress(NotFound):  # deleted since
             await platform.cluster.note(notice.workload, notice.text)
     releasing = platform.idle.all_releasing((await platform.cluster.holders()).values())
@@ -175,9 +171,8 @@ async def usage_between(
     platform: Platform, usage_filter: UsageFilter, start: float, end: float
 ) -> UsageSeries:
     """Return the averages over a range, with as few points as possible."""
-    return await _series(
-        platform, await platform.ledger.usage(usage_filter, start, end, ONE_STEP_S)
-    )
+    found = await platform.ledger.usage(usage_filter, start, end, ONE_STEP_S)
+    return await _series(platform, found)
 
 
 def _node_report(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:

@@ -111,9 +111,8 @@ async def suspend(
 ) -> WorkloadDetail:
     """Remove a job from the queue, and stop it if it runs."""
     record = await platform.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
-    return await _detail(
-        platform, caller, await platform.cluster.suspend(record.id, by=caller.name, uid=record.uid)
-    )
+    suspended = await platform.cluster.suspend(record.id, by=caller.name, uid=record.uid)
+    return await _detail(platform, caller, suspended)
 
 
 @router.post("/{project}/{name}/resume")
@@ -122,9 +121,8 @@ async def resume(
 ) -> WorkloadDetail:
     """Put a suspended job back into its place in the queue."""
     record = await platform.allowed(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
-    return await _detail(
-        platform, caller, await platform.cluster.resume(record.id, by=caller.name, uid=record.uid)
-    )
+    resumed = await platform.cluster.resume(record.id, by=caller.name, uid=record.uid)
+    return await _detail(platform, caller, resumed)
 
 
 @router.post("/{project}/{name}/scale")
@@ -192,9 +190,8 @@ async def regain(
             hint="Ask for them again in a moment.",
             code="being_released",
         )
-    return await _detail(
-        platform, caller, await platform.cluster.regain(record.id, by=caller.name, uid=record.uid)
-    )
+    queued = await platform.cluster.regain(record.id, by=caller.name, uid=record.uid)
+    return await _detail(platform, caller, queued)
 
 
 @router.put("/{project}/{name}/process")
@@ -209,9 +206,8 @@ async def attach(
     """Register the process of a granted session."""
     record = await platform.allowed(caller, Action.ATTACH, workload_id(project, name), uid)
     process = Process(report.pid, report.created)
-    return await _detail(
-        platform, caller, await platform.cluster.attach(record.id, process, uid=record.uid)
-    )
+    attached = await platform.cluster.attach(record.id, process, uid=record.uid)
+    return await _detail(platform, caller, attached)
 
 
 @router.get("/{project}/{name}/environment")
@@ -224,9 +220,8 @@ async def environment(
     uid: Uid = "",
 ) -> EnvironmentView:
     """Return the environment that gives a worker its devices."""
-    record = await platform.allowed(
-        caller, Action.READ_ENVIRONMENT, workload_id(project, name), uid
-    )
+    workload = workload_id(project, name)
+    record = await platform.allowed(caller, Action.READ_ENVIRONMENT, workload, uid)
     if record.released is None and platform.idle.releasing(record):
         raise Conflict(
             f"{record.id} is about to give its GPUs to others.",
@@ -260,9 +255,8 @@ async def logs(
     parts: bool = False,
 ) -> StreamingResponse:
     """Stream the workers' output, one JSON object for each line or, if asked, each part."""
-    record = await platform.allowed(
-        watcher.actor, Action.READ_WORKLOAD, workload_id(project, name), uid
-    )
+    workload = workload_id(project, name)
+    record = await platform.allowed(watcher.actor, Action.READ_WORKLOAD, workload, uid)
     if record.spec.is_array:
         raise of_whole_array(record)
     if worker is not None and worker >= record.spec.workers:
@@ -303,9 +297,8 @@ async def _wait_for_change(
     deadline = asyncio.get_running_loop().time() + within_s
     while version_of(record) == known_version:
         left_s = deadline - asyncio.get_running_loop().time()
-        changed = await result_before_shutdown(
-            platform.shutdown, platform.cluster.wait(record.id, record), left_s
-        )
+        change = platform.cluster.wait(record.id, record)
+        changed = await result_before_shutdown(platform.shutdown, change, left_s)
         if changed is None:
             return
         record = changed

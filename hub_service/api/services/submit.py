@@ -54,9 +54,8 @@ async def submit(
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
             return _reply(viewer, await _listed_records(platform, stored[0]), dry_run=False)
-        platform.job_limit.check(
-            owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name)
-        )
+        unfinished = await platform.cluster.unfinished_jobs(owner.name)
+        platform.job_limit.check(owner.name, jobs, unfinished)
         taken = await platform.cluster.names()
         spec = _spec(platform, viewer, owner, request, taken, key)
         if platform.accounts is not None:
@@ -103,11 +102,10 @@ def _spec(
     own_projects = [name for name, spec in projects.items() if is_member(owner, spec)]
     project = choose_project(request, projects, own_projects)
     if not is_member(owner, project):
+        names = ", ".join(own_projects)
         raise Forbidden(
             f"{_subject(owner, viewer.actor)} not a member of project {project.name}.",
-            hint=f"Projects to choose from: {', '.join(own_projects)}."
-            if own_projects
-            else "Ask its admin.",
+            hint=f"Projects to choose from: {names}." if names else "Ask its admin.",
             code="not_a_member",
         )
     authorise(owner, Action.SUBMIT, project)
@@ -198,18 +196,15 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
     other = with_rows(snapshot, rows)
-    plan, starts = await platform.decision_worker.what_if(
-        other, [row.id for row in rows[:MAX_FORECAST_ELEMENTS]]
-    )
+    forecast_ids = [row.id for row in rows[:MAX_FORECAST_ELEMENTS]]
+    plan, starts = await platform.decision_worker.what_if(other, forecast_ids)
     viewer = replace(viewer, read_model=replace(viewer.read_model, starts=starts))
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
     if spec.is_array and waits:  # one line of the queue, at the place of its first one
         first = next((waits[row.id].position for row in rows if row.id in waits), 1)
         waits = {name: replace(wait, position=first) for name, wait in waits.items()}
     room = _making_room(plan)
-    tried = [
-        _with_reason(row.record, waits.get(row.id), room) for row in rows[:MAX_LISTED_ELEMENTS]
-    ]
+    tried = [_with_reason(r.record, waits.get(r.id), room) for r in rows[:MAX_LISTED_ELEMENTS]]
     reply = _reply(viewer, tried, dry_run=True)
     if not platform.images:
         return reply
@@ -236,9 +231,8 @@ def _with_reason(
     text = why.text
     if why.code == "stopping":  # the plan's sentence says "reserved", which nothing is yet
         names = room.get(record.id, ("other work",))
-        more = (
-            [f"{len(names) - MAX_NAMED_WORKLOADS} more"] if len(names) > MAX_NAMED_WORKLOADS else []
-        )
+        unnamed = len(names) - MAX_NAMED_WORKLOADS
+        more = [f"{unnamed} more"] if unnamed > 0 else []
         names_text = " and ".join([*names[:MAX_NAMED_WORKLOADS], *more])
         text = f"{names_text} {'makes' if len(names) == 1 else 'make'} room for it"
     reason = StateReason(why.code, text, why.rule, why.for_ or "")

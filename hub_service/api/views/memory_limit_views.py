@@ -37,11 +37,7 @@ def limit_view(
 
 def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> list[str]:
     node_devices = devices.get(worker.node, ())
-    return [
-        node_devices[share.device].uuid
-        for share in worker.devices
-        if share.device < len(node_devices)
-    ]
+    return [node_devices[s.device].uuid for s in worker.devices if s.device < len(node_devices)]
 
 
 def process_views(

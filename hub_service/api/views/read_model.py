@@ -245,10 +245,7 @@ class ReadModel:
         """Return each node's devices with holders and processes."""
         holders = self.queues.holding.by_device
         return {
-            node: [
-                self._device_state(device, holders.get((node, device.index), NO_HOLDERS))
-                for device in devices
-            ]
+            node: [self._device_state(d, holders.get((node, d.index), NO_HOLDERS)) for d in devices]
             for node, devices in self.devices.items()
         }
 

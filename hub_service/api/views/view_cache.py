@@ -48,12 +48,9 @@ class MeasurementTimes(NamedTuple):
     reported_at: Sequence[float]
     """Last reports of its nodes' agents."""
 
-    def is_recent(self, current_times: "MeasurementTimes") -> bool:
+    def is_recent(self, times: "MeasurementTimes") -> bool:
         """Return True if the measurements may be reused."""
-        return (
-            self.reported_at == current_times.reported_at
-            and 0 <= current_times.at - self.at < MEASURED_FOR_S
-        )
+        return self.reported_at == times.reported_at and 0 <= times.at - self.at < MEASURED_FOR_S
 
 
 class _CachedView(NamedTuple):
@@ -141,11 +138,8 @@ class ViewCache:
         new: dict[str, Any] = {}
         if known.start != start:
             new["expected_start"] = start_view(start) if start else None
-        if (
-            measurement_times
-            and known.measurement_times
-            and not known.measurement_times.is_recent(measurement_times)
-        ):
+        known_times = known.measurement_times
+        if measurement_times and known_times and not known_times.is_recent(measurement_times):
             new |= measure()
             known = known._replace(measurement_times=measurement_times)
         if not new:

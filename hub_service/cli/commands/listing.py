@@ -103,9 +103,8 @@ def list_(
         elif watched:
             watch_workloads(client, workload_filter, output, elements=elements)
         elif everything or output not in render.TABLES:
-            _show_workloads(
-                client.workloads(workload_filter), workload_filter, output, elements=elements
-            )
+            workloads = client.workloads(workload_filter)
+            _show_workloads(workloads, workload_filter, output, elements=elements)
         else:
             page = client.workload_page(workload_filter)
             _show_workloads(page.items, workload_filter, output, elements=elements)
@@ -132,9 +131,8 @@ def _show_workloads(
         return
     if not workloads:
         none = "There are no workloads. `runai submit` makes one."
-        click.echo(
-            none if workload_filter == WorkloadFilter() else "No workload matches.", err=True
-        )
+        note = none if workload_filter == WorkloadFilter() else "No workload matches."
+        click.echo(note, err=True)
         return
     rows = workloads if elements else folded(workloads)
     tables.workload_table(datetime.now(UTC)).show(rows, wide=output == "wide")

@@ -153,13 +153,8 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             replacement = INSTEAD.get(name)
             near = get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = (
-                f" Use: {replacement}."
-                if replacement
-                else f" Did you mean '{near[0]}'?"
-                if near
-                else ""
-            )
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            hint = f" Use: {replacement}." if replacement else hint
             ctx.fail(f"No such command '{name}'.{hint}")
         return super().resolve_command(ctx, args)
 

@@ -113,9 +113,8 @@ class TopScreen(App[None]):
 
     def action_idle(self) -> None:
         """Toggle between workloads with idle GPUs and all workloads."""
-        self._change_options(
-            self._top_options.of("jobs").with_idle(only=not self._top_options.idle)
-        )
+        options = self._top_options
+        self._change_options(options.of("jobs").with_idle(only=not options.idle))
 
     def action_sort(self) -> None:
         """Sort by the next column."""
@@ -129,9 +128,8 @@ class TopScreen(App[None]):
         """Sort by the clicked column; reverse the order if it is the sort column already."""
         name = str(event.column_key.value)
         options = self._top_options
-        self._change_options(
-            options.reversed() if options.sort == name else options.sorted_by(name)
-        )
+        options = options.reversed() if options.sort == name else options.sorted_by(name)
+        self._change_options(options)
 
     def _change_options(self, options: TopOptions) -> None:
         self._top_options = options
@@ -162,18 +160,15 @@ class TopScreen(App[None]):
         beside.update(requested)
         empty = self.query_one("#empty", Static)
         empty.display = not selected.rows
-        empty.update(
-            "No GPU is idle." if self._top_options.idle else _EMPTY[self._top_options.view]
-        )
+        text = "No GPU is idle." if self._top_options.idle else _EMPTY[self._top_options.view]
+        empty.update(text)
         with self.batch_update():
             self._fill(self.query_one(DataTable), selected)
 
     def _fill(self, table: DataTable[Text], selected: SelectedRows) -> None:
         """Fill the table; the cursor follows its row to the new position."""
         columns = selected.table.visible_columns(wide=self._is_wide)
-        headings = [
-            _heading(column, selected, reverse=self._top_options.reverse) for column in columns
-        ]
+        headings = [_heading(c, selected, reverse=self._top_options.reverse) for c in columns]
         at = (
             table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
             if table.row_count

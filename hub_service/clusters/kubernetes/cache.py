@@ -50,9 +50,8 @@ class Cache:
     def pods(self) -> list[Pod]:
         """Return the pods, including our own writes that the informers have not confirmed."""
         informers = self.informers
-        relevant = self._pool.relevant_pods(
-            informers.pods.objects.values(), informers.nodes.objects
-        )
+        nodes = informers.nodes.objects
+        relevant = self._pool.relevant_pods(informers.pods.objects.values(), nodes)
         return adopted(self.assumed.applied_to(relevant), informers.jobs.by_uid())
 
     def state(self) -> ClusterState:

@@ -232,9 +232,8 @@ class Scheduling:
             cache.assumed.bound[uid] = Bound(start.node, now, grant)
             cache.nominations.pop(by_uid[uid].place, None)
             if grant is None:  # a pod with shares has the numbers of its reservations
-                cache.device_ids.assign(
-                    uid, start.node, tuple(share.device for share in start.devices)
-                )
+                devices = tuple(share.device for share in start.devices)
+                cache.device_ids.assign(uid, start.node, devices)
         cache.assumed.evicted.update(dict.fromkeys(executor.evicted, now))
         for found in executor.changed_jobs:
             informers.jobs.apply(found, quietly=True)

@@ -151,12 +151,7 @@ def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: flo
     stop_requested = exit_status.stop_requested or worker.state == "stopping"
     grant = resize.grant_after(row, exit_status) if stop_requested else None
     worker = replace(
-        worker,
-        state="finished",
-        devices=(),
-        node="",
-        process=None,
-        exit_code=exit_status.exit_code,
+        worker, state="finished", devices=(), node="", process=None, exit_code=exit_status.exit_code
     )
     if stop_requested and exit_status.exit_code != 0 and not row.halt and len(row.active) > 1:
         worker = replace(worker, state="pending")  # the rest goes on without it
@@ -165,20 +160,14 @@ def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: flo
     if exit_status.killed:
         row = replace(row, record=replace(row.record, killed=True))
     who = _worker(row, index).rstrip()
-    left = (
-        [("warning", f"{who}: {exit_status.left}" if who else exit_status.left)]
-        if exit_status.left
-        else []
-    )
+    warning = f"{who}: {exit_status.left}" if who else exit_status.left
+    left = [("warning", warning)] if exit_status.left else []
     events = [("exited", _ended(row, index, exit_status)), *left]
     if grant is not None:
         row = membership.count_resize(row)
         return _chain(Transition(row, tuple(events)), started(row, [grant], now=now))
-    if (
-        not stop_requested
-        and exit_status.exit_code != 0
-        and membership.survives_exit_of(before, index)
-    ):
+    is_failure = not stop_requested and exit_status.exit_code != 0
+    if is_failure and membership.survives_exit_of(before, index):
         text = f"{_ended(row, index, exit_status)}; the others go on without it"
         row = _with_state(membership.requeue_lost_worker(row, index), now)
         return Transition(row, (("warning", text), *left))
@@ -189,21 +178,19 @@ def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: flo
             transition = stopped(row, [w.index for w in late], why, now=now)
             assert transition.row is not None
             row, events = transition.row, [*events, *transition.events]
-    if not stop_requested and exit_status.exit_code != 0 and row.halt in {"", "paused", "done"}:
+    if is_failure and row.halt in {"", "paused", "done"}:
         row = replace(row, halt="lost" if exit_status.lost else "failed")
         if exit_status.is_home_away:
             row = replace(row, halt="aside")
         row = replace(row, record=replace(row.record, reason=_failure(row, index, exit_status)))
         rest = [w.index for w in row.active if w.state != "stopping"]
         if rest:
-            why = StateReason(
-                "failed", f"{_ended(row, index, exit_status)}, so the others stop too"
-            )
+            text = f"{_ended(row, index, exit_status)}, so the others stop too"
+            why = StateReason("failed", text)
             transition = stopped(row, rest, why, now=now)
             assert transition.row is not None
-            row = replace(
-                transition.row, record=replace(transition.row.record, reason=row.record.reason)
-            )
+            record = replace(transition.row.record, reason=row.record.reason)
+            row = replace(transition.row, record=record)
             events += transition.events
     if row.active:
         return Transition(_with_state(row, now), tuple(events))
@@ -305,9 +292,8 @@ def _failure(row: StoredWorkload, index: int, exit_status: ExitStatus) -> StateR
     if exit_status.text and exit_status.exit_code is not None and exit_status.exit_code < 0:
         return StateReason("contained", f"it {exit_status.text}")
     if exit_status.text:
-        return StateReason(
-            "home_away" if exit_status.is_home_away else "not_started", exit_status.text
-        )
+        code = "home_away" if exit_status.is_home_away else "not_started"
+        return StateReason(code, exit_status.text)
     if exit_status.lost:
         return StateReason("interrupted", _ended(row, index, exit_status))
     return StateReason("exit_code", _ended(row, index, exit_status))

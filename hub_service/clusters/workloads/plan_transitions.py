@@ -112,9 +112,8 @@ class PlanTransitions:
                 self.transitions[row.id] = transition
             return
         passing = before.passing and transition.passing
-        self.transitions[row.id] = Transition(
-            transition.row, (*before.events, *transition.events), passing=passing
-        )
+        events = (*before.events, *transition.events)
+        self.transitions[row.id] = Transition(transition.row, events, passing=passing)
 
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))

@@ -159,11 +159,7 @@ class StoredCluster:
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         plan_transitions = PlanTransitions(
-            self._index,
-            self._nodes,
-            self._capacities,
-            now=self._clock(),
-            free_port=self.free_port,
+            self._index, self._nodes, self._capacities, now=self._clock(), free_port=self.free_port
         )
         plan_transitions.convert(plan)
         self._commit(plan_transitions.transitions, quietly=True)
@@ -319,9 +315,8 @@ class StoredCluster:
                 hint="Wait until it is started.",
                 code="no_allocation",
             )
-        return WorkerEnvironment(
-            self.variables(row, worker_record), row.spec.workdir, row.spec.umask
-        )
+        variables = self.variables(row, worker_record)
+        return WorkerEnvironment(variables, row.spec.workdir, row.spec.umask)
 
     def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""
@@ -525,9 +520,7 @@ class StoredCluster:
         now = self._clock()
         queue_updates = [change.row for change in transitions.values() if change.passing]
         transitions = {
-            w: self._with_new_target(change, now)
-            for w, change in transitions.items()
-            if not change.passing
+            w: self._with_new_target(t, now) for w, t in transitions.items() if not t.passing
         }
         for row in queue_updates:
             assert row is not None
@@ -538,15 +531,13 @@ class StoredCluster:
             if queue_updates:
                 self._change_signal.announce(core=False)
             return
-        deleted_rows = [
-            self._index[w] for w, s in changed.items() if s.row is None and w in self._index
-        ]
+        deleted = [self._index[w] for w, s in changed.items() if s.row is None and w in self._index]
         events = self._events_of(changed, now)
         rows = [step.row for step in changed.values() if step.row is not None]
         with ExitStack() as exit_stack:
-            for row in deleted_rows:
+            for row in deleted:
                 exit_stack.enter_context(self.forgetting(row, aged=changed[row.id].aged))
-            deleted_ids = [row.id for row in deleted_rows]
+            deleted_ids = [row.id for row in deleted]
             self._store.save(rows, deleted=deleted_ids, events=events, soon=soon, urgent=urgent)
         is_snapshot_changed = not quietly
         for workload, step in changed.items():

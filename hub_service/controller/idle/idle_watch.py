@@ -118,11 +118,8 @@ class IdleWatch:
             Conflict: no action is due on it, or it was extended twice already.
         """
         watched, workload = self._of(record), record.id
-        if (
-            watched is None
-            or watched.releasing
-            or not due_in(watched.rules, watched.idleness, releases=watched.releases)
-        ):
+        due = watched and due_in(watched.rules, watched.idleness, releases=watched.releases)
+        if watched is None or watched.releasing or not due:
             raise Conflict(
                 f"{workload} is not about to lose its GPUs, so there is nothing to extend.",
                 hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
@@ -157,10 +154,8 @@ class IdleWatch:
     def _of(self, record: WorkloadRecord) -> _WatchedWorkload | None:
         """Return the allocation of a workload, but none of an earlier workload of that name."""
         watched = self._watched.get(record.id)
-        is_its = (
-            watched is not None and watched.record is not None and watched.record.uid == record.uid
-        )
-        return watched if is_its else None
+        its_record = None if watched is None else watched.record
+        return watched if its_record is not None and its_record.uid == record.uid else None
 
     # -- reports of agents ------------------------------------------------------------------------
 
@@ -220,9 +215,8 @@ class IdleWatch:
                 self._write(record, "released", watched.releasing)
                 self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
-        watched.idleness, action = evaluate(
-            watched.rules, watched.idleness, measurement, releases=watched.releases
-        )
+        rules, releases = watched.rules, watched.releases
+        watched.idleness, action = evaluate(rules, watched.idleness, measurement, releases=releases)
         if action is not None and action.kind is not IdleActionKind.BADGE:
             await self._carry_out(record, watched, action)
 
@@ -246,12 +240,9 @@ class IdleWatch:
                 more = f"{facts}; it is at work on the processor, so it has the time once more"
                 await self._report(record.id, "idle", more, record)
             case _:
-                then = (
-                    f"; in {minutes(next_action[1])} it is {_ACTION_TEXTS[next_action[0]]}"
-                    if next_action
-                    else ""
-                )
-                await self._report(record.id, "idle", facts + then, record)
+                if next_action:
+                    facts += f"; in {minutes(next_action[1])} it is {_ACTION_TEXTS[next_action[0]]}"
+                await self._report(record.id, "idle", facts, record)
 
     async def _report(
         self, workload: WorkloadId, kind: str, text: str, record: WorkloadRecord | None = None

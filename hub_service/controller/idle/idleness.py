@@ -111,26 +111,20 @@ def _escalate(
 ) -> tuple[Idleness, IdleAction | None]:
     if action is None:
         return idleness, None
-    if (
-        action.kind in {IdleActionKind.RELEASE, IdleActionKind.STOP}
-        and not idleness.extended
-        and (measurement.cpu or 0.0) >= CPU_BUSY
-    ):
+    may_extend = not idleness.extended and (measurement.cpu or 0.0) >= CPU_BUSY
+    if may_extend and action.kind in {IdleActionKind.RELEASE, IdleActionKind.STOP}:
         return replace(idleness, extended=True), replace(action, kind=IdleActionKind.EXTEND)
-    if action.kind in {IdleActionKind.BADGE, IdleActionKind.NOTIFY} and not _is_escalation(
-        action.kind, idleness.level
-    ):
+    is_warning = action.kind in {IdleActionKind.BADGE, IdleActionKind.NOTIFY}
+    if is_warning and not _is_escalation(action.kind, idleness.level):
         return idleness, None
     return replace(idleness, level=action.kind), action
 
 
 def with_extension(idleness: Idleness) -> Idleness | None:
     """Return the state with 30 more minutes; None after too many extensions."""
-    return (
-        replace(idleness, extensions=idleness.extensions + 1)
-        if idleness.extensions < MAX_EXTENSIONS
-        else None
-    )
+    if idleness.extensions >= MAX_EXTENSIONS:
+        return None
+    return replace(idleness, extensions=idleness.extensions + 1)
 
 
 def due_in(
@@ -151,10 +145,8 @@ def _due(rules: IdleRules, idleness: Idleness, *, releases: bool) -> IdleAction 
     for kind, spent, limit in _limits(rules, idleness, releases=releases):
         if spent >= limit + _extension(idleness, limit):
             return IdleAction(kind, idleness.idle_s, limit, never_used=spent != idleness.idle_s)
-    for kind, after in (
-        (IdleActionKind.NOTIFY, rules.notify_s),
-        (IdleActionKind.BADGE, rules.badge_s),
-    ):
+    warnings = ((IdleActionKind.NOTIFY, rules.notify_s), (IdleActionKind.BADGE, rules.badge_s))
+    for kind, after in warnings:
         if after is not None and idleness.idle_s >= after:
             return IdleAction(kind, idleness.idle_s, after)
     return None
@@ -186,13 +178,11 @@ def _is_escalation(kind: IdleActionKind, level: IdleActionKind | None) -> bool:
 
 def evidence(record: WorkloadRecord, action: IdleAction, totals: Totals) -> str:
     """Return a sentence with the measured idle time and GPU-hours."""
-    gpus_text = count_text(record.allocated)
+    gpus = count_text(record.allocated)
     if action.never_used:
-        first = (
-            f"no program has used its {gpus_text} since it got it, for {minutes(action.limit_s)}"
-        )
+        first = f"no program has used its {gpus} since it got it, for {minutes(action.limit_s)}"
     else:
-        first = f"it has kept its {gpus_text} less than 1 % busy for {minutes(action.idle_s)}"
+        first = f"it has kept its {gpus} less than 1 % busy for {minutes(action.idle_s)}"
     used, allocated = totals.used_s / 3600, totals.allocated_s / 3600
     return f"{first} ({used:.2f} of {allocated:.2f} GPU-hours used so far)"
 

@@ -125,10 +125,10 @@ class AccountDirectory:
             raise other_person(name, now.uid, registered.uid)
         if fault:
             since = self._since(name)
-            sentence = (
+            text = (
                 f"{registered.home}, the home of {name}, cannot be reached since {since}: {fault}."
             )
-            raise AccountAway(sentence, code=HOME_AWAY)
+            raise AccountAway(text, code=HOME_AWAY)
         if to_start and self._states is not None:
             await self._states.check(name)
         return registered.account()
@@ -170,10 +170,8 @@ class AccountDirectory:
             return _no_account(f"User {name} has no account on this machine.")
         since = self._since(name)
         if known is not None and known.local and reply is not None and reply["local"] is False:
-            missing_since = self._away_since[name]
-            return AccountAway(
-                f"The account {name} is gone since {since}.", missing_since=missing_since
-            )
+            text = f"The account {name} is gone since {since}."
+            return AccountAway(text, missing_since=self._away_since[name])
         what = f"the groups of {name}" if reply is not None and "uid" in reply else name
         return AccountAway(f"The account directory does not answer for {what} since {since}.")
 
@@ -208,9 +206,8 @@ def directory_of(data_dir: Path | str, pam_service: str = "") -> AccountDirector
 @cache
 def _directory_of(data_dir: str, pam_service: str) -> AccountDirectory:
     known_accounts = KnownAccounts(Path(data_dir) if data_dir else None)
-    return AccountDirectory(
-        known_accounts, states=AccountStates(pam_service) if pam_service else None
-    )
+    states = AccountStates(pam_service) if pam_service else None
+    return AccountDirectory(known_accounts, states=states)
 
 
 def other_person(name: str, uid: int, earlier: int) -> Forbidden:

@@ -64,21 +64,18 @@ class Trials:
         if not self.remaining:
             return False
         self.remaining -= 1
-        hypothetical_snapshot = changed(self._base, changes)
-        workload = next(w for w in hypothetical_snapshot.workloads if w.name == self._name)
-        return serves(self._plan(hypothetical_snapshot).decisions, workload, at_once=self._at_once)
+        snapshot = changed(self._base, changes)
+        workload = next(w for w in snapshot.workloads if w.name == self._name)
+        return serves(self._plan(snapshot).decisions, workload, at_once=self._at_once)
 
-    def _plan(self, hypothetical_snapshot: Snapshot) -> Plan:
+    def _plan(self, snapshot: Snapshot) -> Plan:
         """Return the scheduler's plan for a changed snapshot.
 
         If only workloads differ, the shared index is changed for it and restored.
         """
-        if (hypothetical_snapshot.projects, hypothetical_snapshot.policy) != (
-            self._base.projects,
-            self._base.policy,
-        ):
-            return self._decide(hypothetical_snapshot)
-        remaining_workloads = {w.name: w for w in hypothetical_snapshot.workloads}
+        if (snapshot.projects, snapshot.policy) != (self._base.projects, self._base.policy):
+            return self._decide(snapshot)
+        remaining_workloads = {w.name: w for w in snapshot.workloads}
         new = tuple(w for name, w in remaining_workloads.items() if self._present[name] is not w)
         removed = tuple(name for name in self._present if name not in remaining_workloads)
         self._index.apply(SnapshotChanges(workloads=new, removed=removed))
@@ -114,11 +111,9 @@ class CounterfactualSearch:
         for attempt in self._attempts():
             if len(counterfactuals) == MAX_COUNTERFACTUALS or not self._trials.remaining:
                 break
-            counterfactual = attempt()
-            if counterfactual is not None and all(
-                counterfactual.changes != other.changes for other in counterfactuals
-            ):
-                counterfactuals.append(counterfactual)
+            found = attempt()
+            if found is not None and all(found.changes != c.changes for c in counterfactuals):
+                counterfactuals.append(found)
         return tuple(counterfactuals)
 
     def _attempts(self) -> Sequence[Callable[[], Counterfactual | None]]:
@@ -184,11 +179,10 @@ class CounterfactualSearch:
         until = max(holder.protected_until for holder in chosen)
         changes = (EndWorkloads(workloads=tuple(holder.workload.name for holder in chosen)),)
         amount = sum(holder.total for holder in chosen)
+        overage = self._holder_allocations.overage_of(rival)
         return Counterfactual(
             changes=changes,
-            text=self._formatter.released(
-                rival.name, amount, self._holder_allocations.overage_of(rival), until
-            ),
+            text=self._formatter.released(rival.name, amount, overage, until),
             protected_until=until if until > self._now else None,
         )
 
@@ -289,9 +283,8 @@ class CounterfactualSearch:
         workload = self._workload
         first = workload.workers[0]
         if workload.minimum > 1:
-            return self._largest(
-                range(1, workload.minimum), lambda n: self._change_request(workers=n)
-            )
+            fewer = range(1, workload.minimum)
+            return self._largest(fewer, lambda count: self._change_request(workers=count))
         if first.gpus > _WHOLE:
             sizes: Sequence[int] = range(_WHOLE, first.gpus, _WHOLE)
         else:
@@ -302,14 +295,13 @@ class CounterfactualSearch:
         self, sizes: Sequence[int], make_change: Callable[[int], ChangeRequest]
     ) -> Counterfactual | None:
         succeeding = bisect_left(
-            sizes, True, key=lambda size: not self._trials.succeed([make_change(size)])
+            sizes, True, key=lambda n: not self._trials.succeed([make_change(n)])
         )
         if not succeeding:
             return None
         best = make_change(sizes[succeeding - 1])
-        return Counterfactual(
-            changes=(best,), text=self._formatter.changed_request(self._workload, best)
-        )
+        text = self._formatter.changed_request(self._workload, best)
+        return Counterfactual(changes=(best,), text=text)
 
     def _change_request(self, **fields: int | bool) -> ChangeRequest:
         return ChangeRequest(workload=self._workload.name, **fields)  # type: ignore[arg-type]  # its own fields

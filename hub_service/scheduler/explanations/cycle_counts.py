@@ -20,6 +20,9 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
+_Sums = dict[PlannedWorkload, int]
+"""Milli-GPU per workload."""
+
 
 class CycleCounts:
     """Cached counts of one plan; the state must not change while it is used."""
@@ -34,8 +37,8 @@ class CycleCounts:
         ]
         self._started = [m for m in changed if m.phase is Phase.STARTED]
         self._reserved = [m for m in changed if m.phase is Phase.RESERVED]
-        self._started_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
-        self._reserved_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
+        self._started_on: dict[frozenset[int], _Sums] = {}
+        self._reserved_on: dict[frozenset[int], _Sums] = {}
         self._free: dict[frozenset[int], int] = {}
         self._devices: dict[frozenset[int], int] = {}
         self._projects: dict[frozenset[int], dict[str, int]] = {}
@@ -70,15 +73,11 @@ class CycleCounts:
                         sums[name] = sums.get(name, 0) + member.booking.quota
         return sums
 
-    def reserved_on(
-        self, nodes: frozenset[int], excluded: PlannedWorkload
-    ) -> dict[PlannedWorkload, int]:
+    def reserved_on(self, nodes: frozenset[int], excluded: PlannedWorkload) -> _Sums:
         """Return the milli-GPU that this cycle reserved per workload, without `excluded`."""
         return _without(excluded, _cached(self._reserved_on, nodes, self._reserved))
 
-    def started_on(
-        self, nodes: frozenset[int], excluded: PlannedWorkload
-    ) -> dict[PlannedWorkload, int]:
+    def started_on(self, nodes: frozenset[int], excluded: PlannedWorkload) -> _Sums:
         """Return the milli-GPU that this cycle started per workload, without `excluded`."""
         return _without(excluded, _cached(self._started_on, nodes, self._started))
 
@@ -107,19 +106,11 @@ class CycleCounts:
         whose limit counts both (Q3).
         """
         reserved = list(members)
-        blocking = [
-            m
-            for reserved_worker in reserved
-            if reserved_worker.booking
-            for m in self.terminating_workers(reserved_worker.booking)
-        ]
+        bookings = [m.booking for m in reserved if m.booking]
+        blocking = [m for booking in bookings for m in self.terminating_workers(booking)]
         if blocking:
             return blocking
-        over_limit = {
-            project
-            for reserved_worker in reserved
-            for project in projects_over_limit(reserved_worker.planned)
-        }
+        over_limit = {project for m in reserved for project in projects_over_limit(m.planned)}
         return self._state.stopping_workers(over_limit) if over_limit else []
 
     def fitting(self, pod_set: PodSet, *, ever: bool = False) -> int:
@@ -141,25 +132,19 @@ def _slots(shape: RequestShape, capacity: FreeCapacity, known: dict[RequestShape
 
 
 def _cached(
-    known: dict[frozenset[int], dict[PlannedWorkload, int]],
-    nodes: frozenset[int],
-    members: Iterable[PlannedWorker],
-) -> dict[PlannedWorkload, int]:
+    known: dict[frozenset[int], _Sums], nodes: frozenset[int], members: Iterable[PlannedWorker]
+) -> _Sums:
     if nodes not in known:
         known[nodes] = _allocated_on(nodes, members)
     return known[nodes]
 
 
-def _without(
-    planned: PlannedWorkload, sums: dict[PlannedWorkload, int]
-) -> dict[PlannedWorkload, int]:
+def _without(planned: PlannedWorkload, sums: _Sums) -> _Sums:
     return {i: milli for i, milli in sums.items() if i is not planned} if planned in sums else sums
 
 
-def _allocated_on(
-    nodes: frozenset[int], members: Iterable[PlannedWorker]
-) -> dict[PlannedWorkload, int]:
-    sums: dict[PlannedWorkload, int] = {}
+def _allocated_on(nodes: frozenset[int], members: Iterable[PlannedWorker]) -> _Sums:
+    sums: _Sums = {}
     for member in members:
         booking = member.booking
         if booking and booking.node in nodes:
@@ -170,15 +155,10 @@ def _allocated_on(
 def nodes_of(pod_set: PodSet) -> frozenset[int]:
     """Return the nodes that any of a pod set's workers could ever use."""
     shape, *other_shapes = {member.shape for member in pod_set.members}
-    return (
-        shape.nodes.union(*(other.nodes for other in other_shapes)) if other_shapes else shape.nodes
-    )
+    return shape.nodes.union(*(s.nodes for s in other_shapes)) if other_shapes else shape.nodes
 
 
 def _holder(planned: PlannedWorkload) -> str:
     """Return the user of a session, or the name of a job."""
-    return (
-        planned.workload.user or planned.name
-        if planned.workload.kind == "session"
-        else planned.name
-    )
+    workload = planned.workload
+    return workload.user or planned.name if workload.kind == "session" else planned.name

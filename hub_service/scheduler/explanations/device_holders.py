@@ -186,9 +186,7 @@ class HolderAllocations:
     def terminating_workloads(self) -> list[Workload]:
         """Return the workloads whose workers still occupy devices reserved for it."""
         reserved = [worker for worker in self._after(self._workload) if _is_reserved(worker)]
-        reserved_devices = {
-            (worker.node, device) for worker in reserved for device in worker.devices
-        }
+        reserved_devices = {(w.node, device) for w in reserved for device in w.devices}
         return [
             workload
             for workload in self.workloads
@@ -207,11 +205,7 @@ class HolderAllocations:
     def rivals(self) -> list[ProjectNode]:
         """Return the projects over their entitlement on nodes that it may use (R2)."""
         rival_nodes = {self._judged(holder.project) for holder in self._victims()}
-        over_share = [
-            project
-            for project in rival_nodes
-            if project is not None and self.overage_of(project) > 0
-        ]
+        over_share = [p for p in rival_nodes if p is not None and self.overage_of(p) > 0]
         return sorted(over_share, key=lambda project: (-self.overage_of(project), project.age))
 
     def overage_of(self, project: ProjectNode) -> int:
@@ -253,9 +247,7 @@ class HolderAllocations:
             yield chosen
 
     def _victims(self) -> list[HolderAllocation]:
-        return [
-            holder for holder in self.allocations if holder.quota and holder.workload.is_preemptible
-        ]
+        return [h for h in self.allocations if h.quota and h.workload.is_preemptible]
 
     def _judged(self, project: ProjectNode) -> ProjectNode | None:
         """Return the ancestor judged for a project: the one below their common ancestor (R2)."""

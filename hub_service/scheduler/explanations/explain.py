@@ -55,20 +55,16 @@ def explain_with(
     if wait is None or target is None:
         return None
     snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
-    holder_allocations = HolderAllocations(snapshot, plan, target)
+    allocations = HolderAllocations(snapshot, plan, target)
     code = wait.reason.code
     trials = Trials(
         snapshot, target, decide, bounded(snapshot, MAX_TRIALS), at_once=code == "stopping"
     )
     formatter = SentenceFormatter(snapshot.now, tree_of(snapshot).projects, may_know)
-    search = CounterfactualSearch(
-        snapshot, target, wait.reason, holder_allocations, formatter, trials
-    )
+    search = CounterfactualSearch(snapshot, target, wait.reason, allocations, formatter, trials)
     explanation = Explanation(
         ahead=_ahead(snapshot, plan, wait, target, may_know),
-        holders=tuple(
-            _holder(holder, may_know) for holder in holder_allocations.holders(code)[:_MAX_LISTED]
-        ),
+        holders=tuple(_holder(h, may_know) for h in allocations.holders(code)[:_MAX_LISTED]),
         counterfactuals=search.run(),
         expected_start=expected_start(
             snapshot, workload, decide, cycles=bounded(snapshot, MAX_CYCLES)

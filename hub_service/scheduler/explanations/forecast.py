@@ -78,9 +78,8 @@ def expected_starts(
     starts: dict[str, ExpectedStart] = {}
     for name in names:
         simulated = tuple([run[name] for run in runs])
-        if (
-            simulated not in start_by_simulated
-        ):  # thousands start after the horizon and share one result
+        # Thousands start after the horizon and share one result.
+        if simulated not in start_by_simulated:
             start_by_simulated[simulated] = _start(simulated, snapshot.now)
         starts[name] = start_by_simulated[simulated]
     return starts

@@ -29,12 +29,8 @@ def waits_of(state: PlanningState, reasons: DecisionReasons) -> list[Wait]:
     for project, classes in _classes_by_project(state).items():
         if project not in changed and not reasons.lost and not reasons.blocked_by_hold:
             # The common case: the whole equivalence class has one reason.
-            lines[project] = tuple(
-                [
-                    (equivalence, equivalence.changes, _class_reason(state, equivalence, reasons))
-                    for equivalence in classes
-                ]
-            )
+            line = [(c, c.changes, _class_reason(state, c, reasons)) for c in classes]
+            lines[project] = tuple(line)
             if state.turns is None and state.previous_waits.is_unchanged(project, lines[project]):
                 continue
         queue = queues[project] = []
@@ -59,9 +55,7 @@ def waits_of(state: PlanningState, reasons: DecisionReasons) -> list[Wait]:
 
 def _ran_whole(planned: PlannedWorkload) -> bool:
     """Return True if its minimum ran before this plan; otherwise it has waited all along."""
-    return (
-        sum(member.snapshot_phase is Phase.RUNNING for member in planned.members) >= planned.minimum
-    )
+    return sum(m.snapshot_phase is Phase.RUNNING for m in planned.members) >= planned.minimum
 
 
 def _classes_by_project(state: PlanningState) -> dict[str, list[EquivalenceClass]]:

@@ -172,9 +172,8 @@ def _derived(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
     if words:
         field = FieldCodec(_choice_reader({word: word for word in words}), _identity)
     elif _is_enum(hint):
-        field = FieldCodec(
-            _choice_reader({choice.value: choice for choice in hint}), lambda it: it.value
-        )
+        choices = {choice.value: choice for choice in hint}
+        field = FieldCodec(_choice_reader(choices), lambda it: it.value)
     elif origin is tuple:
         field = _tuple_of(codec_of(args[0]))
     elif origin is Mapping:
@@ -284,9 +283,7 @@ class DataclassCodec(Generic[T]):
             message = f"{self._named(value)}: {key} {error}"
             raise InvalidSnapshot(message) from None
         if not values.keys() >= self._required:
-            missing = next(
-                name for name in self._defaults if name in self._required - values.keys()
-            )
+            missing = next(n for n in self._defaults if n in self._required - values.keys())
             message = f"{self._named(value)}: {missing} is missing"
             raise InvalidSnapshot(message)
         return self.make(**values)

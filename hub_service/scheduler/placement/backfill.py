@@ -64,11 +64,7 @@ class BackfillHolds:
     def reserve(self) -> None:
         """Hold, for the oldest blocked pod set of each project, its place of the soonest start."""
         state = self._state
-        blocked = [
-            pod_set
-            for project in state.equivalence_classes.projects
-            for pod_set in self._oldest(project)
-        ]
+        blocked = [s for p in state.equivalence_classes.projects for s in self._oldest(p)]
         if not blocked:
             return
         free_at = self._when_devices_are_free()
@@ -81,20 +77,14 @@ class BackfillHolds:
             is_within_quota = self._fits_from(pod_set, _quota) <= start
             for node, device in devices:
                 free_at[node][device] = NEVER
-            self._holds.append(
-                BackfillHold(pod_set, start, is_within_quota, self._placeholders(pod_set, devices))
-            )
+            placeholders = self._placeholders(pod_set, devices)
+            self._holds.append(BackfillHold(pod_set, start, is_within_quota, placeholders))
 
     def _oldest(self, project: ProjectNode) -> list[PodSet]:
         """Return a project's first pod set that will fit its share but not what is free now."""
-        classes = [
-            equivalence
-            for equivalence in self._state.equivalence_classes.classes_of(project)
-            if not equivalence.pod_sets[0].is_surplus
-        ]
-        for pod_set in sorted(
-            (equivalence.pod_sets[0] for equivalence in classes), key=lambda pod_set: pod_set.key
-        ):
+        classes = self._state.equivalence_classes.classes_of(project)
+        heads = [c.pod_sets[0] for c in classes if not c.pod_sets[0].is_surplus]
+        for pod_set in sorted(heads, key=lambda pod_set: pod_set.key):
             if (
                 pod_set.demand
                 and self._fits_from(pod_set, _entitlement) < NEVER
@@ -168,22 +158,17 @@ class BackfillHolds:
     def _placeholders(
         self, pod_set: PodSet, devices: list[DevicePlace]
     ) -> tuple[PlannedWorker, ...]:
-        state = self._state
-        workload = Workload(name=pod_set.planned.name, project=pod_set.planned.name, workers=())
+        state, name = self._state, pod_set.planned.name
+        workload = Workload(name=name, project=name, workers=())
         # A separate project node, so that held devices count for no project.
-        planned = PlannedWorkload(
-            workload, Charge(ProjectNode(Project(name=pod_set.planned.name), None))
-        )
+        planned = PlannedWorkload(workload, Charge(ProjectNode(Project(name=name), None)))
         placeholders: list[PlannedWorker] = []
         for node, device in devices:
             if _is_idle(state, node, device):
-                worker = Worker(
-                    name=f"{pod_set.planned.name} {node}:{device}", gpus=MilliGpu(WHOLE_GPU)
-                )
+                worker = Worker(name=f"{name} {node}:{device}", gpus=MilliGpu(WHOLE_GPU))
                 placeholder = PlannedWorker(worker, len(placeholders), planned, _PLACEHOLDER_SHAPE)
-                state.set(
-                    placeholder, Phase.RESERVED, state.book(_PLACEHOLDER_SHAPE, node, (device,))
-                )
+                booking = state.book(_PLACEHOLDER_SHAPE, node, (device,))
+                state.set(placeholder, Phase.RESERVED, booking)
                 placeholders.append(placeholder)
         return tuple(placeholders)
 
@@ -252,10 +237,8 @@ _PLACEHOLDER_SHAPE = RequestShape(order=-1, devices=1, milli=int(WHOLE_GPU), mib
 
 def _is_idle(state: PlanningState, node: int, device: int) -> bool:
     capacity = state.later
-    return (
-        capacity.milli[node][device] == WHOLE_GPU
-        and capacity.mib[node][device] == capacity.device_mib[node]
-    )
+    milli, mib = capacity.milli[node][device], capacity.mib[node][device]
+    return milli == WHOLE_GPU and mib == capacity.device_mib[node]
 
 
 def _entitlement(project: ProjectNode) -> int:
@@ -267,10 +250,7 @@ def _quota(project: ProjectNode) -> int:
 
 
 def _fits_quota(pod_set: PodSet) -> bool:
-    return all(
-        project.allocated + pod_set.demand <= project.quota
-        for project in pod_set.planned.project.path
-    )
+    return all(p.allocated + pod_set.demand <= p.quota for p in pod_set.planned.project.path)
 
 
 def _soonest(pod_set: PodSet, free_at: list[list[int]]) -> tuple[int, list[DevicePlace]] | None:
@@ -282,9 +262,7 @@ def _soonest(pod_set: PodSet, free_at: list[list[int]]) -> tuple[int, list[Devic
     shapes: dict[RequestShape, int] = {}
     for member in pod_set.members:
         shapes[member.shape] = shapes.get(member.shape, 0) + 1
-    for shape, count in sorted(
-        shapes.items(), key=lambda shape: (-shape[0].devices, shape[0].order)
-    ):
+    for shape, count in sorted(shapes.items(), key=lambda item: (-item[0].devices, item[0].order)):
         if not shape.devices:
             continue
         queue = [_next_slot(shape, node, free_at, used_devices) for node in shape.nodes]
@@ -305,10 +283,7 @@ def _next_slot(
     shape: RequestShape, node: int, free_at: list[list[int]], used_devices: set[DevicePlace]
 ) -> tuple[int, int, list[int]]:
     """Return when, and on which devices, a node has room for a shape's next worker."""
-    free = sorted(
-        (at, device)
-        for device, at in enumerate(free_at[node])
-        if (node, device) not in used_devices
-    )[: shape.devices]
+    unused = sorted((at, d) for d, at in enumerate(free_at[node]) if (node, d) not in used_devices)
+    free = unused[: shape.devices]
     at = free[-1][0] if len(free) == shape.devices else NEVER
     return at, node, [device for _, device in free]

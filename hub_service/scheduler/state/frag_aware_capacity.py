@@ -128,10 +128,8 @@ class FragAwareCapacity(FreeCapacity):
     def _node_capacity(self, node: int) -> NodeFreeCapacity:
         free = self._free[node]
         if free is None:
-            parts = sorted(self._part(node, device) for device in range(len(self.milli[node])))
-            free = self._free[node] = NodeFreeCapacity(
-                tuple(parts), self.cpu[node], self.memory[node]
-            )
+            parts = tuple(sorted(self._part(node, d) for d in range(len(self.milli[node]))))
+            free = self._free[node] = NodeFreeCapacity(parts, self.cpu[node], self.memory[node])
         return free
 
     def _part(self, node: int, device: int) -> int:
@@ -176,8 +174,6 @@ class FragAwareCapacity(FreeCapacity):
 
 def capacity_for(packing: Packing, nodes: Sequence[Node]) -> FreeCapacity:
     """Build the free-capacity index for the policy's `packing` (P2, P6)."""
-    return (
-        FragAwareCapacity(nodes)
-        if packing == "frag"
-        else FreeCapacity(nodes, spread=packing == "spread")
-    )
+    if packing == "frag":
+        return FragAwareCapacity(nodes)
+    return FreeCapacity(nodes, spread=packing == "spread")

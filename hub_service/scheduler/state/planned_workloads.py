@@ -140,7 +140,5 @@ class PlannedWorkload:
         that run already.
         """
         missing_workers = self.minimum - more
-        return (
-            missing_workers <= 0
-            or self.count(*(_RUNNING_NOW if now else _PLACED_LATER)) >= missing_workers
-        )
+        phases = _RUNNING_NOW if now else _PLACED_LATER
+        return missing_workers <= 0 or self.count(*phases) >= missing_workers

@@ -97,9 +97,7 @@ class PlanningState:
             project.min_runtime for project in snapshot.projects
         )
         """True if any workload may be protected from being stopped (R8)."""
-        self._restricted = any(
-            project.node_types != _ANY_NODE_TYPE for project in snapshot.projects
-        )
+        self._restricted = any(p.node_types != _ANY_NODE_TYPE for p in snapshot.projects)
         oldest_first = sorted(snapshot.workloads, key=lambda w: w.age)
         for workload in oldest_first:
             self.add(workload)
@@ -125,11 +123,7 @@ class PlanningState:
 
     def set_expected_requests(self) -> None:
         """Set the mix of requests that fragmentation-aware capacity expects (P6)."""
-        capacities = [
-            capacity
-            for capacity in (self.now, self.later)
-            if isinstance(capacity, FragAwareCapacity)
-        ]
+        capacities = [c for c in (self.now, self.later) if isinstance(c, FragAwareCapacity)]
         if capacities:
             members = (member for planned in self.by_name.values() for member in planned.members)
             workers = Counter(member.shape for member in members)
@@ -153,9 +147,8 @@ class PlanningState:
         is_reserved, is_pending, demand = False, False, 0
         for index, worker in enumerate(planned.workload.workers):
             worker_request = worker if is_free else self._within(charge, worker)
-            member = PlannedWorker(
-                worker, index, planned, self._shapes.shape_of(worker_request, node_types)
-            )
+            shape = self._shapes.shape_of(worker_request, node_types)
+            member = PlannedWorker(worker, index, planned, shape)
             planned.members.append(member)
             state = worker.state
             if state is WorkerState.PENDING:
@@ -408,10 +401,8 @@ class PlanningState:
         on_node = self._terminating.get(booking.node)
         if not on_node:
             return []
-        reserved_devices = set(booking.devices)
-        blocking = [
-            m for m in on_node if m.origin and not reserved_devices.isdisjoint(m.origin.devices)
-        ]
+        devices = set(booking.devices)
+        blocking = [m for m in on_node if m.origin and not devices.isdisjoint(m.origin.devices)]
         if not blocking and not self._is_free_now(booking):
             blocking = list(on_node)  # they occupy the CPU or memory that the reservation needs
         return sorted(blocking, key=lambda member: (member.planned.age, member.index))

@@ -119,9 +119,8 @@ class Victim:
         """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
         self.is_guaranteed = is_guaranteed
         """True if only its own project may take it (E4)."""
-        self.is_lent = not is_guaranteed and (
-            self.exceeds_request or (is_surplus and planned.sizes is None)
-        )
+        uses_idle_gpus = self.exceeds_request or (is_surplus and planned.sizes is None)
+        self.is_lent = uses_idle_gpus and not is_guaranteed
         """True if it only uses idle GPUs. Any waiting workload of its project may take it (E1,
         E2)."""
         self.key = victim_key(
@@ -176,10 +175,8 @@ def victims_of(planned: PlannedWorkload, now: int) -> tuple[Victim, ...]:
     ]
     since = running_since(planned, now)
     is_guaranteed = planned.guaranteed > 0
-    minimum_victim = Victim(
-        planned, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since
-    )
-    return (*surplus, minimum_victim)
+    minimum = Victim(planned, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since)
+    return (*surplus, minimum)
 
 
 def _has_reservation(member: PlannedWorker) -> bool:
@@ -299,11 +296,8 @@ class VictimsView:
         for planned in dict.fromkeys(member.planned for member in members):
             project = planned.project
             is_unchanged = planned not in self._changed.get(project, ())
-            for victim in (
-                self._by_workload.get(planned, ())
-                if is_unchanged
-                else victims_of(planned, self._now)
-            ):
+            known = self._by_workload.get(planned, ())
+            for victim in known if is_unchanged else victims_of(planned, self._now):
                 if not present.isdisjoint(victim.workers()):
                     by_project[project].append(victim)
         for listed in by_project.values():

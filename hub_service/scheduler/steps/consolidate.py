@@ -78,9 +78,7 @@ class ConsolidateStep:
         self._for_quota, self._vacancies = for_quota, None
         self._reclaim.is_stale = True
         self._infeasible.clear()
-        unreserved = [
-            pod_set for pod_set in self._allocation.unreserved_pod_sets() if not pod_set.is_surplus
-        ]
+        unreserved = [s for s in self._allocation.unreserved_pod_sets() if not s.is_surplus]
         order = QueueOrder(self._state, unreserved, surplus=False)
         has_served = False
         while self._may_move != 0 and (pod_set := order.pop()) is not None:
@@ -102,18 +100,14 @@ class ConsolidateStep:
         """Return True if workloads may move for a pod set."""
         if not self._for_quota:
             return not pod_set.planned.is_fixed and not pod_set.is_growth
-        charged_projects = quota_path(pod_set.planned)
-        return pod_set.demand > 0 and all(
-            a.allocated + pod_set.demand <= a.quota for a in charged_projects
-        )
+        path = quota_path(pod_set.planned)
+        return pod_set.demand > 0 and all(p.allocated + pod_set.demand <= p.quota for p in path)
 
     @property
     def _may_move(self) -> int | None:
         """Number of workloads that this plan may still move for claims of any kind."""
-        max_moves = self._state.policy.max_moves
-        return (
-            None if max_moves is None or self._for_quota else max(0, max_moves - len(self._moved))
-        )
+        limit = self._state.policy.max_moves
+        return None if limit is None or self._for_quota else max(0, limit - len(self._moved))
 
     def _try_unit(self, pod_set: PodSet) -> bool:
         with self._allocation.holds.open_to(pod_set) as may_pass:
@@ -248,9 +242,8 @@ class ConsolidateStep:
         was_within = project.allocated - pod_set.demand <= project.quota
         for member in moved:
             self._moved_for[member] = pod_set
-            self._reclaim.evictions[member] = Eviction(
-                pod_set.planned, "R10", project, is_surplus=False
-            )
+            eviction = Eviction(pod_set.planned, "R10", project, is_surplus=False)
+            self._reclaim.evictions[member] = eviction
         if not self._for_quota:
             self._moved.update(member.planned for member in moved)
             if was_within and project.allocated > project.quota:

@@ -46,8 +46,7 @@ def choose_parts(state: PlanningState) -> bool:
     for planned in undecided:
         demand = _minimum_request(planned)
         chosen = min(
-            parts_of[planned],
-            key=lambda part: (idle[part] < demand, remaining_quota[part] < demand),
+            parts_of[planned], key=lambda p: (idle[p] < demand, remaining_quota[p] < demand)
         )
         remaining_quota[chosen] -= _total_request(planned)
         idle[chosen] -= demand
@@ -117,25 +116,17 @@ def _try_other_charges(
 def _claim_key(planned: PlannedWorkload) -> object:
     members = tuple((member.shape.order, member.worker.gpu_types) for member in planned.members)
     limits = planned.minimum, planned.guaranteed, planned.workload.pack_by, planned.workload.user
-    return (
-        planned.charge,
-        planned.is_fixed,
-        planned.rank,
-        limits,
-        members,
-        planned.sizes and planned.name,
-    )
+    name = planned.sizes and planned.name
+    return planned.charge, planned.is_fixed, planned.rank, limits, members, name
 
 
 def _in_order(state: PlanningState, *, whole: bool = True) -> list[PlannedWorkload]:
     """Return undecided workloads without a place; with `whole` False also partly running ones."""
     waiting = [
-        planned
-        for planned in state.undecided
-        if all(member.phase is Phase.PENDING for member in planned.members)
-        or not (
-            whole or planned.sizes or any(m.phase is not m.snapshot_phase for m in planned.members)
-        )
+        p
+        for p in state.undecided
+        if all(m.phase is Phase.PENDING for m in p.members)
+        or not (whole or p.sizes or any(m.phase is not m.snapshot_phase for m in p.members))
     ]
     return sorted(waiting, key=lambda planned: planned.place_in_queue)
 

@@ -135,9 +135,7 @@ class ReclaimStep:
         """Try all waiting pod sets once; return True if none waits any more."""
         state, allocation = self._state, self._allocation
         self._begin_pass()
-        unreserved = [
-            pod_set for pod_set in allocation.unreserved_pod_sets() if not pod_set.is_surplus
-        ]
+        unreserved = [s for s in allocation.unreserved_pod_sets() if not s.is_surplus]
         order = QueueOrder(state, unreserved, surplus=False)
         is_all = True
         while (pod_set := order.pop()) is not None:
@@ -175,15 +173,10 @@ class ReclaimStep:
             self._begin_pass()
         extra_victims: list[Victim] = []
         if for_cpu:
-            extra_victims = [
-                *self._jobs_without_gpu(pod_set),
-                *self._victims_beyond_gpu_part(pod_set),
-            ]
+            extra_victims = self._jobs_without_gpu(pod_set) + self._victims_beyond_gpu_part(pod_set)
             if not extra_victims:
                 return
-            yield self._search_for_cpu(
-                pod_set, extra_victims, PreemptionScope(other_projects=False, own_project=False)
-            )
+            yield self._search_for_cpu(pod_set, extra_victims)
         for scope in self._scopes(pod_set, self._state.equivalence_classes.class_of(pod_set)):
             if not scope.surplus_only:
                 listed = partial(self._victims.of_project, surplus_only=False)
@@ -192,9 +185,8 @@ class ReclaimStep:
 
     # ---- Q6
 
-    def _search_for_cpu(
-        self, pod_set: PodSet, victims: Sequence[Victim], scope: PreemptionScope
-    ) -> VictimSearch:
+    def _search_for_cpu(self, pod_set: PodSet, victims: Sequence[Victim]) -> VictimSearch:
+        scope = PreemptionScope(other_projects=False, own_project=False)
         listed = partial(self._victims.of_project, surplus_only=False)
         candidates = CandidateSet(listed, None, self._victims.protected, victims)
         return VictimSearch(self._state, pod_set, scope, candidates, self.may_stop)
@@ -213,9 +205,7 @@ class ReclaimStep:
         victims = self._jobs_without_gpu(pod_set)
         if not victims:
             return False
-        search = self._search_for_cpu(
-            pod_set, victims, PreemptionScope(other_projects=False, own_project=False)
-        )
+        search = self._search_for_cpu(pod_set, victims)
         if not search.run():
             return False
         self.record(pod_set, search)
@@ -252,15 +242,12 @@ class ReclaimStep:
                 if capacity.has_base(node, shape):
                     continue
                 holders = [
-                    member
-                    for member in on_node.get(node, ())
-                    if member.booking is not None
-                    and _exceeds_gpu_part(capacity, member.booking, shape)
+                    m
+                    for m in on_node.get(node, ())
+                    if m.booking is not None and _exceeds_gpu_part(capacity, m.booking, shape)
                 ]
                 for victims in self._victims.of_workers(holders).values():
-                    over_users |= dict.fromkeys(
-                        v for v in victims if _may_lose_cpu(v, pod_set.planned)
-                    )
+                    over_users |= {v: None for v in victims if _may_lose_cpu(v, pod_set.planned)}
         return sorted(over_users, key=_latest, reverse=True)
 
     # ---- R11
@@ -281,9 +268,8 @@ class ReclaimStep:
                 self.has_freed_devices = True
                 for member in active:
                     if member.phase is Phase.RUNNING:
-                        self.evictions[member] = Eviction(
-                            None, "R11", planned.project, is_surplus=False
-                        )
+                        eviction = Eviction(None, "R11", planned.project, is_surplus=False)
+                        self.evictions[member] = eviction
                     state.release(member)
 
     def _scopes(self, pod_set: PodSet, equivalence: EquivalenceClass) -> Iterator[PreemptionScope]:
@@ -307,33 +293,22 @@ class ReclaimStep:
         has_surplus = policy.shrink_first and self._victims.has_surplus
         surplus_modes = (True, False) if has_surplus else (False,)
         for surplus_only in surplus_modes[:-1] if self._surplus_only else surplus_modes:
+            make_scope = partial(PreemptionScope, surplus_only=surplus_only)
             if may_reclaim and over_share <= 0:
-                yield PreemptionScope(
-                    other_projects=True, own_project=False, surplus_only=surplus_only
-                )
+                yield make_scope(other_projects=True, own_project=False)
             # Surplus came first (R6), so the own surplus was tried already.
             if own and (lower or surplus_only or not has_surplus):
-                yield PreemptionScope(
-                    other_projects=False,
-                    own_project=True,
-                    surplus_only=surplus_only,
-                    lent=bool(lent),
-                )
+                yield make_scope(other_projects=False, own_project=True, lent=bool(lent))
             # Stopped own surplus would start again on idle GPUs at once. It justifies no claim on
             # other projects: two projects would otherwise reclaim from each other in turn (R8).
             if may_reclaim and lower:
-                yield PreemptionScope(
-                    other_projects=True, own_project=True, surplus_only=surplus_only
-                )
+                yield make_scope(other_projects=True, own_project=True)
 
     def _could_make_room(self, pod_set: PodSet, lent: list[RequestShape]) -> bool:
         """Return True if the project's own surplus could make room for one worker, by counting."""
         shape = pod_set.members[0].shape
         idle = max(self._state.later.idle)
-        return (
-            not shape.is_whole
-            or idle + sum(lent_shape.devices for lent_shape in lent) >= shape.devices
-        )
+        return not shape.is_whole or idle + sum(s.devices for s in lent) >= shape.devices
 
     def _serve(self, pod_set: PodSet, equivalence: EquivalenceClass) -> bool:
         if any(not member.shape.nodes for member in pod_set.members):
@@ -343,21 +318,16 @@ class ReclaimStep:
             return False  # only preemptible work can go, which the cap excludes
         if self._serve_without_gpu(pod_set):
             return True
-        if (
-            equivalence is self._equivalence_class
-            and self._search
-            and self._search.resume(pod_set, self.may_stop)
-        ):
-            self.record(pod_set, self._search)
+        last_search = self._search if equivalence is self._equivalence_class else None
+        if last_search and last_search.resume(pod_set, self.may_stop):
+            self.record(pod_set, last_search)
             return True
         self._equivalence_class = self._search = None
         has_stopped = False
         for scope in self._scopes(pod_set, equivalence):
             is_first = True
             for candidates in self._candidate_sets(pod_set, equivalence, scope):
-                search = VictimSearch(
-                    self._state, pod_set, scope, candidates, may_stop=self.may_stop
-                )
+                search = VictimSearch(self._state, pod_set, scope, candidates, self.may_stop)
                 if search.run():
                     self.record(pod_set, search)
                     if not has_stopped:
@@ -435,9 +405,8 @@ class ReclaimStep:
                 yield [node]
             return
         # If only a cap blocks the pod set, no node lacks capacity.
-        missing_nodes = max(
-            1, len(pod_set.members) - sum(state.later.slots_by_node(shape).values())
-        )
+        slots = sum(state.later.slots_by_node(shape).values())
+        missing_nodes = max(1, len(pod_set.members) - slots)
         full = (node for node in roomy if not state.later.slots(node, shape))
         nodes = list(islice(full, max(_TIMES) * missing_nodes))
         for times in _TIMES:
@@ -508,10 +477,8 @@ def _exceeds_gpu_part(capacity: FreeCapacity, booking: Booking, claim_shape: Req
     node = booking.node
     node_info = capacity.nodes[node]
     node_milli = (node_info.devices - len(node_info.broken_devices)) * WHOLE_GPU
-    used_milli, claim_milli = (
-        booking.shares * len(booking.devices),
-        claim_shape.milli * claim_shape.devices,
-    )
+    used_milli = booking.shares * len(booking.devices)
+    claim_milli = claim_shape.milli * claim_shape.devices
     excess = False
     for total, free, in_use, requested in (
         (node_info.cpu_milli, capacity.cpu[node], booking.cpu, claim_shape.cpu),

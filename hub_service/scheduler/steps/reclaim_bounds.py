@@ -59,30 +59,20 @@ class ReclaimBounds:
             return True
         own_project = pod_set.planned.project
         within = own_project.allocated + pod_set.demand <= own_project.quota or scope.own_project
-        for project_devices in self._reclaimable(nodes):
-            if project_devices.project is own_project:
-                missing_devices -= (
-                    _own_reclaimable(project_devices, pod_set, scope) if scope.own_project else 0
-                )
+        for counts in self._reclaimable(nodes):
+            if counts.project is own_project:
+                if scope.own_project:
+                    missing_devices -= _own_reclaimable(counts, pod_set, scope)
             elif scope.other_projects:
-                reclaimable = (
-                    project_devices.all_surplus
-                    if scope.surplus_only
-                    else project_devices.all_devices
-                )
-                if (
-                    project_devices.is_shared
-                    or own_project.parent is not None
-                    or project_devices.project.parent is not None
-                ):
+                reclaimable = counts.all_surplus if scope.surplus_only else counts.all_devices
+                in_tree = own_project.parent is not None or counts.project.parent is not None
+                if counts.is_shared or in_tree:
                     # A fraction counts less than the device it frees; in a tree, ancestors are
                     # judged (R2).
                     missing_devices -= reclaimable.total
                 else:
-                    missing_devices -= min(
-                        reclaimable.total,
-                        self._bound(project_devices.project, reclaimable.largest, within),
-                    )
+                    bound = self._bound(counts.project, reclaimable.largest, within)
+                    missing_devices -= min(reclaimable.total, bound)
             if missing_devices <= 0:
                 return True
         return False
@@ -93,11 +83,7 @@ class ReclaimBounds:
         Also True for claims on the own project.
         """
         own_project, roots = pod_set.planned.project, self._state.tree.roots
-        if (
-            scope.own_project
-            or own_project.parent is not None
-            or any(root.children for root in roots)
-        ):
+        if scope.own_project or own_project.parent is not None or any(r.children for r in roots):
             return True
         within = own_project.allocated + pod_set.demand <= own_project.quota
         return any(self._bound(root, 1, within) > 0 for root in roots if root is not own_project)
@@ -135,16 +121,13 @@ class ReclaimBounds:
                 shared.add(planned.project)
         reclaimable: list[ProjectDevices] = []
         for project, all_devices in devices.items():
-            surplus = {
-                planned: s for planned, n in all_devices.items() if (s := _surplus(planned, n))
-            }
+            surplus = {i: s for i, n in all_devices.items() if (s := _surplus(i, n))}
             unprotected = all_devices
             if self._state.protects:
                 unprotected = {i: n for i, n in all_devices.items() if not self._is_protected(i)}
             totals = _total_of(unprotected), _total_of(surplus)
-            reclaimable.append(
-                ProjectDevices(project, unprotected, surplus, project in shared, *totals)
-            )
+            counts = ProjectDevices(project, unprotected, surplus, project in shared, *totals)
+            reclaimable.append(counts)
         return reclaimable
 
     def _is_protected(self, planned: PlannedWorkload) -> bool:
@@ -172,19 +155,17 @@ def _surplus(planned: PlannedWorkload, devices: int) -> int:
     return min(devices, beyond * max(m.shape.devices for m in planned.members[planned.minimum :]))
 
 
-def _own_reclaimable(
-    project_devices: ProjectDevices, pod_set: PodSet, scope: PreemptionScope
-) -> int:
+def _own_reclaimable(counts: ProjectDevices, pod_set: PodSet, scope: PreemptionScope) -> int:
     """Return the most that a claimant may take of its own project (R1, E1).
 
     That is workloads of lower priority, and surplus.
     """
     claimant = pod_set.planned
     if scope.surplus_only:
-        return project_devices.all_surplus.total
+        return counts.all_surplus.total
     if claimant.is_fixed:
-        return project_devices.all_devices.total
+        return counts.all_devices.total
     return sum(
-        count if planned.rank < claimant.rank else project_devices.surplus.get(planned, 0)
-        for planned, count in project_devices.devices.items()
+        count if planned.rank < claimant.rank else counts.surplus.get(planned, 0)
+        for planned, count in counts.devices.items()
     )

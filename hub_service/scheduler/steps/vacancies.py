@@ -89,9 +89,8 @@ class Vacancies:
         """Yield the vacancies for one worker of a shape, smallest disturbance first."""
         ranked = self._known.get((shape, privilege))
         if ranked is None:
-            ranked = self._known[shape, privilege] = _RankedVacancies(
-                shape.nodes & self._state.on_node.keys()
-            )
+            nodes = shape.nodes & self._state.on_node.keys()
+            ranked = self._known[shape, privilege] = _RankedVacancies(nodes)
         for node in sorted(ranked.stale):
             ranked.push(node, self._vacancies_on(node, shape, privilege))
         ranked.stale.clear()
@@ -123,10 +122,7 @@ class Vacancies:
         alone: dict[tuple[RequestShape, ...], WorkerGroup] = {}
         for _, group in ranked:
             alone.setdefault(tuple([member.shape for member in group]), group)
-        orders += [
-            [*(g for g in dearest if g is not last_group), last_group]
-            for last_group in alone.values()
-        ]
+        orders += [[*(g for g in dearest if g is not last), last] for last in alone.values()]
         adds_up = shape.is_whole and not (shape.cpu or shape.memory)
         if adds_up and all(member.shape.is_whole for group in groups for member in group):
             vacating_groups = [_workers_to_move(order, spare) for order in orders]
@@ -134,9 +130,7 @@ class Vacancies:
             vacating_groups = self._try_orders(node, shape, groups, orders)
         else:
             return []
-        members = dict.fromkeys(
-            [tuple(sorted(vacating, key=self._rank)) for vacating in vacating_groups]
-        )
+        members = dict.fromkeys([tuple(sorted(group, key=self._rank)) for group in vacating_groups])
         return [self._vacancy(node, vacating) for vacating in members if vacating]
 
     def _suffices(self, node: int, shape: RequestShape, groups: Sequence[WorkerGroup]) -> bool:

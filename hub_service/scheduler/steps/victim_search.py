@@ -122,11 +122,8 @@ class VictimSearch:
             return False
         # If only a cap was in the way, or no victim runs yet, it may start now; else it waits for
         # its victims to end (R7).
-        is_free = (
-            self.victim_iterator.relieves_caps
-            or not self._stops
-            or "allocate" not in state.policy.phases
-        )
+        allocates = "allocate" in state.policy.phases
+        is_free = self.victim_iterator.relieves_caps or not self._stops or not allocates
         may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
         for phase in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
@@ -182,9 +179,7 @@ class VictimSearch:
 
     def _used_freed_devices(self) -> bool:
         """Return True if the pod set took exactly its only victim's place, adding no free room."""
-        freed = [
-            _devices_of(booking) for stopped in self.stopped_victims for booking in stopped.bookings
-        ]
+        freed = [_devices_of(b) for stopped in self.stopped_victims for b in stopped.bookings]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
 
     def _is_served(self) -> bool:
@@ -229,11 +224,8 @@ class VictimSearch:
     def _minimise(self) -> None:
         """Restore each victim, the last chosen first, while the pod set still fits."""
         quota_checks = Counter(_quota_check(stopped.candidate) for stopped in self.stopped_victims)
-        fully_stopped = {
-            stopped.candidate.victim.planned
-            for stopped in self.stopped_victims
-            if not stopped.is_surplus
-        }
+        without_surplus = [s for s in self.stopped_victims if not s.is_surplus]
+        fully_stopped = {s.candidate.victim.planned for s in without_surplus}
         needed: list[StoppedVictim] = []
         for stopped in reversed(self.stopped_victims):
             if stopped.is_surplus and stopped.candidate.victim.planned in fully_stopped:
@@ -254,9 +246,7 @@ class VictimSearch:
 
         Return True if any was replaced.
         """
-        requested_milli = sum(
-            member.shape.devices * member.shape.milli for member in self._unit.members
-        )
+        requested_milli = sum(m.shape.devices * m.shape.milli for m in self._unit.members)
         if self._moves is not None or self._state.later.free_milli <= requested_milli:
             return False  # nothing is left for the victims
         tried: set[Victim] = set()
@@ -274,11 +264,9 @@ class VictimSearch:
         if self._place(_RESERVED):
             immovable = [
                 index
-                for index, stopped in enumerate(self.stopped_victims)
-                if not (
-                    _is_job(stopped.candidate.victim) and place(state, stopped.members, _RESERVED)
-                )
-                and stopped.candidate.victim not in tried
+                for index, s in enumerate(self.stopped_victims)
+                if not (_is_job(s.candidate.victim) and place(state, s.members, _RESERVED))
+                and s.candidate.victim not in tried
             ]
             stopped_workloads = {taken.candidate.victim.planned for taken in self.stopped_victims}
             replacement = next(
@@ -296,17 +284,11 @@ class VictimSearch:
         return replacement
 
     def _equivalent_victims(self, stopped: StoppedVictim) -> list[Victim]:
-        candidate, bookings = (
-            stopped.candidate,
-            [booking for booking in stopped.bookings if booking],
-        )
-        if (
-            stopped.is_surplus
-            or candidate.rule == "Q6"
-            or candidate.victim.planned.sizes is not None
-        ):
+        rule, victim = stopped.candidate.rule, stopped.candidate.victim
+        if stopped.is_surplus or rule == "Q6" or victim.planned.sizes is not None:
             return []
-        return self.victim_iterator.equivalent_victims(candidate.victim, bookings)
+        bookings = [booking for booking in stopped.bookings if booking]
+        return self.victim_iterator.equivalent_victims(victim, bookings)
 
     def _replace(self, index: int, victim: Victim) -> bool:
         """Let another victim go instead, unless the pod set needs the one that was taken."""
@@ -325,13 +307,10 @@ class VictimSearch:
         """Return True if R2 still allows all remaining victims, with one restored."""
         remaining = [quota_check for quota_check, count in quota_checks.items() if count]
         highest = max((level for level, _ in remaining), default=-1)
-        return all(
-            self.victim_iterator.stays_within_share(level) for level in range(highest + 1)
-        ) and all(
-            self.victim_iterator.stays_within_quota(level)
-            for level, within_quota in remaining
-            if within_quota
-        )
+        iterator = self.victim_iterator
+        quota_levels = [level for level, within_quota in remaining if within_quota]
+        within_share = all(iterator.stays_within_share(level) for level in range(highest + 1))
+        return within_share and all(iterator.stays_within_quota(level) for level in quota_levels)
 
 
 def _stopped_victim(candidate: Candidate) -> StoppedVictim:

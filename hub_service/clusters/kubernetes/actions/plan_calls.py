@@ -252,10 +252,8 @@ class PlanCalls:
 
     def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
-        sentence = why(wait.reason)
-        return (
-            [partial(self._executor.report_why_suspended, job, sentence)] if job.is_queued else []
-        )
+        report = partial(self._executor.report_why_suspended, job, why(wait.reason))
+        return [report] if job.is_queued else []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
         """Nominate a node for a worker, and write what its place waits for."""
@@ -285,11 +283,8 @@ class PlanCalls:
         if grant is None or pod.device_request is None:
             return notes
         device_mib = self._bookings.device_mib(decision.node)
-        return (
-            notes
-            | grant.annotations
-            | memory_annotations(pod.device_request, grant.milli, device_mib)
-        )
+        memory = memory_annotations(pod.device_request, grant.milli, device_mib)
+        return notes | grant.annotations | memory
 
     def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[ApiCall]:
         """Return the calls that bind the claims that waited for the node."""
@@ -332,9 +327,8 @@ class PlanCalls:
     async def _write_reason(self, wait: Wait, pod: Pod, sentence: str) -> None:
         """Write why a pod waits, and its nominated node by the end of the plan."""
         nomination = self._nominations.get(pod.place)
-        await self._executor.wait(
-            wait, pod, "" if nomination is None else nomination.node, sentence
-        )
+        node = "" if nomination is None else nomination.node
+        await self._executor.wait(wait, pod, node, sentence)
 
     def _reservation_trouble(self, pod: Pod) -> str:
         """Return why no GPU can be reserved, for a pod that wants a share; else ""."""

@@ -139,9 +139,7 @@ class ReservationReconciler:
         If a reservation is lost, the kubelet takes its shared device for free and could give it to
         the next pod.
         """
-        return self._backoff.in_backoff() | {
-            pod.node for pod, _name, _device in unreserved_devices(pods)
-        }
+        return self._backoff.in_backoff() | {pod.node for pod, *_ in unreserved_devices(pods)}
 
     def store_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Store the faults of a node's devices, by UUID; return True if they are new."""
@@ -198,16 +196,14 @@ class ReservationReconciler:
         `waiting` are the pods with nominated devices, by place. Failed calls are retried later.
         """
         self.failed = False
-        reconcile_input = _ReconcileInput(pods, device_numbers, nodes, nominations, waiting)
-        self._prune(reconcile_input)
-        needed = self._needed_reservations(reconcile_input)
-        for pod in reconcile_input.reservations:
+        inputs = _ReconcileInput(pods, device_numbers, nodes, nominations, waiting)
+        self._prune(inputs)
+        needed = self._needed_reservations(inputs)
+        for pod in inputs.reservations:
             if pod.deleted is None:
-                await self._attempt(
-                    self._reconcile(pod, reconcile_input, is_needed=pod.name in needed)
-                )
+                await self._attempt(self._reconcile(pod, inputs, is_needed=pod.name in needed))
         for pod, name, device in unreserved_devices(pods):
-            await self._attempt(self._restore(pod, name, device, reconcile_input))
+            await self._attempt(self._restore(pod, name, device, inputs))
         for pod in pods:
             if pod.grant is not None and pod.uses_node:
                 self._warn_of_faults(pod, pod.grant.devices)
@@ -221,16 +217,14 @@ class ReservationReconciler:
             # Gone, or changed meanwhile: the informer will show it. All other errors are retried.
             self.failed |= error.status not in (404, 409)
 
-    async def _reconcile(
-        self, pod: Pod, reconcile_input: _ReconcileInput, *, is_needed: bool
-    ) -> None:
+    async def _reconcile(self, pod: Pod, inputs: _ReconcileInput, *, is_needed: bool) -> None:
         if pod.is_finished:
-            await self._abandon(pod, pod.why or "it ended", reconcile_input)
+            await self._abandon(pod, pod.why or "it ended", inputs)
         elif not is_needed:
             await self._delete(pod)
         elif (devices := self._devices_of(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
-            await self._abandon(pod, text, reconcile_input)
+            await self._abandon(pod, text, inputs)
         elif pod.device:
             self._backoff.record_success(pod.node, pod.bound or 0)
         elif not pod.node:
@@ -241,49 +235,36 @@ class ReservationReconciler:
             self._apply(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
-            await self._abandon(
-                pod, f"nobody said which device it has within {seconds}", reconcile_input
-            )
+            await self._abandon(pod, f"nobody said which device it has within {seconds}", inputs)
 
-    async def _abandon(self, pod: Pod, why: str, reconcile_input: _ReconcileInput) -> None:
+    async def _abandon(self, pod: Pod, why: str, inputs: _ReconcileInput) -> None:
         """Delete a failed reservation, and back off from its node."""
         if pod.uid not in self._abandoned:  # the first deletion may fail
             self._abandoned.add(pod.uid)
             self._backoff.record_rejection(pod.node)
-        number = (
-            reconcile_input.device_numbers[pod.uid][0]
-            if pod.uid in reconcile_input.device_numbers
-            else self._pending_device(pod.name)
-        )
+        numbers = inputs.device_numbers.get(pod.uid)
+        number = self._pending_device(pod.name) if numbers is None else numbers[0]
         text = f"{pod.node} gave no device to share ({pod.name}): {why}"
-        for place, nomination in list(reconcile_input.nominations.items()):
-            if (
-                nomination.is_shared
-                and nomination.node == pod.node
-                and number in nomination.devices
-            ):
-                del reconcile_input.nominations[place]
-                if (waiter := reconcile_input.waiting.get(place)) is not None and waiter.is_made:
+        for place, nominated in list(inputs.nominations.items()):
+            if nominated.is_shared and nominated.node == pod.node and number in nominated.devices:
+                del inputs.nominations[place]
+                if (waiter := inputs.waiting.get(place)) is not None and waiter.is_made:
                     self._events.enqueue(waiter, "NoDevice", text, bad=True)
         await self._delete(pod)
 
-    async def _restore(
-        self, pod: Pod, name: str, device: str, reconcile_input: _ReconcileInput
-    ) -> None:
+    async def _restore(self, pod: Pod, name: str, device: str, inputs: _ReconcileInput) -> None:
         """Recreate a lost reservation, or report that its device cannot be reserved."""
-        reservation = next((r for r in reconcile_input.reservations if r.name == name), None)
-        new_owner = self._new_owner(pod, device, reconcile_input)
-        if new_owner is not None:
-            text = (
-                f"its GPU {device} was given to {new_owner.key}, since reservation {name} was lost"
-            )
+        reservation = next((r for r in inputs.reservations if r.name == name), None)
+        owner = self._new_owner(pod, device, inputs)
+        if owner is not None:
+            text = f"its GPU {device} was given to {owner.key}, since reservation {name} was lost"
             self._warn(pod, "DeviceLost", device, text, leaves=True)
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._assumed.evicted[pod.uid] = self._clock()
         elif reservation is None or not reservation.node:
-            if pod.node in reconcile_input.nodes and pod.node not in self._backoff.in_backoff():
+            if pod.node in inputs.nodes and pod.node not in self._backoff.in_backoff():
                 assert pod.grant is not None
-                number = reconcile_input.device_numbers[pod.uid][pod.grant.reservations.index(name)]
+                number = inputs.device_numbers[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
         elif reservation.device and reservation.deleted is None:
             text = (
@@ -318,18 +299,18 @@ class ReservationReconciler:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
         self._assumed.evicted[pod.uid] = self._clock()
 
-    def _needed_reservations(self, reconcile_input: _ReconcileInput) -> set[str]:
+    def _needed_reservations(self, inputs: _ReconcileInput) -> set[str]:
         """Return the names of reservations that pods share or are about to share."""
         promised = {
             (nomination.node, number)
-            for nomination in reconcile_input.nominations.values()
+            for nomination in inputs.nominations.values()
             if nomination.is_shared
             for number in nomination.devices
         }
-        by_slot = device_reservations(reconcile_input.pods, reconcile_input.device_numbers)
+        by_slot = device_reservations(inputs.pods, inputs.device_numbers)
         shared = {
             name
-            for pod in reconcile_input.pods
+            for pod in inputs.pods
             if pod.grant is not None and pod.uses_node
             for name in pod.grant.reservations
         }
@@ -349,12 +330,12 @@ class ReservationReconciler:
             return ()
         return report.pods.get(pod.key, ())
 
-    def _new_owner(self, pod: Pod, device: str, reconcile_input: _ReconcileInput) -> Pod | None:
+    def _new_owner(self, pod: Pod, device: str, inputs: _ReconcileInput) -> Pod | None:
         """Return the pod that was given a shared device as its own, or None."""
         return next(
             (
                 other
-                for other in reconcile_input.pods
+                for other in inputs.pods
                 if other.node == pod.node
                 and other.gpus
                 and not other.is_reservation
@@ -365,24 +346,19 @@ class ReservationReconciler:
         )
 
     def _awaits_report(self, node: str) -> bool:
-        return node in self._unreported_nodes or any(
-            slot[0] == node for slot in self._pending.values()
-        )
+        return node in self._unreported_nodes or any(s[0] == node for s in self._pending.values())
 
     def _pending_device(self, name: str) -> int:
         return self._pending.get(name, ("", -1))[1]
 
-    def _prune(self, reconcile_input: _ReconcileInput) -> None:
+    def _prune(self, inputs: _ReconcileInput) -> None:
         now = self._clock()
-        uids = {pod.uid for pod in reconcile_input.pods}
-        self._first_seen = {
-            pod.uid: self._first_seen.get(pod.uid, now) for pod in reconcile_input.reservations
-        }
-        self._unreported_nodes = {
-            pod.node for pod in reconcile_input.reservations if pod.uses_node and not pod.device
-        }
-        known = {pod.name for pod in reconcile_input.reservations if pod.device}
-        promised = {(p.node, n) for p in reconcile_input.nominations.values() for n in p.devices}
+        uids = {pod.uid for pod in inputs.pods}
+        reservations = inputs.reservations
+        self._first_seen = {pod.uid: self._first_seen.get(pod.uid, now) for pod in reservations}
+        self._unreported_nodes = {p.node for p in reservations if p.uses_node and not p.device}
+        known = {pod.name for pod in reservations if pod.device}
+        promised = {(p.node, n) for p in inputs.nominations.values() for n in p.devices}
         self._pending = {
             name: slot
             for name, slot in self._pending.items()
@@ -390,12 +366,8 @@ class ReservationReconciler:
         }
         self._warned = {warned for warned in self._warned if warned[0] in uids}
         self._abandoned &= uids
-        self._faults = {
-            node: f for node, f in self._faults.items() if node in reconcile_input.nodes
-        }
-        self._reports = {
-            node: report for node, report in self._reports.items() if node in reconcile_input.nodes
-        }
+        self._faults = {node: f for node, f in self._faults.items() if node in inputs.nodes}
+        self._reports = {node: r for node, r in self._reports.items() if node in inputs.nodes}
 
 
 def _is_one_device(devices: Sequence[str]) -> bool:

@@ -61,13 +61,8 @@ def remove_finalizer_patch(uid: str) -> dict[str, Any]:
 
 def restore_finalizer_patch(uid: str) -> dict[str, Any]:
     """Return the patch that reverts `remove_finalizer_patch`: the pod stays after all."""
-    return {
-        "metadata": {
-            "uid": uid,
-            "annotations": {FINALIZER_REMOVED: None},
-            "finalizers": [FINALIZER],
-        }
-    }
+    annotations = {FINALIZER_REMOVED: None}
+    return {"metadata": {"uid": uid, "annotations": annotations, "finalizers": [FINALIZER]}}
 
 
 SCHEDULER = "runai-scheduler"

@@ -169,9 +169,8 @@ class SnapshotBuilder:
         # The core ignores many fields of a pod: reuse an equal result.
         if known is not None and known.workload == workload:
             workload = known.workload
-        return _BuiltWorkload(
-            group, places, since, shape, is_protected, is_contended(pods), time, workload
-        )
+        contended = is_contended(pods)
+        return _BuiltWorkload(group, places, since, shape, is_protected, contended, time, workload)
 
 
 class _BuiltWorkload(NamedTuple):
@@ -267,9 +266,8 @@ def _workload(
 ) -> Workload:
     first, shape = group.first, inputs.shapes.get(group.name) or ElasticShape(surplus=True)
     since = inputs.below_min_since.get(group.name)
-    most = (
-        first.device_request.most if group.is_resizable and first.device_request is not None else 0
-    )
+    request = first.device_request
+    most = request.most if group.is_resizable and request is not None else 0
     contended_nodes = eligible.for_contended(pods, inputs) if is_contended(pods) else {}
     time = _time_of(group, inputs)
     workload = Workload(
@@ -317,13 +315,12 @@ def _worker(
         node, devices = pod.node, inputs.devices.get(pod.uid, ())
     elif nomination is not None:
         state, node, devices = WorkerState.RESERVED, nomination.node, nomination.devices
+    request = pod.device_request
     return Worker(
         name=pod.called,
-        gpus=MilliGpu(pod.gpus * WHOLE_GPU)
-        if pod.device_request is None
-        else pod.device_request.gpus,
-        gpu_memory_mib=None if pod.device_request is None else pod.device_request.memory_mib,
-        devices_wanted=1 if pod.device_request is None else pod.device_request.distinct,
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if request is None else request.gpus,
+        gpu_memory_mib=None if request is None else request.memory_mib,
+        devices_wanted=1 if request is None else request.distinct,
         state=state,
         node=node,
         devices=devices,

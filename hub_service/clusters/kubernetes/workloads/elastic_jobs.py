@@ -94,13 +94,11 @@ class ElasticJobs:
 
     def shape(self, elastic_job: ElasticJob, now: float) -> ElasticShape:
         """Return the properties of an elastic job for the core."""
-        state = elastic_job.record.elastic
+        state, record = elastic_job.record.elastic, elastic_job.record
         assert state is not None
-        must_not_grow = bool(state.finishers) or membership.must_not_grow(
-            elastic_job.record, now, self.rules
-        )
-        up = [worker for worker in elastic_job.record.workers if _is_up(worker)]
-        most = membership.max_gpus_of(elastic_job.record)
+        must_not_grow = bool(state.finishers) or membership.must_not_grow(record, now, self.rules)
+        up = [worker for worker in record.workers if _is_up(worker)]
+        most = membership.max_gpus_of(record)
         since = [int(worker.started) for worker in up if worker.started is not None]
         return ElasticShape(
             surplus=not must_not_grow,
@@ -127,7 +125,7 @@ class ElasticJobs:
             uids = {elastic_job.job.uid for elastic_job in jobs.values()}
             self._known = {uid: state for uid, state in self._known.items() if uid in uids}
             self._finished_workers = {
-                uid: names for uid, names in self._finished_workers.items() if uid in uids
+                uid: n for uid, n in self._finished_workers.items() if uid in uids
             }
             return read_jobs() if jobs else jobs
 
@@ -146,14 +144,11 @@ class ElasticJobs:
         async with self._lock:
             if (elastic_job := read_job()) is None:
                 return
-            assert elastic_job.record.elastic is not None
-            state = self._known[elastic_job.job.uid] = replace(
-                elastic_job.record.elastic, sized=now
-            )
+            record = elastic_job.record
+            assert record.elastic is not None
+            state = self._known[elastic_job.job.uid] = replace(record.elastic, sized=now)
             if terminating:
-                elastic_job = replace(
-                    elastic_job, record=replace(elastic_job.record, elastic=state)
-                )
+                elastic_job = replace(elastic_job, record=replace(record, elastic=state))
                 await self._update_target(elastic_job, now, terminating)
 
     def apply_status(self, elastic_job: ElasticJob, worker: str, status: WorkerStatus) -> bool:
@@ -175,10 +170,8 @@ class ElasticJobs:
         Kubernetes stops the remaining pods. A loss that the other workers survive is no failure.
         """
         async with self._lock:
-            elastic_job = read_job()
-            return (
-                None if elastic_job is None else await self._ended(elastic_job, worker, exit_code)
-            )
+            job = read_job()
+            return None if job is None else await self._ended(job, worker, exit_code)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -314,11 +307,8 @@ def _as_member(
     """
     if worker.state == "starting":
         worker = replace(worker, state="running" if worker.name in state.phases else "pending")
-    return (
-        replace(worker, state="stopping")
-        if worker.name in terminating and _is_up(worker)
-        else worker
-    )
+    is_stopping = worker.name in terminating and _is_up(worker)
+    return replace(worker, state="stopping") if is_stopping else worker
 
 
 def _waits_for_workers(

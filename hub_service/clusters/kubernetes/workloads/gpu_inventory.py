@@ -47,9 +47,8 @@ class GpuInventory:
             known = named(pods, device_numbers, self._sharing.devices_of)
             most = Counter[str]()
             for pod in pods:
-                most[pod.node] = max(
-                    most[pod.node], 1 + max(device_numbers.get(pod.uid, ()), default=-1)
-                )
+                count = 1 + max(device_numbers.get(pod.uid, ()), default=-1)
+                most[pod.node] = max(most[pod.node], count)
             self._devices, self._built_at = (
                 {
                     name: inventory(
@@ -63,11 +62,8 @@ class GpuInventory:
 
     async def note_holders(self, node: str, report: NodeReport) -> None:
         """Store a node's devices and their holders."""
-        are_new = [
-            self._sharing.store_report(node, report),
-            self._sizes.store(node, report.devices),
-        ]
-        if any(are_new):
+        is_new = self._sharing.store_report(node, report)
+        if self._sizes.store(node, report.devices) or is_new:
             self._changes.signal()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:

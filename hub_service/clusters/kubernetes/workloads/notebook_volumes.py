@@ -27,21 +27,21 @@ async def beside(api: Api, notebook: Pod) -> PodTemplateSource:
         InvalidRequest: only the notebook's pod can mount one of its volumes.
     """
     with translate_api_errors():
-        template_source = surroundings(await api.get(pod_path(notebook)))
+        source = surroundings(await api.get(pod_path(notebook)))
         path = f"/api/v1/namespaces/{notebook.namespace}/persistentvolumeclaims"
-        claims = [await api.get(f"{path}/{name}") for name in _claims(template_source)]
-    return _pinned_to_volume_node(template_source, claims, notebook.node)
+        claims = [await api.get(f"{path}/{name}") for name in _claims(source)]
+    return _pinned_to_volume_node(source, claims, notebook.node)
 
 
-def _claims(template_source: PodTemplateSource) -> list[str]:
-    volumes = (template_source.pod or {}).get("volumes", ())
+def _claims(source: PodTemplateSource) -> list[str]:
+    volumes = (source.pod or {}).get("volumes", ())
     return [
         v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
     ]
 
 
 def _pinned_to_volume_node(
-    template_source: PodTemplateSource, claims: Sequence[Object], node: str
+    source: PodTemplateSource, claims: Sequence[Object], node: str
 ) -> PodTemplateSource:
     for claim in claims:
         name = claim["metadata"]["name"]
@@ -57,30 +57,23 @@ def _pinned_to_volume_node(
         here = {"key": "metadata.name", "operator": "In", "values": [node]}
         required = {"nodeSelectorTerms": [{"matchFields": [here]}]}
         rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-        return replace(
-            template_source,
-            pod={**(template_source.pod or {}), "affinity": rule},
-            node=node,
-            claim=name,
-        )
-    return template_source
+        return replace(source, pod={**(source.pod or {}), "affinity": rule}, node=node, claim=name)
+    return source
 
 
-def check_room(
-    spec: WorkloadSpec, template_source: PodTemplateSource, node: KubeNode | None
-) -> None:
+def check_room(spec: WorkloadSpec, source: PodTemplateSource, node: KubeNode | None) -> None:
     """Reject a job that can never run on the only node with its volume.
 
     Raises:
         InvalidRequest: the node has too few GPUs.
     """
     requested = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
-    if not template_source.node or node is None or requested <= node.most_gpus * WHOLE_GPU:
+    if not source.node or node is None or requested <= node.most_gpus * WHOLE_GPU:
         return
     has = count_text(MilliGpu(node.most_gpus * WHOLE_GPU))
     raise InvalidRequest(
         f"{spec.id} asks for {count_text(requested)}, and {node.name} has {has}: the volume"
-        f" {template_source.claim} of your notebook can be mounted on that node alone.",
+        f" {source.claim} of your notebook can be mounted on that node alone.",
         hint="Ask for fewer, or ask an admin for a volume that is ReadWriteMany.",
         code="volume_on_one_node",
     )

@@ -65,13 +65,11 @@ class Submissions:
                 if there is not None or workload in seen:
                     raise name_taken(workload, there.state if there is not None else "")
                 seen.add(workload)
-        template_source = {
-            user: await self._surroundings(user) for user in {spec.user for spec in specs}
-        }
+        sources = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
         for spec in specs:  # reject impossible requests before creating anything
-            self._body(spec, template_source[spec.user])
+            self._body(spec, sources[spec.user])
         for spec in specs:
-            await self._make(spec, template_source[spec.user])
+            await self._make(spec, sources[spec.user])
         return [(await self._lookup.records())[spec.id] for spec in specs]
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
@@ -105,26 +103,19 @@ class Submissions:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _body(
-        self, spec: WorkloadSpec, template_source: PodTemplateSource, name: str = ""
-    ) -> Object:
-        check_room(spec, template_source, self._informers.nodes.objects.get(template_source.node))
+    def _body(self, spec: WorkloadSpec, source: PodTemplateSource, name: str = "") -> Object:
+        check_room(spec, source, self._informers.nodes.objects.get(source.node))
         body = manifest(
-            spec,
-            template_source,
-            name=name,
-            api_url=self._api_url,
-            ttl_s=self._ttl_s,
-            bounds=self._bounds,
+            spec, source, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
         )
         return self._pool.with_labels(body)
 
-    async def _make(self, spec: WorkloadSpec, template_source: PodTemplateSource) -> None:
+    async def _make(self, spec: WorkloadSpec, source: PodTemplateSource) -> None:
         found = await create_under_free_name(
             self._api,
             f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
             spec,
-            partial(self._body, spec, template_source),
+            partial(self._body, spec, source),
             lambda there: self._cache.id_of(read_job(there)),
         )
         self._informers.jobs.apply(found)

@@ -330,9 +330,8 @@ def _workers(
         else:
             # Nominated devices belong to the worker, whichever pod it has.
             here = replace(here, seat=f"{job.uid}/{index}")
-            yield record_of_worker(
-                here, name, index, cluster_state, attempt=max(1, len(job.starts))
-            )
+            attempt = max(1, len(job.starts))
+            yield record_of_worker(here, name, index, cluster_state, attempt=attempt)
 
 
 def record_of_worker(
@@ -404,22 +403,21 @@ def _of_pod(pod: Pod, cluster_state: ClusterState) -> WorkloadRecord:
 def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
     """Return a WorkloadSpec for a Job or pod that was not submitted through us."""
     workers = 1 if job is None else min(max(1, job.parallelism), MOST_WORKERS)
+    request = pod.device_request
     return WorkloadSpec(
         project=project,
         name=name,
         user=pod.user,
         kind="job" if pod.kind == "train" else "session",
         command=None,
-        gpus=MilliGpu(pod.gpus * WHOLE_GPU)
-        if pod.device_request is None
-        else pod.device_request.gpus,
-        gpu_memory_mib=0 if pod.device_request is None else pod.device_request.mib,
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if request is None else request.gpus,
+        gpu_memory_mib=0 if request is None else request.mib,
         cpu_milli=pod.cpu_milli,
         memory_mib=pod.memory_mib,
         elastic=pod.may_be_resized,
         saves=pod.saves,
         guaranteed_workers=pod.guaranteed if job is not None and job.may_be_guaranteed else None,
-        gpus_max=MilliGpu(0 if pod.device_request is None else pod.device_request.most * WHOLE_GPU),
+        gpus_max=MilliGpu(0 if request is None else request.most * WHOLE_GPU),
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
         preemptible=pod.kind == "train",
