@@ -241,10 +241,8 @@ def test_log_in_a_pipe_retains_its_colours(bob):
 
 
 def test_followed_log_continues_after_a_pause(bob, eventually):
-    program = (
-        "import os, signal; print('resumed', os.environ['RUNAI_RESUMED'], flush=True);"
-        " signal.pause()"
-    )
+    printed = "print('resumed', os.environ['RUNAI_RESUMED'], flush=True)"
+    program = f"import os, signal; {printed}; signal.pause()"
     bob("submit", "exp1", "-g", "1", "--grace", "1", "--", PYTHON, "-c", program)
     command = [*COMMAND, "logs", "exp1", "-f"]
     environment = os.environ | bob.environment

@@ -405,10 +405,7 @@ class LocalCluster(StoredCluster):
         begun = list(self._index.begun(only))
         files = [
             ProgressFile(
-                row.id,
-                Path(row.record.checkpoint_dir),
-                self._accounts.of(row).uid,
-                phase=phase,
+                row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase=phase
             )
             for row in begun
             if (phase := _phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
