@@ -39,26 +39,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.snapshot == "-":
-            return _answer(sys.stdin, options)
+            return _print_answers(sys.stdin, options)
         with open(options.snapshot, encoding="utf-8") as file:  # noqa: PTH123  pathlib is slow to import
-            return _answer(file, options)
+            return _print_answers(file, options)
     except OSError as error:
         if error.filename is None:  # not the snapshot: the plan could not be written
             raise
         print(f"{options.snapshot}: {error.strerror}", file=sys.stderr)
         return WRONG_INPUT
     except UnicodeDecodeError:
-        return _refuse("not JSON: it is no UTF-8 text", jsonl=options.jsonl)
+        return _print_error("not JSON: it is no UTF-8 text", jsonl=options.jsonl)
 
 
-def _answer(file: TextIO, options: argparse.Namespace) -> int:
+def _print_answers(file: TextIO, options: argparse.Namespace) -> int:
+    """Print the answer to each snapshot of a file; return the exit code."""
     status, jsonl = OK, options.jsonl
     for text in _lines(file) if jsonl else [file.read()]:
         gc.disable()  # an answer creates no garbage before it is printed
         try:
             answer = _answer_to(_read(text), options.explain)
         except InvalidSnapshot as error:
-            status = _refuse(str(error), jsonl=jsonl)
+            status = _print_error(str(error), jsonl=jsonl)
         else:
             _print(answer, indent=None if jsonl else 2)
         finally:
@@ -86,10 +87,11 @@ def _print(answer: dict[str, Any], indent: int | None) -> None:
 
 
 def _answer_to(snapshot: Snapshot, workload: str | None) -> dict[str, Any]:
+    """Return the plan as JSON, or only the decisions about one workload, explained."""
     plan = decide(snapshot)
     if workload is None:
         return plan_to_json(plan)
-    if all(workload != known.name for known in snapshot.workloads):
+    if all(workload != present.name for present in snapshot.workloads):
         message = f"there is no workload {workload} in the snapshot"
         raise InvalidSnapshot(message)
     wait = explain(snapshot, plan, workload)
@@ -101,7 +103,7 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
     return (line for line in file if line.strip())
 
 
-def _refuse(message: str, *, jsonl: bool) -> int:
+def _print_error(message: str, *, jsonl: bool) -> int:
     # Print one line per input line, so that pipes stay in step.
     if jsonl:
         _print({"error": message}, indent=None)

@@ -16,7 +16,7 @@ from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.consolidate import ConsolidateStep
 from runai.hub_service.scheduler.steps.quota_choice import (
     choose_parts,
-    start_elsewhere,
+    start_by_other_charge,
     update_fair_shares,
 )
 from runai.hub_service.scheduler.steps.reclaim import ReclaimStep
@@ -104,7 +104,7 @@ def run(state: PlanningState) -> Plan:
     # 4. Start pod sets that fit idle capacity, the most deprived project first (O, Q, P).
     if "allocate" in phases:
         allocation.start_fitting_pod_sets()
-        start_elsewhere(state, allocation)
+        start_by_other_charge(state, allocation)
         if choose_parts(state):
             update_fair_shares(state)
 
@@ -131,7 +131,7 @@ def run(state: PlanningState) -> Plan:
 
     # 8. Place the capacity left over by stops: stopped pod sets move first, then others start (R5).
     if reclaim.has_freed_devices:
-        allocation.use_freed_capacity(reclaim.stopped, start_waiting="allocate" in phases)
+        allocation.use_freed_capacity(reclaim.stopped_pod_sets, start_waiting="allocate" in phases)
 
     # 9. Lend otherwise unusable GPUs to elastic workers (E2, E3).
     if "allocate" in phases:

@@ -86,6 +86,6 @@ def test_counterfactual_trials_stop_at_the_allowed_number_of_cycles() -> None:
         return decide(snapshot)
 
     trials = Trials(snapshot, waiting, counting_decide, 2, at_once=True)
-    answers = [trials.succeed(()) for _ in range(3)]
+    answers = [trials.try_changes(()) for _ in range(3)]
 
     assert (answers, len(decided), trials.remaining) == ([False, False, False], 2, 0)

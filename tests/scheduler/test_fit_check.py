@@ -50,14 +50,14 @@ def test_fit_check_is_exact_after_workers_are_released_and_restored(snapshot: Sn
             for member in victims:
                 state.release(member)
             nodes = [booking.node for _, _, booking in saved if booking]
-            fit.freed(nodes)
+            fit.recount_freed(nodes)
             released.append((saved, nodes))
 
             assert fit.fits() == can_be_placed(state, members)
         for saved, nodes in reversed(released):
             for member, phase, booking in saved:
                 state.set(member, phase, booking)
-            fit.recheck(nodes)
+            fit.recount_restored(nodes)
 
             assert fit.fits() == can_be_placed(state, members)
 

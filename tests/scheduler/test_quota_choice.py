@@ -10,7 +10,12 @@ import pytest
 from builders import job, places, project, requesting, reserved, session, snapshot, table
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Project, Worker, Workload, decide
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
-from runai.hub_service.scheduler.state.quota_by_type import candidates, groups, types_of, within
+from runai.hub_service.scheduler.state.quota_by_type import (
+    candidates,
+    reset_and_group,
+    types_of,
+    within,
+)
 
 TYPES = {"n1": "a100", "n2": "h100", "n3": "t4", "n4": "v100"}
 NODES = [Node(name=name, devices=4, gpu_type=gpu_type) for name, gpu_type in TYPES.items()]
@@ -132,7 +137,7 @@ def share_groups(
         for account in root.parts or [root]:
             account.requested = requested.get(account.name, 0)
             account.fair_share = 5
-    found = groups(tree.roots, capacity, by_type)
+    found = reset_and_group(tree.roots, capacity, by_type)
     for root in tree.roots:
         assert {part.fair_share for part in root.parts or [root]} == {0}
     return [([account.name for account in accounts], there) for accounts, there in found]

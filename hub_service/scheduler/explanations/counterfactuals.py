@@ -53,14 +53,14 @@ class Trials:
         # Skip wait reasons: nothing reads these plans, and sentences cost time.
         self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
         self._index = ClusterIndex(self._base)
-        self._present = {w.name: w for w in snapshot.workloads}
+        self._workloads = {w.name: w for w in snapshot.workloads}
         self._name = workload.name
         self._decide = decide
         self._at_once = at_once
         self.remaining = max_trials
 
-    def succeed(self, changes: Sequence[Change]) -> bool:
-        """Return True if the workload is served with these changes."""
+    def try_changes(self, changes: Sequence[Change]) -> bool:
+        """Plan with these changes; return True if the workload is served, and trials remained."""
         if not self.remaining:
             return False
         self.remaining -= 1
@@ -76,12 +76,12 @@ class Trials:
         if (snapshot.projects, snapshot.policy) != (self._base.projects, self._base.policy):
             return self._decide(snapshot)
         remaining_workloads = {w.name: w for w in snapshot.workloads}
-        new = tuple(w for name, w in remaining_workloads.items() if self._present[name] is not w)
-        removed = tuple(name for name in self._present if name not in remaining_workloads)
+        new = tuple(w for name, w in remaining_workloads.items() if self._workloads[name] is not w)
+        removed = tuple(name for name in self._workloads if name not in remaining_workloads)
         self._index.apply(SnapshotChanges(workloads=new, removed=removed))
         plan = self._decide(self._index)
-        touched = (*(w.name for w in new), *removed)
-        self._index.apply(SnapshotChanges(workloads=tuple(self._present[name] for name in touched)))
+        names = (*(w.name for w in new), *removed)
+        self._index.apply(SnapshotChanges(workloads=tuple(self._workloads[name] for name in names)))
         return plan
 
 
@@ -117,6 +117,7 @@ class CounterfactualSearch:
         return tuple(counterfactuals)
 
     def _attempts(self) -> Sequence[Callable[[], Counterfactual | None]]:
+        """Return the attempts worth making for the wait's code, in order."""
         any_room = (
             self._release_overage,
             self._earliest_end,
@@ -159,23 +160,24 @@ class CounterfactualSearch:
         for rival in self._holder_allocations.rivals():
             for chosen in self._holder_allocations.sets_of(rival):
                 names = tuple(holder.workload.name for holder in chosen)
-                if self._trials.succeed([EndWorkloads(workloads=names)]):
-                    return self._released(rival, self._fewest(chosen))
+                if self._trials.try_changes([EndWorkloads(workloads=names)]):
+                    return self._released(rival, self._drop_unneeded(chosen))
                 if not self._trials.remaining:
                     return None
         return None
 
-    def _fewest(self, chosen: Sequence[HolderAllocation]) -> list[HolderAllocation]:
-        """Drop unnecessary workloads; the first in R4's order are kept longest."""
+    def _drop_unneeded(self, chosen: Sequence[HolderAllocation]) -> list[HolderAllocation]:
+        """Return the workloads that must end; the first in R4's order are kept longest."""
         needed = list(chosen)
         for holder in reversed(chosen):
             fewer = [h for h in needed if h is not holder]
             names = tuple(h.workload.name for h in fewer)
-            if fewer and self._trials.succeed([EndWorkloads(workloads=names)]):
+            if fewer and self._trials.try_changes([EndWorkloads(workloads=names)]):
                 needed = fewer
         return needed
 
     def _released(self, rival: ProjectNode, chosen: Sequence[HolderAllocation]) -> Counterfactual:
+        """Return the counterfactual, already verified, that a rival's workloads end."""
         until = max(holder.protected_until for holder in chosen)
         changes = (EndWorkloads(workloads=tuple(holder.workload.name for holder in chosen)),)
         amount = sum(holder.total for holder in chosen)
@@ -189,7 +191,7 @@ class CounterfactualSearch:
     def _earliest_end(self) -> Counterfactual | None:
         """Find the sufficient workload with the earliest expected end."""
         for holder in self._holder_allocations.by_end(self._reason.code)[:_ENDINGS_TRIED]:
-            counterfactual = self._if_ended([holder.workload])
+            counterfactual = self._without([holder.workload])
             if counterfactual is not None:
                 return counterfactual
         return None
@@ -197,14 +199,13 @@ class CounterfactualSearch:
     def _without_named(self) -> Counterfactual | None:
         """Try without the workload named by the wait reason."""
         named = [w for w in self._holder_allocations.workloads if w.name == self._reason.for_]
-        return self._if_ended(named, "were not there") if named else None
+        return self._without(named, "were not there") if named else None
 
     def _without_terminating(self) -> Counterfactual | None:
-        return self._if_ended(self._holder_allocations.terminating_workloads(), "had gone")
+        return self._without(self._holder_allocations.terminating_workloads(), "had gone")
 
-    def _if_ended(
-        self, workloads: Sequence[Workload], verb: str = "ended"
-    ) -> Counterfactual | None:
+    def _without(self, workloads: Sequence[Workload], verb: str = "ended") -> Counterfactual | None:
+        """Try without these workloads."""
         if not workloads:
             return None
         change = EndWorkloads(workloads=tuple(w.name for w in workloads))
@@ -249,6 +250,7 @@ class CounterfactualSearch:
 
     @staticmethod
     def _settings(project_node: ProjectNode, **settings: int | None) -> Iterator[Change]:
+        """Yield the changes of a project's settings, without None and values that are no bound."""
         if project_node.spec.name != project_node.name:
             return  # a parent's own queue has no settings; only the parent has
         for setting, value in settings.items():
@@ -261,8 +263,8 @@ class CounterfactualSearch:
         """Find the longest time limit with which it may use what is reserved (O4)."""
         if self._reason.rule != "O4":
             return None
-        now = self._workload.max_runtime
-        limits = [limit for limit in _LIMITS_TRIED if now is None or limit < now]
+        current = self._workload.max_runtime
+        limits = [limit for limit in _LIMITS_TRIED if current is None or limit < current]
         return self._largest(limits, lambda limit: self._change_request(max_runtime=limit))
 
     def _raise_priority(self) -> Counterfactual | None:
@@ -294,14 +296,15 @@ class CounterfactualSearch:
     def _largest(
         self, sizes: Sequence[int], make_change: Callable[[int], ChangeRequest]
     ) -> Counterfactual | None:
-        succeeding = bisect_left(
-            sizes, True, key=lambda n: not self._trials.succeed([make_change(n)])
+        """Find the largest of ascending sizes that succeeds; every smaller one does too."""
+        succeeding_count = bisect_left(
+            sizes, True, key=lambda n: not self._trials.try_changes([make_change(n)])
         )
-        if not succeeding:
+        if not succeeding_count:
             return None
-        best = make_change(sizes[succeeding - 1])
-        text = self._formatter.changed_request(self._workload, best)
-        return Counterfactual(changes=(best,), text=text)
+        change = make_change(sizes[succeeding_count - 1])
+        text = self._formatter.changed_request(self._workload, change)
+        return Counterfactual(changes=(change,), text=text)
 
     def _change_request(self, **fields: int | bool) -> ChangeRequest:
         return ChangeRequest(workload=self._workload.name, **fields)  # type: ignore[arg-type]  # its own fields
@@ -311,8 +314,7 @@ class CounterfactualSearch:
         return self._verified([change], self._formatter.changed_request(self._workload, change))
 
     def _verified(self, changes: Sequence[Change], text: str) -> Counterfactual | None:
-        return (
-            Counterfactual(changes=tuple(changes), text=text)
-            if self._trials.succeed(changes)
-            else None
-        )
+        """Return the changes as a counterfactual, if a trial with them succeeds."""
+        if not self._trials.try_changes(changes):
+            return None
+        return Counterfactual(changes=tuple(changes), text=text)

@@ -39,17 +39,17 @@ class CycleCounts:
         self._reserved = [m for m in changed if m.phase is Phase.RESERVED]
         self._started_on: dict[frozenset[int], _Sums] = {}
         self._reserved_on: dict[frozenset[int], _Sums] = {}
-        self._free: dict[frozenset[int], int] = {}
+        self._free_milli: dict[frozenset[int], int] = {}
         self._devices: dict[frozenset[int], int] = {}
-        self._projects: dict[frozenset[int], dict[str, int]] = {}
+        self._milli_by_project: dict[frozenset[int], dict[str, int]] = {}
         self._terminating: dict[Booking, list[PlannedWorker]] = {}
         self._slots_now: dict[RequestShape, int] = {}
 
     def free_on(self, nodes: frozenset[int]) -> int:
-        """Return the free milli-GPU now; of a device as much as its free memory makes up."""
-        free = self._free.get(nodes)
+        """Return the free milli-GPU now; a device counts no more than its free memory's part."""
+        free = self._free_milli.get(nodes)
         if free is None:
-            free = self._free[nodes] = sum(map(self._state.now.free_parts_on, nodes))
+            free = self._free_milli[nodes] = sum(map(self._state.now.free_parts_on, nodes))
         return free
 
     def devices_on(self, nodes: frozenset[int]) -> int:
@@ -62,9 +62,9 @@ class CycleCounts:
 
     def projects_on(self, nodes: frozenset[int]) -> dict[str, int]:
         """Return the allocated milli-GPU per project."""
-        sums = self._projects.get(nodes)
+        sums = self._milli_by_project.get(nodes)
         if sums is None:
-            sums = self._projects[nodes] = {}
+            sums = self._milli_by_project[nodes] = {}
             on_node = self._state.on_node
             for node in nodes:
                 for member in on_node.get(node, ()):
@@ -75,11 +75,11 @@ class CycleCounts:
 
     def reserved_on(self, nodes: frozenset[int], excluded: PlannedWorkload) -> _Sums:
         """Return the milli-GPU that this cycle reserved per workload, without `excluded`."""
-        return _without(excluded, _cached(self._reserved_on, nodes, self._reserved))
+        return _without(excluded, _allocated_on(self._reserved_on, nodes, self._reserved))
 
     def started_on(self, nodes: frozenset[int], excluded: PlannedWorkload) -> _Sums:
         """Return the milli-GPU that this cycle started per workload, without `excluded`."""
-        return _without(excluded, _cached(self._started_on, nodes, self._started))
+        return _without(excluded, _allocated_on(self._started_on, nodes, self._started))
 
     def session_holders(self, project: ProjectNode) -> dict[str, int]:
         """Return the milli-GPU per user in sessions within the build quota."""
@@ -88,22 +88,22 @@ class CycleCounts:
             if project in planned.project.path:
                 allocated = sum(m.booking.quota for m in planned.members if m.booking)
                 if allocated:
-                    name = _holder(planned)
+                    name = _holder_name(planned)
                     sums[name] = sums.get(name, 0) + allocated
         return sums
 
     def terminating_workers(self, booking: Booking) -> list[PlannedWorker]:
         """Return the workers that must end before a reservation can start."""
-        known = self._terminating.get(booking)
-        if known is None:
-            known = self._terminating[booking] = self._state.terminating_workers(booking)
-        return known
+        workers = self._terminating.get(booking)
+        if workers is None:
+            workers = self._terminating[booking] = self._state.terminating_workers(booking)
+        return workers
 
     def blocking_workers(self, members: Iterable[PlannedWorker]) -> list[PlannedWorker]:
         """Return the workers that must end before reserved ones start.
 
-        They are at the reserved place; if there are none, they are stopping workers of projects
-        whose limit counts both (Q3).
+        They occupy the reserved devices; if none does, they are the stopping workers of projects
+        whose limit has no room for both (Q3).
         """
         reserved = list(members)
         bookings = [m.booking for m in reserved if m.booking]
@@ -114,36 +114,39 @@ class CycleCounts:
         return self._state.stopping_workers(over_limit) if over_limit else []
 
     def fitting(self, pod_set: PodSet, *, ever: bool = False) -> int:
-        """Return how many of a pod set's workers fit, counting each shape on its own.
+        """Return how many of a pod set's workers fit now, or with `ever` into the empty cluster.
 
-        They fit now, or with `ever` into the empty cluster.
+        Each request shape is counted as if it were alone.
         """
-        known, capacity = self._slots_now, self._state.now
+        cache, capacity = self._slots_now, self._state.now
         if ever:
-            known, capacity = self._state.max_slots, self._state.empty
+            cache, capacity = self._state.max_slots, self._state.empty
         shapes = Counter(member.shape for member in pod_set.members)
-        return sum(min(count, _slots(shape, capacity, known)) for shape, count in shapes.items())
+        return sum(min(count, _slots(shape, capacity, cache)) for shape, count in shapes.items())
 
 
-def _slots(shape: RequestShape, capacity: FreeCapacity, known: dict[RequestShape, int]) -> int:
-    if shape not in known:
-        known[shape] = sum(capacity.slots_by_node(shape).values())
-    return known[shape]
+def _slots(shape: RequestShape, capacity: FreeCapacity, cache: dict[RequestShape, int]) -> int:
+    if shape not in cache:
+        cache[shape] = sum(capacity.slots_by_node(shape).values())
+    return cache[shape]
 
 
-def _cached(
-    known: dict[frozenset[int], _Sums], nodes: frozenset[int], members: Iterable[PlannedWorker]
+def _allocated_on(
+    cache: dict[frozenset[int], _Sums], nodes: frozenset[int], members: Iterable[PlannedWorker]
 ) -> _Sums:
-    if nodes not in known:
-        known[nodes] = _allocated_on(nodes, members)
-    return known[nodes]
+    """Return the milli-GPU of these workers on some nodes by workload, from the cache if known."""
+    if nodes not in cache:
+        cache[nodes] = _sum_by_workload(nodes, members)
+    return cache[nodes]
 
 
-def _without(planned: PlannedWorkload, sums: _Sums) -> _Sums:
-    return {i: milli for i, milli in sums.items() if i is not planned} if planned in sums else sums
+def _without(excluded: PlannedWorkload, sums: _Sums) -> _Sums:
+    if excluded not in sums:
+        return sums
+    return {planned: milli for planned, milli in sums.items() if planned is not excluded}
 
 
-def _allocated_on(nodes: frozenset[int], members: Iterable[PlannedWorker]) -> _Sums:
+def _sum_by_workload(nodes: frozenset[int], members: Iterable[PlannedWorker]) -> _Sums:
     sums: _Sums = {}
     for member in members:
         booking = member.booking
@@ -158,7 +161,7 @@ def nodes_of(pod_set: PodSet) -> frozenset[int]:
     return shape.nodes.union(*(s.nodes for s in other_shapes)) if other_shapes else shape.nodes
 
 
-def _holder(planned: PlannedWorkload) -> str:
+def _holder_name(planned: PlannedWorkload) -> str:
     """Return the user of a session, or the name of a job."""
     workload = planned.workload
     return workload.user or planned.name if workload.kind == "session" else planned.name

@@ -27,7 +27,7 @@ from runai.hub_service.scheduler.state.request_shape import RequestShape, Reques
 from runai.hub_service.scheduler.state.victims import VictimKey, last_start, victim_key
 
 _NODES_COMPARED = 4
-_CAPS = ("over_build_quota", "over_limit")
+_CAP_CODES = ("over_build_quota", "over_limit")
 
 
 class HolderAllocation(NamedTuple):
@@ -45,7 +45,7 @@ class HolderAllocation(NamedTuple):
     protected_until: int
     """Time until which R8 protects it from being reclaimed; 0 is unprotected."""
 
-    first_to_go: VictimKey
+    victim_order: VictimKey
     """Sort key by R4: the greatest is reclaimed first."""
 
 
@@ -53,17 +53,18 @@ class HolderAllocations:
     """Allocations after a plan, relevant to one waiting workload."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, workload: Workload) -> None:
-        """Compute the allocations; `workload` waits."""
+        """Add up what each workload but the waiting `workload` holds after the plan."""
         self._now = snapshot.now
         self._tree = tree_of(snapshot)
         self._nodes = sorted(snapshot.nodes, key=lambda node: node.name)
-        self._kinds = RequestShapes(self._nodes)
+        self._shapes = RequestShapes(self._nodes)
         self._index_of = {node.name: index for index, node in enumerate(self._nodes)}
         self._workload = workload
         project = self._tree.queue_of(workload.project)
         self.path: tuple[ProjectNode, ...] = project.path if project else ()
         shapes = [self._shape(workload, index) for index in range(len(workload.workers))]
-        self._mine = {self._nodes[i].name for shape in shapes for i in shape.nodes}
+        self._usable_nodes = {self._nodes[i].name for shape in shapes for i in shape.nodes}
+        """Names of the nodes that the waiting workload may use."""
         lacking = [
             shape.quota
             for shape, worker in zip(shapes, workload.workers, strict=True)
@@ -79,100 +80,105 @@ class HolderAllocations:
         self._decisions = {
             decision.worker: decision for decision in plan.decisions if decision.kind != "wait"
         }
-        self.allocations = [
-            h for w in snapshot.workloads if w is not workload and (h := self._allocation_of(w))
-        ]
+        self.allocations: list[HolderAllocation] = []
+        for other_workload in snapshot.workloads:
+            if other_workload is not workload:
+                self._add_allocation(other_workload)
 
     def _shape(self, workload: Workload, index: int) -> RequestShape:
         project = self._tree.queue_of(workload.project)
         restrictions = [a.spec.node_types for a in project.path] if project else []
         is_job = workload.kind == "job"
-        chosen = [types.train if is_job else types.build for types in restrictions]
-        types = tuple(allowed for allowed in chosen if allowed is not None)
-        return self._kinds.shape_of(workload.workers[index], types)
+        allowed_types = [types.train if is_job else types.build for types in restrictions]
+        node_types = tuple(types for types in allowed_types if types is not None)
+        return self._shapes.shape_of(workload.workers[index], node_types)
 
-    def _after(self, workload: Workload) -> list[Worker]:
+    def _workers_after_plan(self, workload: Workload) -> list[Worker]:
         decisions = self._decisions
         return [worker_after(w, decisions.get(w.name), self._now) for w in workload.workers]
 
-    def _allocation_of(self, workload: Workload) -> HolderAllocation | None:
+    def _add_allocation(self, workload: Workload) -> None:
+        """Add what a workload holds to the sums of its projects, and to `allocations`."""
         project = self._tree.queue_of(workload.project)
         if project is None:
-            return None
+            return
+        workers = self._workers_after_plan(workload)
+        total, by_node = self._milli_of(workload, workers)
+        for ancestor in project.path:
+            ancestor.allocated += total
+            ancestor.build += 0 if workload.is_preemptible else total
+        if not total:
+            return
+        min_runtime = max(ancestor.min_runtime for ancestor in project.path)
+        starts = [
+            w.started for w in workers if w.state is WorkerState.RUNNING and w.started is not None
+        ]
+        since = last_start(workload, (w.started for w in workers if w.node is not None), self._now)
+        self.allocations.append(
+            HolderAllocation(
+                workload=workload,
+                project=project,
+                total=total,
+                quota=sum(by_node.values()),
+                by_node=by_node,
+                end=end_of(workload, self._now),
+                protected_until=max(starts) + min_runtime if starts and min_runtime else 0,
+                victim_order=victim_key(workload, since=since),
+            )
+        )
+
+    def _milli_of(self, workload: Workload, workers: list[Worker]) -> tuple[int, dict[str, int]]:
+        """Return the milli-GPU of these workers: in total, and by usable node."""
         total, by_node = 0, dict[str, int]()
-        after = self._after(workload)
-        for index, worker in enumerate(after):
-            node = self._index_of.get(worker.node or "", -1)
+        for index, worker in enumerate(workers):
             if worker.state in {WorkerState.PENDING, WorkerState.STOPPING}:
                 continue
             shape = self._shape(workload, index)
             if shape.is_whole:
-                booked = len(worker.devices) * WHOLE_GPU  # resized ones differ (E2)
+                milli = len(worker.devices) * WHOLE_GPU  # of resized ones not the request (E2)
             else:
-                booked = self._kinds.book(shape, node, worker.devices).quota
-            total += booked
-            if worker.node in self._mine:
-                by_node[worker.node] = by_node.get(worker.node, 0) + booked
-        for above in project.path:
-            above.allocated += total
-            above.build += 0 if workload.is_preemptible else total
-        if not total:
-            return None
-        min_runtime = max(above.min_runtime for above in project.path)
-        starts = [
-            w.started for w in after if w.state is WorkerState.RUNNING and w.started is not None
-        ]
-        return HolderAllocation(
-            workload=workload,
-            project=project,
-            total=total,
-            quota=sum(by_node.values()),
-            by_node=by_node,
-            end=end_of(workload, self._now),
-            protected_until=max(starts) + min_runtime if starts and min_runtime else 0,
-            first_to_go=victim_key(
-                workload,
-                since=last_start(
-                    workload, (w.started for w in after if w.node is not None), self._now
-                ),
-            ),
-        )
+                node = self._index_of.get(worker.node or "", -1)
+                milli = self._shapes.book(shape, node, worker.devices).quota
+            total += milli
+            if worker.node in self._usable_nodes:
+                by_node[worker.node] = by_node.get(worker.node, 0) + milli
+        return total, by_node
 
     # ---- sorted
 
     def holders(self, code: str) -> list[HolderAllocation]:
-        """Return the workloads on capacity that it needs, largest first.
-
-        Under a cap, these are the workloads that count towards it.
-        """
-        return sorted(self._relevant(code), key=lambda h: (-h.total, h.workload.name))
+        """Return the workloads on capacity that the waiting one needs, largest first."""
+        return sorted(self._holders_for(code), key=lambda h: (-h.total, h.workload.name))
 
     def by_end(self, code: str) -> list[HolderAllocation]:
         """Return the workloads of which one alone may suffice, earliest end first."""
-        missing = self.demand - self._spare(code)
-        enough = [holder for holder in self._relevant(code) if holder.total >= missing]
+        missing = self.demand - self._free_milli(code)
+        enough = [holder for holder in self._holders_for(code) if holder.total >= missing]
         return sorted(enough, key=_by_end)
 
-    def _relevant(self, code: str) -> list[HolderAllocation]:
-        if code in _CAPS:
-            mine = set(self.path)
-            inside = [h for h in self.allocations if not mine.isdisjoint(h.project.path)]
-            fixed_only = code == "over_build_quota"
-            return [h for h in inside if not (fixed_only and h.workload.is_preemptible)]
-        return [holder for holder in self.allocations if holder.quota]
+    def _holders_for(self, code: str) -> list[HolderAllocation]:
+        """Return the workloads that count towards a wait code's cap; without one, on its nodes."""
+        if code not in _CAP_CODES:
+            return [holder for holder in self.allocations if holder.quota]
+        own_path = set(self.path)
+        capped = [h for h in self.allocations if not own_path.isdisjoint(h.project.path)]
+        if code == "over_build_quota":
+            return [holder for holder in capped if not holder.workload.is_preemptible]
+        return capped
 
-    def _spare(self, code: str) -> int:
+    def _free_milli(self, code: str) -> int:
+        """Return the milli-GPU still free under the cap of a wait code, else on its nodes."""
         if code == "over_build_quota":
             return min(a.build_quota - a.build for a in self.path)
         if code == "over_limit":
             return min(a.limit - a.allocated for a in self.path)
-        return sum(self._free().values())
+        return sum(self._free_by_node().values())
 
-    def _free(self) -> dict[str, int]:
+    def _free_by_node(self) -> dict[str, int]:
         free = {
             node.name: node.usable_devices * WHOLE_GPU
             for node in self._nodes
-            if node.name in self._mine
+            if node.name in self._usable_nodes
         }
         for holder in self.allocations:
             for node, milli in holder.by_node.items():
@@ -185,7 +191,8 @@ class HolderAllocations:
 
     def terminating_workloads(self) -> list[Workload]:
         """Return the workloads whose workers still occupy devices reserved for it."""
-        reserved = [worker for worker in self._after(self._workload) if _is_reserved(worker)]
+        workers = self._workers_after_plan(self._workload)
+        reserved = [worker for worker in workers if _is_reserved(worker)]
         reserved_devices = {(w.node, device) for w in reserved for device in w.devices}
         return [
             workload
@@ -204,20 +211,23 @@ class HolderAllocations:
 
     def rivals(self) -> list[ProjectNode]:
         """Return the projects over their entitlement on nodes that it may use (R2)."""
-        rival_nodes = {self._judged(holder.project) for holder in self._victims()}
-        over_share = [p for p in rival_nodes if p is not None and self.overage_of(p) > 0]
+        judged_projects = {self._rival_judged_for(holder.project) for holder in self._victims()}
+        over_share = [p for p in judged_projects if p is not None and self.overage_of(p) > 0]
         return sorted(over_share, key=lambda project: (-self.overage_of(project), project.age))
 
     def overage_of(self, project: ProjectNode) -> int:
         """Return a project's overage: over its share, or quota for a claimant within its own."""
-        is_within = all(a.allocated + self.demand <= a.quota for a in self.path[:1])
-        over = project.allocated - project.quota if is_within else project.overage
+        # The path is empty if the waiting workload's project is unknown.
+        is_within_quota = all(a.allocated + self.demand <= a.quota for a in self.path[:1])
+        over = project.allocated - project.quota if is_within_quota else project.overage
         return max(over, project.over_limit)
 
     def sets_of(self, rival: ProjectNode) -> Iterator[list[HolderAllocation]]:
         """Yield sets of a rival's workloads that may suffice: on one node first, then anywhere."""
-        victims = [holder for holder in self._victims() if self._judged(holder.project) is rival]
-        victims.sort(key=lambda holder: holder.first_to_go, reverse=True)
+        victims = [
+            holder for holder in self._victims() if self._rival_judged_for(holder.project) is rival
+        ]
+        victims.sort(key=lambda holder: holder.victim_order, reverse=True)
         # Unprotected workloads come first, then by the end of their protection (R8).
         victims.sort(key=lambda holder: max(self._now, holder.protected_until))
         yield from self._on_one_node(victims)
@@ -229,9 +239,10 @@ class HolderAllocations:
             yield victims
 
     def _on_one_node(self, victims: list[HolderAllocation]) -> Iterator[list[HolderAllocation]]:
+        """Yield the smallest sets that free enough of one node; none for a gang."""
         if self._workload.minimum > 1:
             return
-        free = self._free()
+        free = self._free_by_node()
         sets: list[tuple[int, list[HolderAllocation]]] = []
         for node in sorted({node for holder in victims for node in holder.by_node}):
             chosen: list[HolderAllocation] = []
@@ -249,12 +260,12 @@ class HolderAllocations:
     def _victims(self) -> list[HolderAllocation]:
         return [h for h in self.allocations if h.quota and h.workload.is_preemptible]
 
-    def _judged(self, project: ProjectNode) -> ProjectNode | None:
-        """Return the ancestor judged for a project: the one below their common ancestor (R2)."""
+    def _rival_judged_for(self, project: ProjectNode) -> ProjectNode | None:
+        """Return a project's ancestor just below the common one; None for the own path (R2)."""
         if project in self.path:
             return None
-        above = [a for a in project.path if a not in self.path]
-        return above[-1]
+        rival_path = [ancestor for ancestor in project.path if ancestor not in self.path]
+        return rival_path[-1]
 
 
 def _is_reserved(worker: Worker) -> bool:

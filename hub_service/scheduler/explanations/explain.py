@@ -95,12 +95,12 @@ def forecast_with(
 def explained(decide: DecideFunction, snapshot: Snapshot, plan: Plan) -> Plan:
     """Add an explanation to every wait of a plan (policy `explain: "full"`)."""
 
-    def with_reason(decision: Decision) -> Decision:
+    def with_explanation(decision: Decision) -> Decision:
         if decision.kind != "wait":
             return decision
         return explain_with(decide, snapshot, plan, decision.workload) or decision
 
-    return replace(plan, decisions=tuple(with_reason(decision) for decision in plan.decisions))
+    return replace(plan, decisions=tuple(with_explanation(decision) for decision in plan.decisions))
 
 
 def bounded(snapshot: Snapshot, maximum: int) -> int:
@@ -112,6 +112,7 @@ def bounded(snapshot: Snapshot, maximum: int) -> int:
 def _ahead(
     snapshot: Snapshot, plan: Plan, wait: Wait, target: Workload, may_know: MayKnow
 ) -> tuple[str, ...]:
+    """Return the names ahead of a workload in its project's queue, of those the reader may know."""
     workloads = {workload.name: workload for workload in snapshot.workloads}
     before = [
         workloads[d.workload]

@@ -35,8 +35,8 @@ from runai.hub_service.scheduler.state.cluster_index import (
 
 DecideFunction = Callable[[Snapshot | ClusterIndex], Plan]
 
-_PAUSES_COUNT_FOR = 3600
-_CYCLES_AT_ONE_INSTANT = 8
+_PAUSES_COUNT_FOR = 3600  # seconds (R8)
+_MAX_CYCLES_PER_MOMENT = 8
 
 SHORTER, EXPECTED, LONGER = (1, 3), (1, 1), (3, 1)
 """Factors of the elapsed time that give the rest of a run of unknown length.
@@ -73,14 +73,14 @@ def expected_starts(
     simulation = _Simulation(index, silent, decide, EXPECTED)
     factors = (SHORTER, LONGER) if simulation.has_estimates() else ()
     runs = [simulation.starts_of(names, cycles)]
-    runs += [_Simulation(index, silent, decide, how).starts_of(names, cycles) for how in factors]
+    runs += [_Simulation(index, silent, decide, f).starts_of(names, cycles) for f in factors]
     start_by_simulated: dict[tuple[_SimulatedStart, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
     for name in names:
         simulated = tuple([run[name] for run in runs])
         # Thousands start after the horizon and share one result.
         if simulated not in start_by_simulated:
-            start_by_simulated[simulated] = _start(simulated, snapshot.now)
+            start_by_simulated[simulated] = _combined(simulated, snapshot.now)
         starts[name] = start_by_simulated[simulated]
     return starts
 
@@ -92,7 +92,7 @@ class _SimulatedStart(NamedTuple):
     is_estimated: bool
 
 
-def _start(simulated: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
+def _combined(simulated: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
     """Combine the simulations into one expected start, the expected simulation first."""
     expected = simulated[0]
     starts = [simulated_start.at for simulated_start in simulated if simulated_start.at is not None]
@@ -132,10 +132,12 @@ class _Simulation:
         self._active = {w.name: None for w in workloads if not _only_waits(w)}
         """Workloads that time may change: only few of thousands that wait."""
         self._changed: set[str] = set(self._workloads)
+        """Workloads that may have started since `starts_of` last checked."""
         self._ends: dict[str, End] = {}
         self._remaining: dict[str, End] = {}
         """Remaining run time, in seconds, of workloads that do not run."""
         self._is_estimated = False
+        """True if any end so far was estimated."""
         for workload in workloads:
             end = end_of(workload, snapshot.now, factor)
             if end is not None:
@@ -149,10 +151,10 @@ class _Simulation:
                     self._remaining[workload.name] = remaining
 
     def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _SimulatedStart]:
-        """Simulate until the minimum of each of these workloads has run."""
+        """Simulate until each of these workloads has started, at most `cycles` cycles."""
         starts: dict[str, _SimulatedStart] = {}
         requested = frozenset(names)
-        at_once = 0
+        cycles_now = 0
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
@@ -163,8 +165,8 @@ class _Simulation:
             self._changed.clear()
             if len(starts) == len(names):
                 return starts
-            at_once = at_once + 1 if frees else 0
-            if frees and at_once < _CYCLES_AT_ONE_INSTANT:
+            cycles_now = cycles_now + 1 if frees else 0
+            if frees and cycles_now < _MAX_CYCLES_PER_MOMENT:
                 continue  # reservations start now, after their victims have left (R7)
             if not self._advance():
                 never = _SimulatedStart(None, None, self._is_estimated)
@@ -197,10 +199,10 @@ class _Simulation:
                 worker_after(w, by_worker.get(w.name), self._now) for w in workload.workers
             )
             after = replace(workload, workers=workers)
-            was, runs = _is_running(workload), _is_running(after)
-            if runs and not was:
+            was_running, is_running = _is_running(workload), _is_running(after)
+            if is_running and not was_running:
                 self._start(name)
-            elif was and not runs:
+            elif was_running and not is_running:
                 after = self._pause(after)
                 if after.kind == "session":
                     self._remove([name])  # Q5: it ends and does not queue again
@@ -209,11 +211,13 @@ class _Simulation:
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
+        """Set a workload's end from its remaining run time."""
         remaining = self._remaining.pop(name, None)
         if remaining is not None:
             self._ends[name] = End(self._now + remaining.at, remaining.is_estimated)
 
     def _pause(self, workload: Workload) -> Workload:
+        """Turn a workload's end into remaining run time; return it with one more pause."""
         end = self._ends.pop(workload.name, None)
         if end is not None:
             self._remaining[workload.name] = End(end.at - self._now, end.is_estimated)
@@ -224,7 +228,7 @@ class _Simulation:
     def _advance(self) -> bool:
         """Advance to the next moment of a change; return False if there is none."""
         moments = [end.at for end in self._ends.values()]
-        moments += self._rules_change()
+        moments += self._rule_changes()
         later = [moment for moment in moments if moment > self._now]
         if not later:
             return False
@@ -257,7 +261,7 @@ class _Simulation:
             self._active.pop(name, None)
             self._index.apply(SnapshotChanges(removed=(name,)))
 
-    def _rules_change(self) -> Iterable[int]:
+    def _rule_changes(self) -> Iterable[int]:
         """Yield the times when R8 or R11 allow more, or a stopping worker has exited."""
         for workload in map(self._workloads.__getitem__, self._active):
             for worker in workload.workers:
@@ -308,11 +312,12 @@ def refreshed(start: ExpectedStart, now: int) -> ExpectedStart:
     return start if start.at is None else replace(start, text=_sentence(start, None, now))
 
 
-def _sentence(start: ExpectedStart, until: int | None, now: int) -> str:
-    if start.at is None and until is None:
+def _sentence(start: ExpectedStart, horizon: int | None, now: int) -> str:
+    """Format an expected start; `horizon` is when a simulation without a start stopped early."""
+    if start.at is None and horizon is None:
         return "start unknown: no running job with a known end frees enough GPUs"
     if start.at is None:
-        return f"not within {duration_text((until or now) - now)}, where the forecast ends"
+        return f"not within {duration_text((horizon or now) - now)}, where the forecast ends"
     if start.at <= now:
         return "starts as soon as the jobs that make room for it have stopped"
     text = f"expected to start in {duration_text(start.at - now)}"

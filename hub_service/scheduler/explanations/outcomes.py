@@ -54,7 +54,7 @@ class OutcomeDifference:
     projects: Mapping[str, ProjectShare]
 
 
-_RUNNING: dict[str, Outcome] = {"start": "starts", "move": "moves", "resize": "resizes"}
+_OUTCOME_BY_KIND: dict[str, Outcome] = {"start": "starts", "move": "moves", "resize": "resizes"}
 
 
 def compare(
@@ -108,9 +108,10 @@ def outcomes(snapshot: Snapshot, plan: Plan) -> dict[str, Outcome]:
 
 
 def _outcome(workload: Workload, decisions: Sequence[Decision]) -> Outcome:
+    """Return what the decisions about a workload do with it."""
     kinds = {decision.kind for decision in decisions}
     if serves(decisions, workload, at_once=True):
-        for kind, outcome in _RUNNING.items():
+        for kind, outcome in _OUTCOME_BY_KIND.items():
             if kind in kinds:
                 return outcome
         return "runs"
@@ -122,6 +123,7 @@ def _outcome(workload: Workload, decisions: Sequence[Decision]) -> Outcome:
 
 
 def _reasons(plan: Plan) -> dict[str, tuple[Reason, int | None]]:
+    """Return the reason by workload, and the queue position of a wait."""
     reasons: dict[str, tuple[Reason, int | None]] = {}
     for decision in plan.decisions:
         match decision:

@@ -62,13 +62,16 @@ def plan_of(state: PlanningState, allocation: AllocateStep, reclaim: ReclaimStep
             _reserve(state, m, counts)
             for m in placed
             if m.phase is Phase.RESERVED
+            # The snapshot has unchanged reservations already.
             and not (m.snapshot_phase is Phase.RESERVED and m.booking == m.origin)
         ]
     if state.policy.explain != "none":
         decisions += waits_of(state, reasons)
     return Plan(
         decisions=tuple(decisions),
-        projects={name: _share(project) for name, project in sorted(state.tree.projects.items())},
+        projects={
+            name: _project_share(project) for name, project in sorted(state.tree.projects.items())
+        },
     )
 
 
@@ -96,14 +99,15 @@ def _resizes(
                     workload=planned.name,
                     worker=base.worker.name,
                     node=node,
-                    devices=_shares(base, booking),
+                    devices=_device_shares(base, booking),
                     reason=shrink_reason or reasons.growth_reason(grown, node),
                 )
             )
     return resizes
 
 
-def _shares(member: PlannedWorker, booking: Booking) -> tuple[DeviceShare, ...]:
+def _device_shares(member: PlannedWorker, booking: Booking) -> tuple[DeviceShare, ...]:
+    """Return a worker's devices, of an elastic one with those of its parts (E2)."""
     devices = list(booking.devices)
     if member.planned.sizes is not None:
         for part in member.planned.members[1:]:
@@ -113,6 +117,7 @@ def _shares(member: PlannedWorker, booking: Booking) -> tuple[DeviceShare, ...]:
 
 
 def _place_of(state: PlanningState, member: PlannedWorker) -> tuple[str, Booking]:
+    """Return the name of a placed worker's node, and its booking."""
     booking = member.booking
     assert booking is not None, "placed workers have a booking"
     return state.nodes[booking.node].name, booking
@@ -124,7 +129,7 @@ def _start(state: PlanningState, member: PlannedWorker) -> Start:
         workload=member.planned.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(member, booking),
+        devices=_device_shares(member, booking),
     )
 
 
@@ -134,7 +139,7 @@ def _reserve(state: PlanningState, member: PlannedWorker, counts: CycleCounts) -
         workload=member.planned.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(member, booking),
+        devices=_device_shares(member, booking),
         waits_for=tuple(
             dict.fromkeys(
                 m.worker.name
@@ -157,12 +162,12 @@ def _move(
         workload=member.planned.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(member, booking),
+        devices=_device_shares(member, booking),
         reason=reasons.move_reason(member, evictions[member], node),
     )
 
 
-def _share(project: ProjectNode) -> ProjectShare:
+def _project_share(project: ProjectNode) -> ProjectShare:
     over = 0 if project.is_unlimited else max(0, project.allocated - project.quota)
     return ProjectShare(
         quota=None if project.is_unlimited else MilliGpu(project.quota),

@@ -33,7 +33,7 @@ class SentenceFormatter:
         return workload.name
 
     def released(self, project: str, amount: int, overage: int, until: int) -> str:
-        """Format the amount that a project would release, and the end of its protection."""
+        """Format the milli-GPU that a project would release, and the end of its protection."""
         if amount <= overage:
             what = f"{gpu_text(amount)} of the {count_text(overage)} it holds over its share"
         else:
@@ -46,7 +46,7 @@ class SentenceFormatter:
         """Format the workloads that would have to end."""
         names = [self.label(workload) for workload in workloads]
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        return f"would start if {_joined(names[:_MAX_NAMES], last=not more)}{more} {verb}"
+        return f"would start if {_joined(names[:_MAX_NAMES], is_complete=not more)}{more} {verb}"
 
     def moves(self) -> str:
         """Format that running jobs would have to be moved."""
@@ -90,11 +90,13 @@ class SentenceFormatter:
 
 
 def _more(duration: str) -> str:
+    """Insert "more": "5 minutes" becomes "5 more minutes"."""
     amount, _, unit = duration.partition(" ")
     return f"{amount} more {unit}"
 
 
-def _joined(names: Sequence[str], *, last: bool) -> str:
-    if len(names) > 1 and last:
+def _joined(names: Sequence[str], *, is_complete: bool) -> str:
+    """List names, with "and" before the last one if the list is complete."""
+    if len(names) > 1 and is_complete:
         return f"{', '.join(names[:-1])} and {names[-1]}"
     return ", ".join(names)

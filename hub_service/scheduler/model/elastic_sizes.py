@@ -34,7 +34,7 @@ def sizes_of(workload: Workload) -> ElasticSizes | None:
         return None  # Q1: a resize restarts the worker, so non-preemptible ones are never resized
     requested, remainder = divmod(workload.workers[0].gpus, WHOLE_GPU)
     if remainder or not requested:
-        return None
+        return None  # a fraction, or no GPU
     minimum = requested if workload.gpus_min is None else -(-workload.gpus_min // WHOLE_GPU)
     maximum = requested if workload.gpus_max is None else workload.gpus_max // WHOLE_GPU
     sizes = ElasticSizes(min(max(1, minimum), requested), requested, max(maximum, requested))
@@ -86,12 +86,13 @@ def repays(workload: Workload, before: int, after: int, *, started: int | None, 
     if not workload.resize_cost:
         return fast > slow
     elapsed = 0 if started is None else max(0, now - started)
-    known = workload.expected_runtime
-    horizon = elapsed if known is None else max(0, known - elapsed)
+    stated = workload.expected_runtime
+    horizon = elapsed if stated is None else max(0, stated - elapsed)
     return fast * (horizon - workload.resize_cost) > slow * horizon
 
 
 def _rate(workload: Workload, gpus: int) -> int:
+    """Return the throughput with `gpus` GPUs in thousandths; linear without a table."""
     return _throughput(workload.throughput, gpus) if workload.throughput else gpus * LINEAR
 
 
@@ -101,9 +102,9 @@ def _throughput(table: Mapping[str, int], gpus: int) -> int:
     The line starts at 0 GPUs with 0; GPUs beyond the largest size of the table add nothing.
     """
     sizes = {size: int(size) for size in table if size.isdecimal()}
-    known = sorted((number, table[size]) for size, number in sizes.items() if number)
+    points = sorted((number, table[size]) for size, number in sizes.items() if number)
     below = (0, 0)
-    for size, value in known:
+    for size, value in points:
         if size >= gpus:
             width = size - below[0]
             part = (value - below[1]) * (gpus - below[0]) * LINEAR // width

@@ -77,29 +77,33 @@ def _clipped(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _refuse(expected: str, value: object) -> ValueError:
+def _wrong_value(expected: str, value: object) -> ValueError:
     return ValueError(f"must be {expected}, not {_clipped(value)}")
 
 
-def _scalar(expected: str, kind: type, minimum: int | str | None = None) -> Callable[[Any], Any]:
+def _scalar_reader(
+    expected: str, kind: type, minimum: int | str | None = None
+) -> Callable[[Any], Any]:
+    """Return a reader of values of exactly one type; `expected` names it in errors."""
+
     def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON
         # Compare the exact type: bool is a subclass of int, but true is no number here.
         if type(value) is not kind or (minimum is not None and value < minimum):  # type: ignore[operator]  # of one kind
-            raise _refuse(expected, value)
+            raise _wrong_value(expected, value)
         return value
 
     return read
 
 
-_read_name = _scalar("a name", str, "\0")  # "\0" is the smallest text that is not empty
-_read_count = _scalar("an integer from 0 upwards", int, 0)
-_read_positive = _scalar("an integer from 1 upwards", int, 1)
+_read_name = _scalar_reader("a name", str, "\0")  # "\0" is the smallest text that is not empty
+_read_count = _scalar_reader("an integer from 0 upwards", int, 0)
+_read_positive = _scalar_reader("an integer from 1 upwards", int, 1)
 
 
 def _read_devices(value: Any) -> int:  # noqa: ANN401  decoded JSON
     count: int = _read_count(value)
     if count > MAX_DEVICES:
-        raise _refuse(f"at most {MAX_DEVICES}", value)
+        raise _wrong_value(f"at most {MAX_DEVICES}", value)
     return count
 
 
@@ -113,9 +117,9 @@ def _read_gpus(value: object) -> MilliGpu:
             message = f"is wrong: {error}"
             raise ValueError(message) from None
     else:
-        raise _refuse("a number of GPUs from 0 upwards", value)
+        raise _wrong_value("a number of GPUs from 0 upwards", value)
     if milli > 1000 * MAX_GPUS:
-        raise _refuse(f"at most {MAX_GPUS} GPUs", value)
+        raise _wrong_value(f"at most {MAX_GPUS} GPUs", value)
     return milli
 
 
@@ -123,14 +127,14 @@ def _read_worker_gpus(value: object) -> MilliGpu:
     milli = _read_gpus(value)
     whole, part = divmod(milli, 1000)
     if whole and part:
-        raise _refuse("whole GPUs or a fraction below 1", value)
+        raise _wrong_value("whole GPUs or a fraction below 1", value)
     return milli
 
 
 def _choice_reader(choices: Mapping[Any, Any]) -> Callable[[object], Any]:
     def read(value: object) -> Any:  # noqa: ANN401  the choice's own type
         if type(value) is not str or value not in choices:
-            raise _refuse(f"one of {', '.join(choices)}", value)
+            raise _wrong_value(f"one of {', '.join(choices)}", value)
         return choices[value]
 
     return read
@@ -141,10 +145,10 @@ def _identity(value: Any) -> Any:  # noqa: ANN401  any JSON
 
 
 CODECS: dict[Any, FieldCodec] = {
-    str: FieldCodec(_scalar("a text", str), _identity),
+    str: FieldCodec(_scalar_reader("a text", str), _identity),
     Name: FieldCodec(_read_name, _identity),
-    bool: FieldCodec(_scalar("true or false", bool), _identity),
-    int: FieldCodec(_scalar("an integer", int), _identity),
+    bool: FieldCodec(_scalar_reader("true or false", bool), _identity),
+    int: FieldCodec(_scalar_reader("an integer", int), _identity),
     Count: FieldCodec(_read_count, _identity),
     Mib: FieldCodec(_read_count, _identity),
     DeviceCount: FieldCodec(_read_devices, _identity),
@@ -159,18 +163,19 @@ CODECS: dict[Any, FieldCodec] = {
 def codec_of(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
     """Return the codec of a type hint, deriving it on first use."""
     if hint not in CODECS:
-        CODECS[hint] = _derived(hint)
+        CODECS[hint] = _derive(hint)
     return CODECS[hint]
 
 
-def _derived(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
+def _derive(hint: Any) -> FieldCodec:  # noqa: ANN401  any type hint
+    """Build the codec of a literal, enum, tuple, mapping, union or dataclass."""
     origin, args = get_origin(hint), get_args(hint)
     is_union = origin in (Union, UnionType)
     # The enum in a quota's union stands for a field that is absent from the JSON.
     parts = [p for p in args if p is not NoneType and not _is_enum(p)] if is_union else [hint]
-    words = [word for p in parts if get_origin(p) is Literal for word in get_args(p)]
-    if words:
-        field = FieldCodec(_choice_reader({word: word for word in words}), _identity)
+    literals = [word for p in parts if get_origin(p) is Literal for word in get_args(p)]
+    if literals:
+        field = FieldCodec(_choice_reader({word: word for word in literals}), _identity)
     elif _is_enum(hint):
         choices = {choice.value: choice for choice in hint}
         field = FieldCodec(_choice_reader(choices), lambda it: it.value)
@@ -203,7 +208,7 @@ def _tuple_of(field: FieldCodec) -> FieldCodec:
 
     def read_all(value: object) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _refuse("a list", value)
+            raise _wrong_value("a list", value)
         return tuple([read(item) for item in value])
 
     return FieldCodec(
@@ -216,13 +221,14 @@ def _mapping_of(field: FieldCodec) -> FieldCodec:
 
     def read_all(value: object) -> Mapping[str, Any]:
         if type(value) is not dict:
-            raise _refuse("an object", value)
+            raise _wrong_value("an object", value)
         return {_read_name(key): read(item) for key, item in value.items()}
 
     return FieldCodec(read_all, lambda table: {key: write(item) for key, item in table.items()})
 
 
 def _tagged(choices: Iterable[Any]) -> FieldCodec:
+    """Return the codec of a union of dataclasses, which the field `kind` tells apart."""
     by_kind = {choice.kind: codec_of(choice) for choice in choices}
     read_kind = _choice_reader({kind: kind for kind in by_kind})
 
@@ -250,6 +256,7 @@ class DataclassCodec(Generic[T]):
         self.make = make
         hints = get_type_hints(make, include_extras=True)
         self._fields: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {}
+        """Attribute, reader and writer by JSON key."""
         self._defaults: dict[str, Any] = {}
         for field in fields(make):  # type: ignore[arg-type]  # T is always a dataclass
             # `for` is a keyword of Python, so the attribute is `for_`.
@@ -268,23 +275,22 @@ class DataclassCodec(Generic[T]):
         if type(value) is not dict:
             message = f"{self.word} must be an object, not {_clipped(value)}"
             raise InvalidSnapshot(message)
-        known = self._fields
         values: dict[str, Any] = {}
         key = ""
         try:
             for key, item in value.items():
-                attribute, read, _ = known[key]
+                attribute, read, _ = self._fields[key]
                 values[attribute] = read(item)
         except KeyError:
             raise InvalidSnapshot(self._unknown_fields(value)) from None
         except InvalidSnapshot:
             raise
         except ValueError as error:
-            message = f"{self._named(value)}: {key} {error}"
+            message = f"{self._label(value)}: {key} {error}"
             raise InvalidSnapshot(message) from None
         if not values.keys() >= self._required:
             missing = next(n for n in self._defaults if n in self._required - values.keys())
-            message = f"{self._named(value)}: {missing} is missing"
+            message = f"{self._label(value)}: {missing} is missing"
             raise InvalidSnapshot(message)
         return self.make(**values)
 
@@ -297,7 +303,8 @@ class DataclassCodec(Generic[T]):
                 written[key] = write(item)
         return written
 
-    def _named(self, value: Mapping[str, Any]) -> str:
+    def _label(self, value: Mapping[str, Any]) -> str:
+        """Return what errors call an object: its word, and its name if it has one."""
         name = value.get("name")
         return f"{self.word} {name}" if type(name) is str and name else self.word
 
@@ -305,6 +312,6 @@ class DataclassCodec(Generic[T]):
         unknown = [str(key) for key in value if key not in self._fields]
         noun = "field" if len(unknown) == 1 else "fields"
         return (
-            f"{self._named(value)}: unknown {noun} {', '.join(unknown)}"
+            f"{self._label(value)}: unknown {noun} {', '.join(unknown)}"
             f" (known are {', '.join(self._fields)})"
         )

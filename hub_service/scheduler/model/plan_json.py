@@ -22,16 +22,16 @@ Json = dict[str, Any]
 
 
 def _read_setting(value: dict[str, Any]) -> SetProject:
-    known = (*get_args(GpuSetting), *get_args(WholeSetting))
+    settings = (*get_args(GpuSetting), *get_args(WholeSetting))
     setting: Any = value.get("setting")
-    if set(value) != {"project", "setting", "value"} or setting not in known:
-        message = f"a set names project, value and a setting: one of {', '.join(known)}"
+    if set(value) != {"project", "setting", "value"} or setting not in settings:
+        message = f"a set names project, value and a setting: one of {', '.join(settings)}"
         raise InvalidSnapshot(message)
     try:
         return SetProject(
             project=codec_of(Name).read(value["project"]),
             setting=setting,
-            value=_value(setting).read(value["value"]),
+            value=_value_codec(setting).read(value["value"]),
         )
     except ValueError as error:
         message = f"set {setting}: value {error}"
@@ -39,11 +39,11 @@ def _read_setting(value: dict[str, Any]) -> SetProject:
 
 
 def _write_setting(change: SetProject) -> Json:
-    written = _value(change.setting).write(change.value)
+    written = _value_codec(change.setting).write(change.value)
     return {"project": change.project, "setting": change.setting, "value": written}
 
 
-def _value(setting: str) -> FieldCodec:
+def _value_codec(setting: str) -> FieldCodec:
     return codec_of(MilliGpu | None if setting in get_args(GpuSetting) else int | None)
 
 

@@ -13,7 +13,7 @@ MilliGpu = NewType("MilliGpu", int)
 Mib = NewType("Mib", int)
 """Mebibytes of device or main memory."""
 
-# Bounds that `fields` checks when it reads JSON; type checkers see plain types.
+# Bounds that `json_codec` checks when it reads JSON; type checkers see plain types.
 Name = Annotated[str, "not empty"]
 Count = Annotated[int, "from 0"]
 Positive = Annotated[int, "from 1"]

@@ -384,7 +384,7 @@ class Plan:
     projects: Mapping[str, ProjectShare] = field(default_factory=dict)
 
 
-_MIN_ELAPSED_S = 60  # seconds; minimum elapsed time in estimates, for runs that have just begun
+_MIN_ELAPSED_S = 60  # minimum elapsed time in estimates, for runs that have just begun
 
 
 class End(NamedTuple):
@@ -397,7 +397,8 @@ class End(NamedTuple):
 def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> End | None:
     """Return the end of a running workload: as stated, or estimated from its elapsed time.
 
-    None if it does not run, or its start is unknown.
+    `factor` times the elapsed time is the estimate of the rest. None if it does not run, or its
+    start is unknown.
 
     >>> from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
     >>> run = Worker(name="w", state=WorkerState.RUNNING, started=700)
@@ -412,10 +413,11 @@ def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> En
     if not starts:
         return None
     elapsed = now - min(starts)
-    lasts, is_estimated = workload.expected_runtime, False
-    if lasts is None or elapsed >= lasts:
-        more, per = factor
-        lasts, is_estimated = elapsed + max(elapsed, _MIN_ELAPSED_S) * more // per, True
+    runtime, is_estimated = workload.expected_runtime, False
+    if runtime is None or elapsed >= runtime:
+        numerator, denominator = factor
+        rest = max(elapsed, _MIN_ELAPSED_S) * numerator // denominator
+        runtime, is_estimated = elapsed + rest, True
     if workload.max_runtime is not None:
-        lasts = min(lasts, max(elapsed, workload.max_runtime))
-    return End(min(starts) + lasts, is_estimated)
+        runtime = min(runtime, max(elapsed, workload.max_runtime))
+    return End(min(starts) + runtime, is_estimated)

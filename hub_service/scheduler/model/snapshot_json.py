@@ -104,26 +104,26 @@ def _mistakes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _duplicate_names(word: str, items: Iterable[T]) -> Iterator[str]:
-    seen: set[str] = set()
+    names: set[str] = set()
     for item in items:
-        if item.name in seen:
+        if item.name in names:
             yield f"two {word}s have the name {item.name}"
-        seen.add(item.name)
+        names.add(item.name)
 
 
 def _tree_mistakes(projects: Iterable[Project]) -> Iterator[str]:
     parents = {project.name: project.parent for project in projects}
     for name, parent in parents.items():
-        above, seen = parent, {name}
-        while above is not None:
-            if above not in parents:
-                yield f"project {name}: its parent {above} is no project"
-            if above in seen:
+        ancestor, branch = parent, {name}
+        while ancestor is not None:
+            if ancestor not in parents:
+                yield f"project {name}: its parent {ancestor} is no project"
+            if ancestor in branch:
                 yield f"project {name}: it is its own ancestor"
-            seen.add(above)
-            if len(seen) > MAX_LEVELS:
+            branch.add(ancestor)
+            if len(branch) > MAX_LEVELS:
                 yield f"project {name}: more than {MAX_LEVELS} levels of projects"
-            above = parents[above]
+            ancestor = parents[ancestor]
 
 
 def _node_mistakes(nodes: Iterable[Node]) -> Iterator[str]:

@@ -52,8 +52,8 @@ class BackfillHolds:
         """Start without holds."""
         self._state = state
         self._holds: list[BackfillHold] = []
-        self._ends: dict[PlannedWorkload, int] = {}
-        self._ends_in: dict[ProjectNode, list[tuple[int, int]]] = {}
+        self._end_by_workload: dict[PlannedWorkload, int] = {}
+        self._ends_by_project: dict[ProjectNode, list[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
         """Return True if there is any hold."""
@@ -64,7 +64,8 @@ class BackfillHolds:
     def reserve(self) -> None:
         """Hold, for the oldest blocked pod set of each project, its place of the soonest start."""
         state = self._state
-        blocked = [s for p in state.equivalence_classes.projects for s in self._oldest(p)]
+        oldest = [self._oldest_blocked(project) for project in state.equivalence_classes.projects]
+        blocked = [pod_set for pod_set in oldest if pod_set is not None]
         if not blocked:
             return
         free_at = self._when_devices_are_free()
@@ -73,27 +74,27 @@ class BackfillHolds:
             if soonest is None:
                 continue
             start, devices = soonest
-            start = max(start, self._fits_from(pod_set, _entitlement))
-            is_within_quota = self._fits_from(pod_set, _quota) <= start
+            start = max(start, self._within_bound_from(pod_set, _entitlement))
+            is_within_quota = self._within_bound_from(pod_set, _quota) <= start
             for node, device in devices:
                 free_at[node][device] = NEVER
-            placeholders = self._placeholders(pod_set, devices)
+            placeholders = self._hold_idle(pod_set, devices)
             self._holds.append(BackfillHold(pod_set, start, is_within_quota, placeholders))
 
-    def _oldest(self, project: ProjectNode) -> list[PodSet]:
+    def _oldest_blocked(self, project: ProjectNode) -> PodSet | None:
         """Return a project's first pod set that will fit its share but not what is free now."""
         classes = self._state.equivalence_classes.classes_of(project)
         heads = [c.pod_sets[0] for c in classes if not c.pod_sets[0].is_surplus]
         for pod_set in sorted(heads, key=lambda pod_set: pod_set.key):
             if (
                 pod_set.demand
-                and self._fits_from(pod_set, _entitlement) < NEVER
+                and self._within_bound_from(pod_set, _entitlement) < NEVER
                 and first_cap_exceeded(pod_set) is None
                 and all(member.shape.nodes for member in pod_set.members)
                 and not self._fits_now(pod_set)
             ):
-                return [pod_set]
-        return []
+                return pod_set
+        return None
 
     def _fits_now(self, pod_set: PodSet) -> bool:
         mark = self._state.mark()
@@ -111,24 +112,24 @@ class BackfillHolds:
         busy: dict[DevicePlace, int] = {}
         for node, members in state.on_node.items():
             for member in members:
-                end = self._end(member.planned)
+                end = self._expected_end(member.planned)
                 for device in member.booking.devices if member.booking else ():
                     busy[node, device] = max(busy.get((node, device), 0), end)
         for (node, device), at in busy.items():
             free_at[node][device] = at
         return free_at
 
-    def _end(self, planned: PlannedWorkload) -> int:
+    def _expected_end(self, planned: PlannedWorkload) -> int:
         """Return when a running workload is expected to end."""
-        if planned not in self._ends:
+        if planned not in self._end_by_workload:
             end = end_of(planned.workload, self._state.time)
-            self._ends[planned] = NEVER if end is None else end.at
-        return self._ends[planned]
+            self._end_by_workload[planned] = NEVER if end is None else end.at
+        return self._end_by_workload[planned]
 
-    def _fits_from(self, pod_set: PodSet, bound: Callable[[ProjectNode], int]) -> int:
-        """Return when its project holds so little that a pod set is within a bound at each level.
+    def _within_bound_from(self, pod_set: PodSet, bound: Callable[[ProjectNode], int]) -> int:
+        """Return when a pod set is within a bound at its project and each ancestor.
 
-        A gang of the whole quota waits for its own project's running work, which ends by itself.
+        Running work has ended by then. `NEVER` if the pod set alone exceeds a bound.
         """
         since = self._state.time
         for project in pod_set.planned.project.path:
@@ -141,23 +142,22 @@ class BackfillHolds:
                     since = max(since, end)
                     break
             else:
-                return NEVER  # alone it is beyond the bound
+                return NEVER
         return since
 
     def _ends_of(self, project: ProjectNode) -> list[tuple[int, int]]:
         """Return the expected ends of a project's running work, each with its milli-GPU."""
-        if project not in self._ends_in:
-            self._ends_in[project] = sorted(
-                (self._end(member.planned), member.booking.quota)
+        if project not in self._ends_by_project:
+            self._ends_by_project[project] = sorted(
+                (self._expected_end(member.planned), member.booking.quota)
                 for members in self._state.on_node.values()
                 for member in members
                 if member.booking is not None and project in member.planned.project.path
             )
-        return self._ends_in[project]
+        return self._ends_by_project[project]
 
-    def _placeholders(
-        self, pod_set: PodSet, devices: list[DevicePlace]
-    ) -> tuple[PlannedWorker, ...]:
+    def _hold_idle(self, pod_set: PodSet, devices: list[DevicePlace]) -> tuple[PlannedWorker, ...]:
+        """Reserve the idle ones of these devices for new placeholders; return the placeholders."""
         state, name = self._state, pod_set.planned.name
         workload = Workload(name=name, project=name, workers=())
         # A separate project node, so that held devices count for no project.
@@ -175,7 +175,7 @@ class BackfillHolds:
     # ---- backfill
 
     def open_to(self, pod_set: PodSet) -> AbstractContextManager[tuple[bool, ...]]:
-        """Lift the holds that a pod set may use while it is tried. Yield True for each of them."""
+        """Lift, inside a `with`, the holds that a pod set may use; yield one bool per hold."""
         return self._lift_for(pod_set) if self._holds else _NO_HOLDS
 
     @contextmanager
@@ -198,14 +198,12 @@ class BackfillHolds:
                 self._state.set(placeholder, Phase.RESERVED, booking)
 
     def blocking_hold(self, pod_set: PodSet) -> BackfillHold | None:
-        """Return the hold without which this pod set would fit now."""
+        """Return the hold in the way of a pod set: they are lifted in turn until it fits now."""
         state = self._state
         mark = state.mark()
         blocking = None
         for hold in self._holds:
-            for placeholder in hold.placeholders:
-                if placeholder.booking is not None:
-                    state.set(placeholder, Phase.PENDING, None)
+            self._lift(hold)
             if hold.pod_set is not pod_set and place(state, pod_set.members, Phase.STARTED):
                 blocking = hold
                 break
@@ -215,19 +213,23 @@ class BackfillHolds:
     def release(self) -> None:
         """Remove all holds, after every pod set was tried."""
         for hold in self._holds:
-            for placeholder in hold.placeholders:
-                if placeholder.booking is not None:
-                    self._state.set(placeholder, Phase.PENDING, None)
+            self._lift(hold)
+
+    def _lift(self, hold: BackfillHold) -> None:
+        for placeholder in hold.placeholders:
+            if placeholder.booking is not None:
+                self._state.set(placeholder, Phase.PENDING, None)
 
     def _may_pass(self, pod_set: PodSet, hold: BackfillHold) -> bool:
-        mine, theirs = pod_set.planned, hold.pod_set.planned
-        if pod_set is hold.pod_set or mine.is_fixed:
+        """Return True if a pod set may use the devices of a hold."""
+        claimant = pod_set.planned
+        if pod_set is hold.pod_set or claimant.is_fixed:
             return True  # Q1: build GPUs are always available
-        workload, left = mine.workload, hold.start - self._state.time
-        # A limit is kept; a wrong expectation has no consequence.
+        workload, left = claimant.workload, hold.start - self._state.time
+        # Only a limit is enforced: a run may exceed its expected time.
         if workload.max_runtime is not None and workload.max_runtime <= left:
             return True
-        if mine.project is theirs.project:
+        if claimant.project is hold.pod_set.planned.project:
             return pod_set.key < hold.pod_set.key
         return _fits_quota(pod_set) and not hold.is_within_quota
 
@@ -236,6 +238,7 @@ _PLACEHOLDER_SHAPE = RequestShape(order=-1, devices=1, milli=int(WHOLE_GPU), mib
 
 
 def _is_idle(state: PlanningState, node: int, device: int) -> bool:
+    """Return True if a device is unused once stopping workers have exited."""
     capacity = state.later
     milli, mib = capacity.milli[node][device], capacity.mib[node][device]
     return milli == WHOLE_GPU and mib == capacity.device_mib[node]

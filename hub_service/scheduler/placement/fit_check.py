@@ -29,21 +29,21 @@ class FitCheck:
         adds_up = not other_shapes and (shape.is_whole or shape.devices <= 1)
         self._shape = shape if adds_up else None
         self.counts_base = self._shape is None or bool(shape.cpu or shape.memory)
-        """True if CPU or memory may be lacking, so that freeing one changes the need."""
+        """True if CPU or memory may lack too, so that each release may change which others help."""
         self._slots: dict[int, int] | None = None
-        self._total: int
+        self._total_slots: int
         self._is_known = False
-        """True if the result for one worker is valid, except for the nodes in `_freed`."""
-        self.place: tuple[int, tuple[int, ...]] | None = None
+        """True if the result for one worker is valid, except for the nodes in `_freed_nodes`."""
+        self.free_place: tuple[int, tuple[int, ...]] | None = None
         """Place of one worker, if it fits."""
-        self._freed: set[int] = set()
+        self._freed_nodes: set[int] = set()
 
-    def check(self, members: Sequence[PlannedWorker], *, fits: bool | None) -> None:
-        """Check other workers with the same request; `fits` is the result if already known."""
+    def reset(self, members: Sequence[PlannedWorker], *, fits: bool | None) -> None:
+        """Take other workers with the same request; `fits` is their result if already known."""
         self._members = members
         self._slots = None
-        self._is_known, self.place = fits is False, None
-        self._freed.clear()
+        self._is_known, self.free_place = fits is False, None
+        self._freed_nodes.clear()
 
     def gains_from(self, booking: Booking) -> bool:
         """Return True if one more worker could fit after this booking is released."""
@@ -64,44 +64,44 @@ class FitCheck:
             )
         )
 
-    def freed(self, nodes: Iterable[int]) -> None:
+    def recount_freed(self, nodes: Iterable[int]) -> None:
         """Update the counts after victims on these nodes were released."""
-        if self.place is not None:
-            self._is_known, self.place = False, None  # another place may be better now
-        self._freed.update(nodes)
+        if self.free_place is not None:
+            self._is_known, self.free_place = False, None  # another place may be better now
+        self._freed_nodes.update(nodes)
         self._recount(nodes)
 
-    def recheck(self, nodes: Iterable[int]) -> None:
+    def recount_restored(self, nodes: Iterable[int]) -> None:
         """Update the counts after victims on these nodes were restored."""
-        self._is_known, self.place = False, None
+        self._is_known, self.free_place = False, None
         self._recount(nodes)
 
     def fits(self) -> bool:
         """Return True if the workers fit the current state, which stays unchanged."""
         shape, capacity = self._shape, self._state.later
         if shape is None:
-            return self._try()
+            return self._fits_in_trial()
         if len(self._members) > 1:
             if self._slots is None:
                 self._slots = capacity.slots_by_node(shape)
-                self._total = sum(self._slots.values())
-            return self._total >= len(self._members)
-        if self._is_known and not self._freed:
-            return self.place is not None
+                self._total_slots = sum(self._slots.values())
+            return self._total_slots >= len(self._members)
+        if self._is_known and not self._freed_nodes:
+            return self.free_place is not None
         if not self._is_known:
-            self.place = capacity.find(shape)
-        elif self.place is None:
+            self.free_place = capacity.find(shape)
+        elif self.free_place is None:
             # It did not fit before, so it can only fit where capacity was freed.
             places = []
-            for node in self._freed:
+            for node in self._freed_nodes:
                 devices = capacity.devices_on(node, shape) if node in shape.nodes else None
                 if devices is not None:
                     places.append((node, devices))
             if places:
-                self.place = places[0] if len(places) == 1 else capacity.find(shape)
+                self.free_place = places[0] if len(places) == 1 else capacity.find(shape)
         self._is_known = True
-        self._freed.clear()
-        return self.place is not None
+        self._freed_nodes.clear()
+        return self.free_place is not None
 
     def _recount(self, nodes: Iterable[int]) -> None:
         if self._slots is None or self._shape is None:
@@ -109,10 +109,10 @@ class FitCheck:
         for node in nodes:
             if node in self._shape.nodes:
                 slots = self._state.later.slots(node, self._shape)
-                self._total += slots - self._slots.get(node, 0)
+                self._total_slots += slots - self._slots.get(node, 0)
                 self._slots[node] = slots
 
-    def _try(self) -> bool:
+    def _fits_in_trial(self) -> bool:
         mark = self._state.mark()
         placed = place(self._state, self._members, Phase.RESERVED)
         self._state.roll_back(mark)

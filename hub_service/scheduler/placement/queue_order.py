@@ -16,7 +16,7 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
-_HUGE = 10**30
+_ABOVE_ALL_SHARES = 10**30
 
 _SortKey = OrderKey | tuple[int, int, int, int, int, int, str, int]
 _Head = tuple[_SortKey, EquivalenceClass, list[PodSet], int]
@@ -41,13 +41,13 @@ class QueueOrder:
             for project in state.equivalence_classes.projects:
                 for equivalence in state.equivalence_classes.classes_of(project):
                     if surplus or not equivalence.pod_sets[0].is_surplus:
-                        self._enter(equivalence, equivalence.pod_sets)
+                        self._add_head(equivalence, equivalence.pod_sets)
         grouped: dict[EquivalenceClass, list[PodSet]] = {}
         for pod_set in extra:
             grouped.setdefault(state.equivalence_classes.class_of(pod_set), []).append(pod_set)
         for equivalence, pod_sets in grouped.items():
             pod_sets.sort()
-            self._enter(equivalence, pod_sets)
+            self._add_head(equivalence, pod_sets)
         self._last_project: ProjectNode | None = None
         """Project of the last popped pod set, which is still at the head of its class."""
         self._is_class_skipped = False
@@ -57,14 +57,14 @@ class QueueOrder:
         ] = {}
         self._versions = count()
         self._version: dict[ProjectNode, int] = {}
-        self._head: dict[ProjectNode, PodSet | None] = {}
+        self._next_pod_set: dict[ProjectNode, PodSet | None] = {}
         for heads in self._heads.values():
             heapify(heads)
         state.touched.clear()
         for project in self._heads:
-            self._refresh(project)
+            self._rank_path(project)
 
-    def _enter(self, equivalence: EquivalenceClass, pod_sets: list[PodSet]) -> None:
+    def _add_head(self, equivalence: EquivalenceClass, pod_sets: list[PodSet]) -> None:
         head = self._next_head(equivalence, pod_sets, 0)
         if head is not None:
             self._heads.setdefault(equivalence.project, []).append(head)
@@ -72,8 +72,9 @@ class QueueOrder:
     def _next_head(
         self, equivalence: EquivalenceClass, pod_sets: list[PodSet], index: int
     ) -> _Head | None:
+        """Return the head of a class from `index` on; None at its end."""
         if pod_sets is equivalence.pod_sets:
-            # Units placed meanwhile do not wait any more.
+            # Pod sets placed meanwhile do not wait any more.
             while index < len(pod_sets) and pod_sets[index].members[0].phase is not Phase.PENDING:
                 index += 1
         if index >= len(pod_sets):
@@ -99,28 +100,29 @@ class QueueOrder:
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.
-            waiting = [project for project in touched if project in self._head]
+            waiting = [changed for changed in touched if changed in self._next_pod_set]
             touched.clear()
-            waiting.sort(key=lambda project: (-len(project.path), project.age))
-            for project in waiting:
-                self._rank(project)
-        best = self._best(None)
-        if best is None:
+            waiting.sort(key=lambda changed: (-len(changed.path), changed.age))
+            for changed in waiting:
+                self._rank(changed)
+        project = self._first_ranked(None)
+        if project is None:
             return None
-        while best not in self._heads:
-            below = self._best(best)
-            assert below is not None, "a ranked project has a pod set below it"
-            best = below
-        self._last_project = best
-        _, _, pod_sets, index = self._heads[best][0]
+        while project not in self._heads:
+            child = self._first_ranked(project)
+            assert child is not None, "a ranked project has a pod set below it"
+            project = child
+        self._last_project = project
+        _, _, pod_sets, index = self._heads[project][0]
         return pod_sets[index]
 
     def skip_class(self) -> None:
         """Skip the rest of the class of the last popped pod set."""
-        assert self._last_project is not None, "a unit was popped"
+        assert self._last_project is not None, "a pod set was popped"
         self._is_class_skipped = True
 
     def _advance(self) -> None:
+        """Move past the last popped pod set, or past its whole class."""
         if self._last_project is None:
             return
         project, skips_class = self._last_project, self._is_class_skipped
@@ -136,20 +138,22 @@ class QueueOrder:
                 del self._heads[project]
         self._state.touched.update(project.path)
 
-    def _refresh(self, project: ProjectNode) -> None:
-        for above in project.path:
-            self._rank(above)
+    def _rank_path(self, project: ProjectNode) -> None:
+        for ancestor in project.path:
+            self._rank(ancestor)
 
-    def _best(self, parent: ProjectNode | None) -> ProjectNode | None:
+    def _first_ranked(self, parent: ProjectNode | None) -> ProjectNode | None:
+        """Return the most deprived child with a waiting pod set; drop outdated ranks."""
         ranked = self._ranked.get(parent)
         while ranked:
             _, version, project = ranked[0]
-            if version == self._version[project] and self._head[project] is not None:
+            if version == self._version[project] and self._next_pod_set[project] is not None:
                 return project
             heappop(ranked)
         return None
 
     def _rank(self, project: ProjectNode) -> None:
+        """Rank a project by its next pod set; a parent's is that of its most deprived child."""
         heads = self._heads.get(project)
         if heads:
             if self._state.turns is not None:
@@ -162,9 +166,9 @@ class QueueOrder:
             _, _, pod_sets, index = heads[0]
             head_pod_set: PodSet | None = pod_sets[index]
         else:
-            best = self._best(project)
-            head_pod_set = self._head[best] if best is not None else None
-        self._head[project] = head_pod_set
+            child = self._first_ranked(project)
+            head_pod_set = self._next_pod_set[child] if child is not None else None
+        self._next_pod_set[project] = head_pod_set
         version = self._version[project] = next(self._versions)
         if head_pod_set is not None:
             demand = _expected_demand(self._state, head_pod_set)
@@ -184,8 +188,8 @@ def _expected_demand(state: PlanningState, pod_set: PodSet) -> int:
         return pod_set.demand
     demand = 0
     for shape in (m.shape for m in pod_set.members if m.phase is not Phase.RESERVED):
-        found = state.now.find(shape)
-        demand += shape.min_quota if found is None else state.book(shape, *found).quota
+        free_place = state.now.find(shape)
+        demand += shape.min_quota if free_place is None else state.book(shape, *free_place).quota
     return demand
 
 
@@ -210,6 +214,7 @@ def _deprivation(project: ProjectNode, pod_set: PodSet, demand: int) -> tuple[ob
 
 
 def _dominant_share(allocated: int, allocatable: int) -> int:
+    """Return the allocated part of what is allocatable, in parts of `_SCALE`."""
     if not allocatable:
-        return _HUGE + allocated if allocated else 0
+        return _ABOVE_ALL_SHARES + allocated if allocated else 0
     return allocated * _SCALE // allocatable

@@ -78,6 +78,7 @@ def reserved_for_other_projects(state: PlanningState, planned: PlannedWorkload) 
 
 
 def _reserved_below(project: ProjectNode, own_path: tuple[ProjectNode, ...]) -> int:
+    """Return the milli-GPU that a project and its descendants keep from the own path (Q2)."""
     inside = sum(_reserved_below(child, own_path) for child in project.children)
     return inside if project in own_path else max(inside, project.never_lent - project.allocated)
 
@@ -101,7 +102,7 @@ def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
     at the same time.
     """
     tree = tree_of(snapshot)
-    capacity = _usable(snapshot.nodes) * WHOLE_GPU
+    capacity = _usable_devices(snapshot.nodes) * WHOLE_GPU
     capacity_text = f"the cluster has {count_text(capacity)}"
     remarks = _excess("the quotas", [a.quota for a in tree.roots], capacity, capacity_text)
     remarks += _excess_by_type(snapshot, tree)
@@ -123,17 +124,18 @@ def _excess_by_type(snapshot: Snapshot, tree: ProjectTree) -> list[str]:
                 promised.setdefault(str(part.gpu_type), []).append(part.quota)
     remarks = []
     for gpu_type, quotas in sorted(promised.items()):
-        capacity = _usable(n for n in snapshot.nodes if n.gpu_type == gpu_type) * WHOLE_GPU
+        capacity = _usable_devices(n for n in snapshot.nodes if n.gpu_type == gpu_type) * WHOLE_GPU
         capacity_text = f"the cluster has {count_text(capacity)} of them"
         remarks += _excess(f"the quotas of {gpu_type}", quotas, capacity, capacity_text)
     return remarks
 
 
-def _usable(nodes: Iterable[Node]) -> int:
+def _usable_devices(nodes: Iterable[Node]) -> int:
     return sum(n.usable_devices for n in nodes if n.schedulable)
 
 
 def _excess(what: str, promised: list[int], capacity: int, capacity_text: str) -> list[str]:
+    """Return a sentence if promised milli-GPU exceed the capacity, else nothing."""
     total = sum(quota for quota in promised if quota < UNLIMITED)
     return (
         [f"{what} add up to {count_text(total)}, but {capacity_text}"] if total > capacity else []

@@ -33,17 +33,17 @@ def changes_between(old_snapshot: Snapshot, new_snapshot: Snapshot) -> SnapshotC
 
     The comparison is by identity if the caller passes the same object for an unchanged workload.
     """
-    known = {workload.name: workload for workload in old_snapshot.workloads}
+    old_workloads = {workload.name: workload for workload in old_snapshot.workloads}
     different = tuple(
         workload
         for workload in new_snapshot.workloads
-        if (was := known.get(workload.name)) is not workload and was != workload
+        if (old := old_workloads.get(workload.name)) is not workload and old != workload
     )
-    new = sum(workload.name not in known for workload in different)
+    new_count = sum(workload.name not in old_workloads for workload in different)
     removed: tuple[str, ...] = ()
-    if len(known) + new > len(new_snapshot.workloads):
+    if len(old_workloads) + new_count > len(new_snapshot.workloads):
         present = {workload.name for workload in new_snapshot.workloads}
-        removed = tuple(name for name in known if name not in present)
+        removed = tuple(name for name in old_workloads if name not in present)
     return SnapshotChanges(
         now=new_snapshot.now,
         workloads=different,
@@ -67,6 +67,7 @@ class ClusterIndex:
         """Build the state from a whole snapshot."""
         self._state: PlanningState | None = None
         self._frame = replace(snapshot, workloads=())
+        """The snapshot without its workloads."""
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
 
     def snapshot(self) -> Snapshot:
@@ -87,7 +88,7 @@ class ClusterIndex:
         if frame:
             self._frame = replace(self._frame, **frame)
         if any(name != "now" for name in frame):
-            self._forget()  # other nodes, projects or policy invalidate every index
+            self._drop_state()  # other nodes, projects or policy invalidate every index
         for name in changes.removed:
             del self._workloads[name]
         for workload in changes.workloads:
@@ -98,8 +99,9 @@ class ClusterIndex:
     def _apply_to_state(
         self, state: PlanningState, removed: Iterable[str], added: tuple[Workload, ...]
     ) -> None:
+        """Remove workloads from the state, and add new ones or replacements."""
         if any(state.tree.lacks_queue(workload.project) for workload in added):
-            self._forget()  # a parent project has its first own workload, so the tree changes
+            self._drop_state()  # a parent project has its first own workload, so the tree changes
             return
         for name in removed:
             state.remove(name)
@@ -110,20 +112,20 @@ class ClusterIndex:
             state.add(workload)
 
     def state(self) -> PlanningState:
-        """Return the state for one cycle. The caller ends the cycle with `roll_back(0)`."""
+        """Return the state for one cycle, built if needed. The caller ends with `roll_back(0)`."""
         if self._state is not None and self._state.has_stale_shapes:
-            self._forget()
+            self._drop_state()
         if self._state is None:
             snapshot = self.snapshot()
             self._state = PlanningState(snapshot, tree_of(snapshot))
         self._state.time = self._frame.now
         return self._state
 
-    def _forget(self) -> None:
+    def _drop_state(self) -> None:
         if self._state is not None:
             self._state.clear()
             self._state = None
 
     def __del__(self) -> None:
         """Break reference cycles: a forecast of 20,000 workloads holds 40 MiB in them."""
-        self._forget()
+        self._drop_state()

@@ -49,13 +49,14 @@ class PodSet:
         is_growth: bool = False,
         part: int = 0,
     ) -> None:
-        """Group workers; `part` is its placed surplus before this pod set (E1)."""
+        """Group workers; `part` is the placed part of its surplus, in parts of `_SCALE` (E1)."""
         self.is_growth = is_growth
         """True for a guaranteed worker beyond the minimum (E4)."""
         self.planned = planned
         self.members = members
         self.is_surplus = is_surplus
         first = members[0]
+        # A reserved worker counts as allocated already.
         if len(members) == 1:
             self.demand = 0 if first.phase is Phase.RESERVED else first.shape.quota
             self.signature: tuple[int | str, ...] = (first.shape.order,)
@@ -64,6 +65,7 @@ class PodSet:
             self.demand = sum(m.shape.quota for m in members if m.phase is not reserved)
             self.signature = tuple(sorted([member.shape.order for member in members]))
         if not is_surplus:
+            # Gangs that run below their minimum have turn 0, everything else 1.
             turn = int(
                 is_growth
                 or len(members) == len(planned.members)
@@ -76,7 +78,7 @@ class PodSet:
                 # It fits only on the node of its other parts, so no other workload shares this
                 # equivalence class.
                 self.signature = (planned.name,)
-        # O2: sessions, then minima by priority (gangs that run below theirs first), age and name.
+        # O2: sessions, then minima by priority, turn, age and name.
         # Surplus of elastic workloads comes after every waiting minimum, the smallest part first
         # (E1).
         self.key: OrderKey = (
@@ -134,11 +136,11 @@ def pending_pod_sets(planned: PlannedWorkload) -> list[PodSet]:
         return []
     pod_sets = [PodSet(planned, tuple(pending[:lacking]), is_surplus=False)] if lacking else []
     growth = max(0, planned.guaranteed - max(placed, planned.minimum))
-    beyond = lacking + growth
+    required = lacking + growth
     pod_sets += [
-        PodSet(planned, (m,), is_surplus=False, is_growth=True) for m in pending[lacking:beyond]
+        PodSet(planned, (m,), is_surplus=False, is_growth=True) for m in pending[lacking:required]
     ]
-    return pod_sets + surplus_pod_sets(planned, pending[beyond:], placed + beyond)
+    return pod_sets + surplus_pod_sets(planned, pending[required:], placed + required)
 
 
 def surplus_pod_sets(
@@ -182,7 +184,7 @@ class EquivalenceClasses:
         return list(self._classes.get(project, {}).values())
 
     def key_of(self, pod_set: PodSet) -> EquivalenceKey:
-        """Return the part of a pod set's request that decides if it can start."""
+        """Return what decides if a pod set can start: pod sets with equal keys fail alike."""
         workload = pod_set.planned.workload
         user = workload.user if self._by_user else ""
         return (
@@ -230,7 +232,7 @@ class EquivalenceClasses:
         """Remove a workload from its classes; drop classes that become empty."""
         for pod_set in self._pod_sets.pop(planned, ()):
             equivalence = pod_set.equivalence
-            assert equivalence is not None, "only queued units are removed"
+            assert equivalence is not None, "only queued pod sets are removed"
             index = bisect_left(equivalence.pod_sets, pod_set.key, key=_key)
             assert equivalence.pod_sets[index] is pod_set, "its place follows from its key"
             del equivalence.pod_sets[index]

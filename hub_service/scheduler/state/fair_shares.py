@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
-from runai.hub_service.scheduler.state.quota_by_type import groups
+from runai.hub_service.scheduler.state.quota_by_type import reset_and_group
 
 
 def set_fair_shares(
@@ -40,20 +40,22 @@ def set_fair_shares(
 def _divide_level(
     siblings: list[ProjectNode], capacity: int, history_weight: int, by_type: Mapping[str, int]
 ) -> None:
+    """Set the fair shares of siblings and their descendants; GPU types are divided apart (Q4)."""
     if any(project.parts for project in siblings):
-        for projects, group_capacity in groups(siblings, capacity, by_type):
-            _divide(projects, group_capacity, history_weight)
+        for projects, group_capacity in reset_and_group(siblings, capacity, by_type):
+            _divide_among(projects, group_capacity, history_weight)
         for project in siblings:
             if project.parts:
                 project.fair_share = sum(part.fair_share for part in project.parts)
     else:
-        _divide(siblings, capacity, history_weight)
+        _divide_among(siblings, capacity, history_weight)
     for project in siblings:
         if project.children and not project.parts:
             _divide_level(project.children, project.fair_share, history_weight, by_type)
 
 
-def _divide(siblings: list[ProjectNode], capacity: int, history_weight: int) -> None:
+def _divide_among(siblings: list[ProjectNode], capacity: int, history_weight: int) -> None:
+    """Set the fair shares of siblings: their guarantees, then surplus by priority and weight."""
     for project in siblings:
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe. An
         # unlimited quota is worth the whole capacity.
@@ -63,17 +65,18 @@ def _divide(siblings: list[ProjectNode], capacity: int, history_weight: int) -> 
     buckets: defaultdict[int, list[ProjectNode]] = defaultdict(list)
     for project in siblings:
         buckets[project.priority].append(project)
-    floored: list[ProjectNode] = []
+    recipients: list[ProjectNode] = []
     for priority in sorted(buckets, reverse=True):
         remaining, in_order = _divide_by_weight(buckets[priority], remaining, history_weight)
-        floored += in_order
-    for project in floored:
+        recipients += in_order
+    for project in recipients:  # of whole GPUs that flooring left over (S2)
         extra = min(WHOLE_GPU, remaining, _missing(project))
         project.fair_share += extra
         remaining -= extra
 
 
 def _missing(project: ProjectNode) -> int:
+    """Return the milli-GPU that a project could use beyond its share so far."""
     return min(project.requested, project.limit, project.reach) - project.fair_share
 
 

@@ -41,7 +41,7 @@ class NodeRanking:
             heappush(self.heap, (rank, node))
 
     def first(self) -> int | None:
-        """Return the node of the smallest rank; on ties the first by name."""
+        """Return the node of the smallest rank, on ties the first by name; drop stale entries."""
         heap, ranks = self.heap, self.ranks
         if len(heap) > _SLACK * (len(ranks) + 16):
             heap[:] = [(rank, node) for node, rank in ranks.items()]
@@ -61,26 +61,26 @@ class FragAwareCapacity(FreeCapacity):
         """Start with everything free and an empty mix, which gives the order of P2."""
         super().__init__(nodes, spread=False)
         self._mix = RequestMix({}, self.device_mib)
-        self._orders: dict[RequestShape, NodeRanking] = {}
+        self._rankings: dict[RequestShape, NodeRanking] = {}
         self._changed: list[int] = []
-        self._free: list[NodeFreeCapacity | None] = [None] * len(nodes)
+        self._node_capacities: list[NodeFreeCapacity | None] = [None] * len(nodes)
 
     def expect(self, workers: Mapping[RequestShape, int]) -> None:
         """Use this mix of requests from now on."""
         if workers != self._mix.counts:
             self._mix = RequestMix(workers, self.device_mib)
-            self._forget()
+            self._drop_rankings()
 
-    def _forget(self) -> None:
-        self._orders.clear()
+    def _drop_rankings(self) -> None:
+        self._rankings.clear()
         self._changed.clear()
 
     def book(self, booking: Booking, sign: int = 1) -> None:
         """Reserve a worker's capacity, or release it with sign -1."""
         super().book(booking, sign)
         if booking.node >= 0:
-            self._free[booking.node] = None
-            if self._orders:
+            self._node_capacities[booking.node] = None
+            if self._rankings:
                 self._changed.append(booking.node)
 
     # ---- placement
@@ -88,23 +88,23 @@ class FragAwareCapacity(FreeCapacity):
     def find(self, shape: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         """Return the place for one worker that adds least fragmentation, or None (P6)."""
         if len(self._changed) > _SLACK * (len(self.nodes) + 256):
-            self._forget()
-        order = self._orders.get(shape)
+            self._drop_rankings()
+        ranking = self._rankings.get(shape)
         stale_nodes: Iterable[int]
-        if order is None:
-            order = self._orders[shape] = NodeRanking()
+        if ranking is None:
+            ranking = self._rankings[shape] = NodeRanking()
             stale_nodes = shape.nodes
         else:
-            stale_nodes = shape.nodes.intersection(self._changed[order.applied_changes :])
-        order.applied_changes = len(self._changed)
-        for node in stale_nodes:
-            order.store(node, self._rank(node, shape))
-        best = order.first()
-        if best is None:
+            stale_nodes = shape.nodes.intersection(self._changed[ranking.applied_changes :])
+        ranking.applied_changes = len(self._changed)
+        for stale_node in stale_nodes:
+            ranking.store(stale_node, self._rank(stale_node, shape))
+        node = ranking.first()
+        if node is None:
             return None
-        devices = self.devices_on(best, shape)
+        devices = self.devices_on(node, shape)
         assert devices is not None, "ranked nodes have room"
-        return best, devices
+        return node, devices
 
     def devices_on(
         self, node: int, shape: RequestShape, *, spread: bool | None = None
@@ -117,41 +117,43 @@ class FragAwareCapacity(FreeCapacity):
 
     def in_order(self, shapes: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:
         """Sort nodes that each fit all of `shapes` by added fragmentation (P4, P6)."""
-        return sorted(nodes, key=lambda node: (self._growth_of_all(node, shapes), node))
+        return sorted(nodes, key=lambda node: (self._added_by_all(node, shapes), node))
 
     def preference(self, node: int, shape: RequestShape) -> tuple[int, ...]:
         """Return the rank of a node with room for a shape; the smallest is best."""
-        return (self._growth(node, shape), *self.fullness(node))
+        return (self._added_fragmentation(node, shape), *self.fullness(node))
 
     # ---- ranking
 
     def _node_capacity(self, node: int) -> NodeFreeCapacity:
-        free = self._free[node]
+        free = self._node_capacities[node]
         if free is None:
-            parts = tuple(sorted(self._part(node, d) for d in range(len(self.milli[node]))))
-            free = self._free[node] = NodeFreeCapacity(parts, self.cpu[node], self.memory[node])
+            parts = tuple(sorted(self._fraction(node, d) for d in range(len(self.milli[node]))))
+            free = NodeFreeCapacity(parts, self.cpu[node], self.memory[node])
+            self._node_capacities[node] = free
         return free
 
-    def _part(self, node: int, device: int) -> int:
+    def _fraction(self, node: int, device: int) -> int:
+        """Return the largest fraction that fits on a device, in milli-GPU."""
         return max(0, self.largest_fraction(node, device))
 
     def _rank(self, node: int, shape: RequestShape) -> Rank | None:
         devices = self.devices_on(node, shape)
         if devices is None:
             return None
-        growth = self._growth(node, shape)
+        growth = self._added_fragmentation(node, shape)
         if shape.devices == 1 and not shape.is_whole:
             (device,) = devices
-            rest = self._part(node, device)
+            rest = self._fraction(node, device)
             if rest < WHOLE_GPU:
                 return growth, rest
             return growth, rest, self.idle[node], self.free_on(node)
         return growth, self.idle[node], self.free_on(node)
 
-    def _growth(self, node: int, shape: RequestShape) -> int:
-        return self._growth_of_all(node, (shape,))
+    def _added_fragmentation(self, node: int, shape: RequestShape) -> int:
+        return self._added_by_all(node, (shape,))
 
-    def _growth_of_all(self, node: int, shapes: Sequence[RequestShape]) -> int:
+    def _added_by_all(self, node: int, shapes: Sequence[RequestShape]) -> int:
         """Return the fragmentation that several workers add to one node, placed in order."""
         profile = self._mix.profiles[node]
         before = free = self._node_capacity(node)
@@ -160,16 +162,18 @@ class FragAwareCapacity(FreeCapacity):
         return profile.fragmentation(free) - profile.fragmentation(before)
 
     def _best_device(self, node: int, shape: RequestShape) -> tuple[int, ...] | None:
+        """Choose the device where a fraction adds least fragmentation; None if none has room."""
         if not self.has_base(node, shape):
             return None
-        firsts: dict[int, int] = {}
+        device_by_fraction: dict[int, int] = {}
         for device in range(len(self.milli[node])):
             if self.fits_device(node, device, shape):
-                firsts.setdefault(self._part(node, device), device)
-        if not firsts:
+                device_by_fraction.setdefault(self._fraction(node, device), device)
+        if not device_by_fraction:
             return None
         profile = self._mix.profiles[node]
-        return (firsts[profile.best_part(self._node_capacity(node), firsts, shape)],)
+        free = self._node_capacity(node)
+        return (device_by_fraction[profile.best_part(free, device_by_fraction, shape)],)
 
 
 def capacity_for(packing: Packing, nodes: Sequence[Node]) -> FreeCapacity:

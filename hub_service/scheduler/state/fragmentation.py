@@ -46,19 +46,20 @@ class NodeFreeCapacity(NamedTuple):
 class _Demand:
     """Requests of one size (milli-GPU and number of devices), with their CPU and memory."""
 
-    __slots__ = ("base", "devices", "max_cpu", "max_memory", "milli", "weight")
+    __slots__ = ("devices", "max_cpu", "max_memory", "milli", "requests", "weight")
 
     def __init__(self, milli: int, devices: int) -> None:
         self.milli = milli
         self.devices = devices
-        self.base: list[tuple[int, int, int]] = []
+        self.requests: list[tuple[int, int, int]] = []
+        """CPU, memory and number of workers of each shape."""
         self.max_cpu = 0
         self.max_memory = 0
         self.weight = 0
 
     def add(self, shape: RequestShape, weight: int) -> None:
         """Add `weight` workers of a shape."""
-        self.base.append((shape.cpu, shape.memory, weight))
+        self.requests.append((shape.cpu, shape.memory, weight))
         self.max_cpu = max(self.max_cpu, shape.cpu)
         self.max_memory = max(self.max_memory, shape.memory)
         self.weight += weight
@@ -79,7 +80,7 @@ class _Demand:
         ):
             return fitting_milli * self.weight
         total = 0
-        for requested_cpu, requested_memory, weight in self.base:
+        for requested_cpu, requested_memory, weight in self.requests:
             if requested_cpu <= cpu and requested_memory <= memory:
                 part = fitting_milli
                 if requested_cpu:
@@ -104,7 +105,7 @@ class FragmentationProfile:
             size = (self.milli_of(shape), shape.devices)
             demands.setdefault(size, _Demand(*size)).add(shape, weight)
         self._demands = sorted(demands.values(), key=lambda demand: demand.milli)
-        self._known: dict[NodeFreeCapacity, int] = {}
+        self._cache: dict[NodeFreeCapacity, int] = {}
 
     def milli_of(self, shape: RequestShape) -> int:
         """Return the milli-GPU per device that a shape takes here; memory counts as a fraction."""
@@ -112,18 +113,18 @@ class FragmentationProfile:
 
     def fragmentation(self, free: NodeFreeCapacity) -> int:
         """Return the free milli-GPU that requests cannot use here, summed over the mix."""
-        known = self._known.get(free)
-        if known is not None:
-            return known
-        if len(self._known) > _CACHE_SIZE:
-            self._known.clear()
+        cached = self._cache.get(free)
+        if cached is not None:
+            return cached
+        if len(self._cache) > _CACHE_SIZE:
+            self._cache.clear()
         max_free = max(free.devices, default=0)
         usable = 0
         for demand in self._demands:
             if demand.milli > max_free:
                 break
             usable += demand.usable(free)
-        lost = self._known[free] = self._total * sum(free.devices) - usable
+        lost = self._cache[free] = self._total * sum(free.devices) - usable
         return lost
 
     def after(self, free: NodeFreeCapacity, shape: RequestShape) -> NodeFreeCapacity:

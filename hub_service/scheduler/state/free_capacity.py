@@ -64,18 +64,18 @@ class FreeCapacity:
         idle = before = self.idle[node]
         free_milli = 0
         for device in devices:
-            was, had = millis[device], mibs[device]
-            now, has = was - sign * milli, had - sign * mib
-            was_idle = was == WHOLE_GPU and had == full
-            is_idle = now == WHOLE_GPU and has == full
+            old_milli, old_mib = millis[device], mibs[device]
+            new_milli, new_mib = old_milli - sign * milli, old_mib - sign * mib
+            was_idle = old_milli == WHOLE_GPU and old_mib == full
+            is_idle = new_milli == WHOLE_GPU and new_mib == full
             # Idle, full and overcommitted devices cannot be shared, so they are not in the index.
-            if was > 0 and not was_idle:
+            if old_milli > 0 and not was_idle:
                 self._unshare(node, device)
-            millis[device], mibs[device] = now, has
-            if now > 0 and not is_idle:
+            millis[device], mibs[device] = new_milli, new_mib
+            if new_milli > 0 and not is_idle:
                 self._share(node, device)
             idle += is_idle - was_idle
-            free_milli += max(0, now) - max(0, was)
+            free_milli += max(0, new_milli) - max(0, old_milli)
         if self._open[node]:
             self.free_milli += free_milli
         if idle != before:
@@ -94,6 +94,7 @@ class FreeCapacity:
         return min(milli, -(-WHOLE_GPU * (self.mib[node][device] + 1) // full) - 1)
 
     def _share(self, node: int, device: int) -> None:
+        """Add a device to the index of shared devices, if a fraction fits."""
         fraction = self.largest_fraction(node, device)
         if fraction > 0:
             insort(self._shared, (fraction, node, device))
@@ -147,19 +148,19 @@ class FreeCapacity:
             if self.idle[node] < shape.devices:
                 return None
             full, mibs = self.device_mib[node], self.mib[node]
-            found: list[int] = []
+            idle_devices: list[int] = []
             device = -1
-            while len(found) < shape.devices:  # the node has enough idle devices
+            while len(idle_devices) < shape.devices:  # the node has enough idle devices
                 device = millis.index(WHOLE_GPU, device + 1)
                 if mibs[device] == full:
-                    found.append(device)
-            return tuple(found)
-        found = [d for d in range(len(millis)) if self.fits_device(node, d, shape)]
-        if len(found) < shape.devices:
+                    idle_devices.append(device)
+            return tuple(idle_devices)
+        fitting = [d for d in range(len(millis)) if self.fits_device(node, d, shape)]
+        if len(fitting) < shape.devices:
             return None
         emptiest_first = self.spread if spread is None else spread
-        found.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
-        return tuple(sorted(found[: shape.devices]))
+        fitting.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
+        return tuple(sorted(fitting[: shape.devices]))
 
     def slots(self, node: int, shape: RequestShape) -> int:
         """Return how many workers of a shape fit on a node together."""
@@ -178,33 +179,34 @@ class FreeCapacity:
         if nodes is None:
             nodes = shape.nodes
         # Whole devices need a node with as many idle ones.
-        among = self.nodes_by_fullness(shape.devices) if shape.is_whole else nodes
-        found = {}
-        for node in among:
+        candidates = self.nodes_by_fullness(shape.devices) if shape.is_whole else nodes
+        slots_by_node = {}
+        for node in candidates:
             if node in nodes:
                 slots = self.slots(node, shape)
                 if slots:
-                    found[node] = slots
-        return found
+                    slots_by_node[node] = slots
+        return slots_by_node
 
     def device_slots(self, node: int, shape: RequestShape) -> int:
         """Return how many workers of a shape fit on a node's devices."""
         if shape.is_whole:
             return self.idle[node] // shape.devices
-        parts = [self._parts(node, device, shape) for device in range(len(self.milli[node]))]
+        parts = [self._parts_on(node, device, shape) for device in range(len(self.milli[node]))]
         slots = sum(parts) // shape.devices
         # A worker needs distinct devices, so each device serves each worker at most once.
         while sum(min(part, slots) for part in parts) < slots * shape.devices:
             slots -= 1
         return slots
 
-    def _parts(self, node: int, device: int, shape: RequestShape) -> int:
+    def _parts_on(self, node: int, device: int, shape: RequestShape) -> int:
+        """Return how many workers of a shape could each use a part of a device."""
         mib = self.mib[node][device]
         if shape.mib:
             return max(0, mib // shape.mib)
         parts = self.milli[node][device] // shape.milli
-        book = memory_of_fraction(shape.milli, self.device_mib[node])
-        return max(0, min(parts, mib // book) if book else parts)
+        mib_per_part = memory_of_fraction(shape.milli, self.device_mib[node])
+        return max(0, min(parts, mib // mib_per_part) if mib_per_part else parts)
 
     def fullness(self, node: int) -> tuple[int, int, int]:
         """Return a node's rank among nodes with room, in the order of P2. Ties by name."""
@@ -256,6 +258,7 @@ class FreeCapacity:
         return self._first_that_fits(shape, shape.devices if shape.is_whole else 0)
 
     def _find_shared(self, shape: RequestShape) -> tuple[int, tuple[int, ...]] | None:
+        """Return the fullest shared device that fits a fraction, with its node."""
         start = bisect_left(self._shared, shape.milli, key=itemgetter(0))
         for index in range(start, len(self._shared)):
             _, node, device = self._shared[index]

@@ -38,7 +38,7 @@ from runai.hub_service.scheduler.state.request_shape import Booking, RequestShap
 from runai.hub_service.scheduler.state.user_turns import UserTurns
 from runai.hub_service.scheduler.state.victims import Victims
 
-_MAX_STALE_KINDS = 1000
+_MAX_STALE_SHAPES = 1000
 _ANY_NODE_TYPE = NodeTypes()
 _TERMINATING = Phase.TERMINATING
 
@@ -86,9 +86,9 @@ class PlanningState:
         self.undecided: dict[PlannedWorkload, None] = {}
         """Waiting workloads that may have several charges: by GPU type (Q4), or by the memory of
         their device (P3)."""
-        self._type_of: dict[str, str] = {}
+        self._gpu_type_of: dict[str, str] = {}  # by node name, if quotas depend on it (Q4)
         if tree.has_parts:
-            self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
+            self._gpu_type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
         self.resizable: dict[PlannedWorkload, None] = {}
         """Workloads with one elastic worker (E2)."""
         self.stuck: dict[PlannedWorkload, None] = {}
@@ -97,7 +97,7 @@ class PlanningState:
             project.min_runtime for project in snapshot.projects
         )
         """True if any workload may be protected from being stopped (R8)."""
-        self._restricted = any(p.node_types != _ANY_NODE_TYPE for p in snapshot.projects)
+        self._has_node_types = any(p.node_types != _ANY_NODE_TYPE for p in snapshot.projects)
         oldest_first = sorted(snapshot.workloads, key=lambda w: w.age)
         for workload in oldest_first:
             self.add(workload)
@@ -105,7 +105,7 @@ class PlanningState:
     @property
     def has_stale_shapes(self) -> bool:
         """Return True if most cached request shapes belong to workloads long removed."""
-        return len(self._shapes) > _MAX_STALE_KINDS + 4 * len(self.by_name)
+        return len(self._shapes) > _MAX_STALE_SHAPES + 4 * len(self.by_name)
 
     @cached_property
     def _device_sizes(self) -> list[int]:
@@ -137,16 +137,16 @@ class PlanningState:
         project = self.tree.queue_of(workload.project)
         is_known = project is not None and not self.tree.has_left(workload)
         project = project or ProjectNode(Project(name=workload.project), None)
-        choices = self._choices(project, workload)
-        charge = charge or choices[0]
+        charges = self._possible_charges(project, workload)
+        charge = charge or charges[0]
         project = charge.project
         planned = PlannedWorkload(workload, charge, is_known=is_known)
         self.by_name[planned.name] = planned
         node_types = self._node_types(planned)
-        is_free = project.gpu_type is None and not charge.device_mib
+        is_unrestricted = project.gpu_type is None and not charge.device_mib
         is_reserved, is_pending, demand = False, False, 0
         for index, worker in enumerate(planned.workload.workers):
-            worker_request = worker if is_free else self._within(charge, worker)
+            worker_request = worker if is_unrestricted else self._within(charge, worker)
             shape = self._shapes.shape_of(worker_request, node_types)
             member = PlannedWorker(worker, index, planned, shape)
             planned.members.append(member)
@@ -179,7 +179,7 @@ class PlanningState:
                 self.stuck[planned] = None
             self.victims.add(planned, self.time)
         for listed, belongs in (
-            (self.undecided, is_pending and len(choices) > 1),
+            (self.undecided, is_pending and len(charges) > 1),
             (self.fixed, planned.is_fixed),
             (self.broken, workload.below_min_since is not None),
             (self.resizable, planned.sizes is not None),
@@ -224,25 +224,26 @@ class PlanningState:
         self.equivalence_classes.clear()
 
     def _booking_in_snapshot(self, worker: Worker, shape: RequestShape) -> Booking:
+        """Return a placed worker's booking, without devices that its node does not have."""
         index = self.index_of.get(worker.node or "", -1)
-        known = self.nodes[index].devices if index >= 0 else 0
+        device_count = self.nodes[index].devices if index >= 0 else 0
         devices = worker.devices
         if len(devices) == 1:
-            devices = devices if devices[0] < known else ()
+            devices = devices if devices[0] < device_count else ()
         else:
-            devices = tuple([d for d in range(known) if d in devices])
+            devices = tuple([d for d in range(device_count) if d in devices])
         return self.book(shape, index, devices)
 
     def _node_types(self, planned: PlannedWorkload) -> tuple[tuple[str, ...], ...]:
         """Return the node types that its project and each ancestor allow a workload (P5)."""
-        if not self._restricted:
+        if not self._has_node_types:
             return ()
         is_job = planned.workload.kind == "job"
-        chosen = [
+        allowed_types = [
             project.spec.node_types.train if is_job else project.spec.node_types.build
             for project in planned.project.path
         ]
-        return tuple([allowed for allowed in chosen if allowed is not None])
+        return tuple([types for types in allowed_types if types is not None])
 
     # ---- changes
 
@@ -254,6 +255,7 @@ class PlanningState:
     def _apply(  # noqa: C901, PLR0912  the innermost loop of everything
         self, member: PlannedWorker, phase: Phase, booking: Booking | None
     ) -> None:
+        """Change a worker without an entry in the journal."""
         old_phase, old, origin = member.phase, member.booking, member.origin
         member.phase, member.booking = phase, booking
         self._book_now(old_phase, old, phase, booking, origin)
@@ -302,6 +304,7 @@ class PlanningState:
         booking: Booking | None,
         origin: Booking | None,
     ) -> None:
+        """Book the capacity free now, after a worker changed."""
         # A stopping worker still occupies its old place; a moving one its old and its new place.
         before = origin if old_phase.vacates else old
         after = origin if phase.vacates else booking
@@ -330,8 +333,9 @@ class PlanningState:
                 by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
         return by_type
 
-    def _choices(self, project: ProjectNode, workload: Workload) -> list[Charge]:
-        parts = candidates(project, workload, self._type_of) if project.parts else [project]
+    def _possible_charges(self, project: ProjectNode, workload: Workload) -> list[Charge]:
+        """Return the charges that a workload may have, the default first; never empty."""
+        parts = candidates(project, workload, self._gpu_type_of) if project.parts else [project]
         max_memory_mib = 0
         if len(self._device_sizes) > 1:
             max_memory_mib = max(worker.gpu_memory_mib or 0 for worker in workload.workers)
@@ -343,7 +347,7 @@ class PlanningState:
     def _within(self, charge: Charge, worker: Worker) -> Worker:
         """Return a worker's request restricted to the nodes where it counts by `charge`."""
         if charge.project.gpu_type is not None:
-            worker = within(charge.project, worker, self._type_of.values())
+            worker = within(charge.project, worker, self._gpu_type_of.values())
         if charge.device_mib and worker.gpu_memory_mib and worker.state is WorkerState.PENDING:
             large = tuple(
                 node.name
@@ -359,7 +363,7 @@ class PlanningState:
         project = planned.project
         if project.gpu_type is not None and project.parent is not None:
             project = project.parent
-        return self._choices(project, planned.snapshot_workload)
+        return self._possible_charges(project, planned.snapshot_workload)
 
     def shape_for(self, charge: Charge, member: PlannedWorker) -> RequestShape:
         """Return a worker's request shape where it counts by another charge."""
@@ -403,7 +407,7 @@ class PlanningState:
             return []
         devices = set(booking.devices)
         blocking = [m for m in on_node if m.origin and not devices.isdisjoint(m.origin.devices)]
-        if not blocking and not self._is_free_now(booking):
+        if not blocking and not self._has_base_now(booking):
             blocking = list(on_node)  # they occupy the CPU or memory that the reservation needs
         return sorted(blocking, key=lambda member: (member.planned.age, member.index))
 
@@ -417,8 +421,8 @@ class PlanningState:
         ]
         return sorted(stopping, key=lambda member: (member.planned.age, member.index))
 
-    def _is_free_now(self, booking: Booking) -> bool:
-        # The booking itself is included, so the rest must not be negative.
+    def _has_base_now(self, booking: Booking) -> bool:
+        """Return True if CPU and memory of a booking's node suffice now, itself included."""
         return self.now.cpu[booking.node] >= 0 and self.now.memory[booking.node] >= 0
 
     def mark(self) -> int:

@@ -13,8 +13,9 @@ from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 
 _Queue = tuple[Sequence[PlannedWorkload], Sequence[Reason], list[Wait]]
+_NO_QUEUE: _Queue = ((), (), [])
 
-Lines = tuple[tuple[object, int, Reason], ...]
+QueueDigest = tuple[tuple[object, int, Reason], ...]
 """Digest of a queue: its equivalence classes, their numbers of changes, and the common reason."""
 
 
@@ -24,50 +25,52 @@ class PreviousWaits:
     def __init__(self) -> None:
         """Start without reported queues."""
         self._queues: dict[str, _Queue] = {}
-        self._lines: Mapping[str, Lines] = {}
-        self._before: dict[Reason, Reason] = {}
+        self._digests: Mapping[str, QueueDigest] = {}
+        self._previous_reasons: dict[Reason, Reason] = {}
         self._reasons: dict[Reason, Reason] = {}
 
     def reuse(self, reason: Reason) -> Reason:
         """Return the equal object of the previous cycle, so that comparisons are by identity."""
-        reason = self._before.get(reason, reason)
+        reason = self._previous_reasons.get(reason, reason)
         return self._reasons.setdefault(reason, reason)
 
-    def is_unchanged(self, project: str, lines: Lines) -> bool:
+    def is_unchanged(self, project: str, digest: QueueDigest) -> bool:
         """Return True if a project's queue was last reported with this digest."""
-        return self._lines.get(project) == lines
+        return self._digests.get(project) == digest
 
     def store(
         self,
         queues: Mapping[str, Sequence[PlannedWorkload]],
         reason_by_workload: Mapping[PlannedWorkload, Reason],
-        lines: Mapping[str, Lines],
+        digests: Mapping[str, QueueDigest],
     ) -> list[Wait]:
-        """Return all wait decisions, project by project; reasons must come from `reuse`.
+        """Keep all queues for the next cycle; return their wait decisions, project by project.
 
-        Projects in `lines` without a queue keep their previous decisions.
+        The reasons must come from `reuse`. Projects in `digests` without a queue keep the decisions
+        of the previous cycle.
         """
-        before, self._queues = self._queues, {}
-        self._before, self._reasons = self._reasons, {}
-        self._lines = lines
+        previous_queues, self._queues = self._queues, {}
+        self._previous_reasons, self._reasons = self._reasons, {}
+        self._digests = digests
         waits: list[Wait] = []
-        for project in sorted(queues.keys() | lines.keys()):
+        for project in sorted(queues.keys() | digests.keys()):
             queue = queues.get(project)
             if queue is None:
-                self._queues[project] = before[project]
+                self._queues[project] = previous_queues[project]
             else:
                 reasons = [reason_by_workload[planned] for planned in queue]
-                queue_waits = _waits_reusing(queue, reasons, before.get(project, ((), (), [])))
+                previous_queue = previous_queues.get(project, _NO_QUEUE)
+                queue_waits = _waits_reusing(queue, reasons, previous_queue)
                 self._queues[project] = queue, reasons, queue_waits
             waits += self._queues[project][2]
         return waits
 
 
 def _waits_reusing(
-    queue: Sequence[PlannedWorkload], reasons: Sequence[Reason], before: _Queue
+    queue: Sequence[PlannedWorkload], reasons: Sequence[Reason], previous: _Queue
 ) -> list[Wait]:
     """Build wait decisions, reusing the unchanged beginning of the previous ones."""
-    previous_queue, previous_reasons, waits = before
+    previous_queue, previous_reasons, waits = previous
     unchanged = _common_prefix(queue, previous_queue)
     unchanged = min(unchanged, _common_prefix(reasons, previous_reasons))
     return waits[:unchanged] + [

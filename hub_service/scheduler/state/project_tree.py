@@ -136,15 +136,16 @@ class ProjectTree:
         """True if any quota is a table by GPU type (Q4)."""
         self.holders = [a for a in self.projects.values() if a.never_lent]
 
-    def _add(self, name: str, specs: dict[str, Project], ancestors: set[str]) -> ProjectNode:
-        known = self.projects.get(name)
-        if known is not None:
-            return known
+    def _add(self, name: str, specs: dict[str, Project], descendants: set[str]) -> ProjectNode:
+        """Add a project unless it is there, its parent first; return its node."""
+        present = self.projects.get(name)
+        if present is not None:
+            return present
         project = specs[name]
         parent = None
         # `decide` accepts any snapshot: a project with a missing or circular parent is a root.
-        if project.parent in specs and project.parent not in ancestors | {name}:
-            parent = self._add(project.parent, specs, ancestors | {name})
+        if project.parent in specs and project.parent not in descendants | {name}:
+            parent = self._add(project.parent, specs, descendants | {name})
         node = ProjectNode(project, parent)
         self.projects[name] = node
         (self.roots if parent is None else parent.children).append(node)
@@ -181,6 +182,7 @@ def _add_own_queue(node: ProjectNode) -> ProjectNode:
 
 
 def _quota_of(node: ProjectNode) -> int:
+    """Return a project's quota in milli-GPU; its children are resolved already."""
     quota: Quota = node.spec.quota
     table = node.spec.quota_by_type
     if table is not None:
@@ -194,12 +196,13 @@ def _quota_of(node: ProjectNode) -> int:
 
 
 def _resolve(node: ProjectNode) -> None:
+    """Set quota, usage and weight of a project and its descendants, children first."""
     for child in node.children:
         _resolve(child)
     node.quota = _quota_of(node)
     project = node.spec
-    below = sum(child.usage for child in node.children)
-    node.usage = below if project.usage is None else project.usage
+    children_usage = sum(child.usage for child in node.children)
+    node.usage = children_usage if project.usage is None else project.usage
     build = UNLIMITED if project.build_quota is None else project.build_quota
     node.build_quota = min(build, node.quota)
     if project.weight is not None:

@@ -38,8 +38,8 @@ def candidates(
     """Return the parts that a workload may be charged to, "any other" first; never empty.
 
     If it names GPU types, the parts are in their order instead (P5). `type_of` is the GPU type of
-    each node. A placed workload is charged where it is, and a gang to
-    one part. A workload that may use no node of any part gets "any other", and finds no node there.
+    each node. A placed workload is charged where it is, and a gang to one part. A workload that may
+    use no node of any part gets "any other", and finds no node there.
     """
     parts = sorted(project.parts, key=lambda part: (part.gpu_type != ANY_OTHER, part.gpu_type))
     for worker in workload.workers:
@@ -53,12 +53,8 @@ def candidates(
     types = set(type_of.values())
     allowed_parts = [
         part
-        for part in parts
-        for allowed in [types_of(part, types)]
-        if all(
-            not _requests_gpus(w) or (allowed.intersection(w.gpu_types) if w.gpu_types else allowed)
-            for w in workload.workers
-        )
+        for part, part_types in [(part, types_of(part, types)) for part in parts]
+        if all(_has_type_for(worker, part_types) for worker in workload.workers)
     ]
     preferred = next((w.gpu_types for w in workload.workers if w.gpu_types), ())
     if len(preferred) > 1:
@@ -79,18 +75,24 @@ def within(project: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker
     return replace(worker, gpu_types=tuple(sorted(allowed)))
 
 
+def _has_type_for(worker: Worker, types: frozenset[str]) -> bool:
+    """Return True if a worker may use one of these GPU types, or requests no GPU."""
+    allowed = types.intersection(worker.gpu_types) if worker.gpu_types else types
+    return bool(allowed) or not _requests_gpus(worker)
+
+
 def _requests_gpus(worker: Worker) -> bool:
     return bool(worker.gpus or worker.gpu_memory_mib)
 
 
-def groups(
+def reset_and_group(
     siblings: Sequence[ProjectNode], capacity: int, by_type: Mapping[str, int]
 ) -> list[tuple[list[ProjectNode], int]]:
-    """Return the groups of projects that share GPUs, and the milli-GPU of each group (S2).
+    """Reset the shares of siblings; return the groups that share GPUs, with milli-GPU (S2).
 
     GPU types that one quota covers together belong to one group. `capacity` is the total of these
-    siblings, `by_type` the cluster's capacity of each type. Also sets `reach` of each project: the
-    capacity of its types, beyond which a share is of no use.
+    siblings, `by_type` the cluster's capacity of each type. Each fair share becomes 0, and `reach`
+    the capacity of the project's types, beyond which a share is of no use.
     """
     buckets = [part for project in siblings for part in project.parts or (project,)]
     named = {part.gpu_type for part in buckets} - {None, ANY_OTHER}
@@ -112,9 +114,9 @@ def groups(
             else:
                 separate_groups.append((group_types, group_projects))
         grouped = [*separate_groups, (types, merged_projects)]
-    shared = []
+    groups = []
     for types, group_projects in sorted(grouped, key=lambda group: min(group[0])):
         group_capacity = min(capacity, sum(capacity_of[t] for t in types))
         capacity -= group_capacity
-        shared.append((sorted(group_projects, key=lambda project: project.age), group_capacity))
-    return shared
+        groups.append((sorted(group_projects, key=lambda project: project.age), group_capacity))
+    return groups

@@ -90,14 +90,14 @@ class RequestShapes:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start empty, for nodes in the order of their names."""
         self._nodes = nodes
-        self._known: dict[tuple[object, ...], RequestShape] = {}
+        self._shape_by_request: dict[tuple[object, ...], RequestShape] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._shape_by_request)
 
     def shape_of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
         """Return a worker's shape; `node_types` are the restrictions of each of its projects."""
-        key = (
+        request = (
             worker.gpus,
             worker.gpu_memory_mib,
             worker.devices_wanted,
@@ -108,9 +108,9 @@ class RequestShapes:
             tuple(sorted(worker.node_selector.items())) if worker.node_selector else (),
             node_types,
         )
-        shape = self._known.get(key)
+        shape = self._shape_by_request.get(request)
         if shape is None:
-            shape = self._known[key] = self._new_shape(worker, node_types)
+            shape = self._shape_by_request[request] = self._new_shape(worker, node_types)
         return shape
 
     def _new_shape(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
@@ -122,7 +122,7 @@ class RequestShapes:
         else:
             devices, milli = (worker.devices_wanted if worker.gpus else 0), int(worker.gpus)
         shape = RequestShape(
-            order=len(self._known),
+            order=len(self._shape_by_request),
             devices=devices,
             milli=milli,
             mib=memory,

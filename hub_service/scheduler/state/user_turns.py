@@ -42,15 +42,15 @@ class UserTurns:
         ordered: list[PlannedWorkload] = []
         for group in sorted(groups):
             waiting = groups[group]
-            next_of = [(self.allocated(w[-1]), w[-1].age, u) for u, w in waiting.items()]
-            heapify(next_of)
-            while next_of:
-                allocated, _, user = heappop(next_of)
+            heads = [(self.allocated(w[-1]), w[-1].age, u) for u, w in waiting.items()]
+            heapify(heads)
+            while heads:
+                allocated, _, user = heappop(heads)
                 planned = waiting[user].pop()
                 ordered.append(planned)
                 if waiting[user]:
                     heappush(
-                        next_of,
+                        heads,
                         (allocated + _minimum_request(planned), waiting[user][-1].age, user),
                     )
         return ordered

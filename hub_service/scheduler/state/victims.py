@@ -21,8 +21,8 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 VictimKey = tuple[bool, int, bool, bool, int, int, int, int, str, int]
-TIES = 6
-"""Index of a rank's tie breakers; what is before them is a reason to go (R4)."""
+FIRST_TIE_BREAKER = 6
+"""Index of a rank's first tie breaker; what is before it is a reason to go (R4)."""
 
 _LATEST = 1 << 62
 _key = attrgetter("key")
@@ -44,14 +44,14 @@ def victim_key(
     latest submitted, by name.
     """
     saves = workload.saves and not is_surplus
-    known = workload.checkpointed
+    checkpointed = workload.checkpointed
     return (
         exceeds_request,
         -workload.rank,
         is_surplus,
         saves,
-        not saves and known is not None,
-        -since if saves else known or 0,
+        not saves and checkpointed is not None,
+        -since if saves else checkpointed or 0,
         0 if saves or is_surplus else since,
         workload.submitted,
         workload.name,
@@ -189,7 +189,7 @@ class Victims:
     def __init__(self) -> None:
         """Start without victims."""
         self._victims: dict[ProjectNode, list[Victim]] = {}
-        self._surplus: dict[ProjectNode, int] = {}
+        self._surplus_counts: dict[ProjectNode, int] = {}
         self._by_workload: dict[PlannedWorkload, tuple[Victim, ...]] = {}
         self._unknown_start: dict[PlannedWorkload, None] = {}
         """Workloads that save and run since an unknown time: their ranks change with time (R4)."""
@@ -212,7 +212,7 @@ class Victims:
             else:
                 insort(listed, victim, key=_key)
             if victim.is_surplus:
-                self._surplus[project] = self._surplus.get(project, 0) + 1
+                self._surplus_counts[project] = self._surplus_counts.get(project, 0) + 1
 
     def remove(self, planned: PlannedWorkload) -> None:
         """Remove a workload's victims."""
@@ -224,12 +224,14 @@ class Victims:
             assert listed[index] is victim, "its place follows from its key"
             del listed[index]
             if victim.is_surplus:
-                self._surplus[project] -= 1
+                self._surplus_counts[project] -= 1
 
     def view(self, changed: Iterable[PlannedWorkload], now: int) -> VictimsView:
         """Return the victims for one pass, with the changed workloads split again."""
         changed_workloads = {**dict.fromkeys(changed), **self._unknown_start}
-        return VictimsView(self._victims, self._by_workload, self._surplus, changed_workloads, now)
+        return VictimsView(
+            self._victims, self._by_workload, self._surplus_counts, changed_workloads, now
+        )
 
 
 class VictimsView:
@@ -240,46 +242,46 @@ class VictimsView:
 
     def __init__(
         self,
-        base: dict[ProjectNode, list[Victim]],
+        snapshot_victims: dict[ProjectNode, list[Victim]],
         by_workload: dict[PlannedWorkload, tuple[Victim, ...]],
-        surplus: dict[ProjectNode, int],
+        surplus_counts: dict[ProjectNode, int],
         changed: Iterable[PlannedWorkload],
         now: int,
     ) -> None:
         """Split the changed workloads into victims again."""
         self._now = now
-        self._base = base
+        self._snapshot_victims = snapshot_victims
         self._by_workload = by_workload
         self._changed: dict[ProjectNode, set[PlannedWorkload]] = {}
-        self._fresh: dict[ProjectNode, list[Victim]] = {}
+        self._changed_victims: dict[ProjectNode, list[Victim]] = {}
         for planned in changed:
             self._changed.setdefault(planned.project, set()).add(planned)
-            self._fresh.setdefault(planned.project, []).extend(victims_of(planned, now))
-        self._lists: dict[tuple[ProjectNode, bool], list[Victim]] = {}
+            self._changed_victims.setdefault(planned.project, []).extend(victims_of(planned, now))
+        self._cached_lists: dict[tuple[ProjectNode, bool], list[Victim]] = {}
         self._protected: dict[ProjectNode, list[Protected]] = {}
-        self._base_surplus = surplus
-        self.has_surplus = any(surplus.values()) or any(
-            victim.is_surplus for fresh in self._fresh.values() for victim in fresh
+        self._surplus_counts = surplus_counts
+        self.has_surplus = any(surplus_counts.values()) or any(
+            victim.is_surplus for victims in self._changed_victims.values() for victim in victims
         )
 
     def of_project(self, project: ProjectNode, *, surplus_only: bool) -> list[Victim]:
         """Return a project's victims, the best last."""
-        known = self._lists.get((project, surplus_only))
-        if known is not None:
-            return known
+        cached = self._cached_lists.get((project, surplus_only))
+        if cached is not None:
+            return cached
         if surplus_only:
             listed = []
-            if self._base_surplus.get(project) or project in self._fresh:
+            if self._surplus_counts.get(project) or project in self._changed_victims:
                 listed = [v for v in self.of_project(project, surplus_only=False) if v.is_surplus]
         else:
-            base, changed = self._base.get(project, []), self._changed.get(project)
+            unchanged, changed = self._snapshot_victims.get(project, []), self._changed.get(project)
             if changed is None:
-                listed = base[:]
+                listed = unchanged[:]
             else:
-                listed = [victim for victim in base if victim.planned not in changed]
-                listed += self._fresh[project]
+                listed = [victim for victim in unchanged if victim.planned not in changed]
+                listed += self._changed_victims[project]
                 listed.sort(key=_key)
-        self._lists[project, surplus_only] = listed
+        self._cached_lists[project, surplus_only] = listed
         return listed
 
     def protected(self, project: ProjectNode) -> list[Protected]:
@@ -317,7 +319,7 @@ def protected_until(
     """
     until = max(
         _min_runtime_end(planned, members, now),
-        pauses_expire(planned, policy.max_pauses_per_hour, now),
+        pauses_expire_at(planned, policy.max_pauses_per_hour, now),
     )
     return until if until > now else None
 
@@ -335,8 +337,8 @@ def _min_runtime_end(planned: PlannedWorkload, members: Iterable[PlannedWorker],
     return max(starts) + min_runtime if starts else now
 
 
-def pauses_expire(planned: PlannedWorkload, max_pauses: int | None, now: int) -> int:
-    """Return when it has under `max_pauses` pauses and moves in the last hour; `now` if it has."""
+def pauses_expire_at(planned: PlannedWorkload, max_pauses: int | None, now: int) -> int:
+    """Return when its pauses and moves in the last hour are below `max_pauses`, at least `now`."""
     if max_pauses is None:
         return now
     if not max_pauses:

@@ -26,11 +26,11 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
-from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
+from runai.hub_service.scheduler.steps.quota_choice import serve_by_other_charge
 from runai.hub_service.scheduler.steps.reclaim import Eviction, ReclaimStep
 from runai.hub_service.scheduler.steps.vacancies import Vacancies, Vacancy, WorkerGroup
 
-_TRIES = 24
+_MAX_FAILURES = 24
 """Maximum number of failed moves per claimant; beyond it the result is "not proven"."""
 
 _PLACED = (Phase.RESERVED, Phase.STARTED, Phase.MOVED)
@@ -59,9 +59,9 @@ class ConsolidateStep:
         """Workloads moved for claims of any kind, which the policy bounds."""
         self._displaced: list[PlannedWorker] = []
         """Workers that the last attempt displaced, while victims are searched for."""
-        self._trials = 0
+        self._attempts_left = 0
         """Number of attempts that the current search for victims may still make."""
-        self._tries = 0
+        self._failures_left = 0
         """Number of moves of the current claimant that may still fail."""
         self._changed_nodes: set[int] = set()
         """Nodes changed while the current claimant was tried."""
@@ -75,41 +75,44 @@ class ConsolidateStep:
         return self._serve_all(for_quota=True)
 
     def _serve_all(self, *, for_quota: bool) -> bool:
+        """Try every waiting minimum of one kind; return True if any got a place."""
         self._for_quota, self._vacancies = for_quota, None
         self._reclaim.is_stale = True
         self._infeasible.clear()
         unreserved = [s for s in self._allocation.unreserved_pod_sets() if not s.is_surplus]
         order = QueueOrder(self._state, unreserved, surplus=False)
         has_served = False
-        while self._may_move != 0 and (pod_set := order.pop()) is not None:
+        while self._moves_left != 0 and (pod_set := order.pop()) is not None:
             if pod_set.falls_short():
                 continue
-            if self._attempt(pod_set):
+            if self._try_if_entitled(pod_set):
                 has_served = True
             else:
                 order.skip_class()
-        if self._state.undecided and serve_elsewhere(self._state, self._attempt):
+        if self._state.undecided and serve_by_other_charge(self._state, self._try_if_entitled):
             has_served = True
         return has_served
 
-    def _attempt(self, pod_set: PodSet) -> bool:
-        may_try = self._may_move != 0 and not pod_set.falls_short() and self._is_entitled(pod_set)
-        return may_try and self._try_unit(pod_set)
+    def _try_if_entitled(self, pod_set: PodSet) -> bool:
+        """Move workers for a pod set, if they may move for it; return True if it got a place."""
+        may_try = self._moves_left != 0 and not pod_set.falls_short() and self._is_entitled(pod_set)
+        return may_try and self._try_pod_set(pod_set)
 
     def _is_entitled(self, pod_set: PodSet) -> bool:
-        """Return True if workloads may move for a pod set."""
+        """Return True if the policy lets workloads move for a pod set."""
         if not self._for_quota:
             return not pod_set.planned.is_fixed and not pod_set.is_growth
         path = quota_path(pod_set.planned)
         return pod_set.demand > 0 and all(p.allocated + pod_set.demand <= p.quota for p in path)
 
     @property
-    def _may_move(self) -> int | None:
-        """Number of workloads that this plan may still move for claims of any kind."""
+    def _moves_left(self) -> int | None:
+        """Number of workloads that this plan may still move; None is no limit."""
         limit = self._state.policy.max_moves
         return None if limit is None or self._for_quota else max(0, limit - len(self._moved))
 
-    def _try_unit(self, pod_set: PodSet) -> bool:
+    def _try_pod_set(self, pod_set: PodSet) -> bool:
+        """Try moves, then victims and moves, then CPU; return True if the pod set got a place."""
         with self._allocation.holds.open_to(pod_set) as may_pass:
             if may_pass != self._open_holds:
                 self._open_holds, self._vacancies = may_pass, None
@@ -134,7 +137,7 @@ class ConsolidateStep:
         for member, pod_set in self._moved_for.items():
             if all(claimant_member.phase in _PLACED for claimant_member in pod_set.members):
                 continue
-            if _stays(self._state, member):
+            if _put_back(self._state, member):
                 del evictions[member]
             else:
                 eviction = evictions[member]
@@ -151,6 +154,7 @@ class ConsolidateStep:
         return len(members) < self._infeasible.get(self._claim_key(pod_set), len(members) + 1)
 
     def _claim_key(self, pod_set: PodSet) -> tuple[object, ...]:
+        """Return what equal claims have in common: if one fails, they all do."""
         # If two workers with equal requests do not fit, three do not either. Capacity that is never
         # lent (Q2) differs between projects.
         orders = {member.shape.order for member in pod_set.members}
@@ -168,18 +172,19 @@ class ConsolidateStep:
     # ---- one claimant
 
     def _serve(self, pod_set: PodSet) -> bool:
+        """Place a pod set by moves alone; on False the state is unchanged."""
         state, vacancies = self._state, self._current_vacancies
         mark = state.mark()
         displaced = self._place_all(pod_set, vacancies) or []
         starts = [member for member in displaced if member.phase is Phase.STARTED]
-        moved = [m for m in displaced if m.phase is Phase.MOVED and not _stays(state, m)]
+        moved = [m for m in displaced if m.phase is Phase.MOVED and not _put_back(state, m)]
         is_served = bool(moved or starts) and self._is_allowed(pod_set, moved)
         if is_served:
             self._record(pod_set, moved)
         else:
             state.roll_back(mark)
             self._infeasible[self._claim_key(pod_set)] = len(pod_set.members)
-        vacancies.forget(self._changed_nodes)
+        vacancies.mark_stale(self._changed_nodes)
         self._changed_nodes.clear()
         return is_served
 
@@ -188,7 +193,7 @@ class ConsolidateStep:
         state = self._state
         mark = state.mark()
         for search in self._reclaim.searches(pod_set, moves=self):
-            self._trials = _TRIES
+            self._attempts_left = _MAX_FAILURES
             if search.run():
                 moved = [m for m in self._displaced if m.phase is Phase.MOVED]
                 self._reclaim.record(pod_set, search)
@@ -219,25 +224,27 @@ class ConsolidateStep:
         return fits
 
     def make_fit(self, pod_set: PodSet) -> bool:
-        """Move workers and reserve the pod set's place, now that victims have left."""
+        """Move workers and reserve the pod set's place; on False, the caller rolls back."""
         requested_milli = sum(m.shape.devices * m.shape.milli for m in pod_set.members)
-        if requested_milli > self._capacity.free_milli or not self._trials:
+        if requested_milli > self._capacity.free_milli or not self._attempts_left:
             return False
-        self._trials -= 1
+        self._attempts_left -= 1
         displaced = self._place_all(pod_set, Vacancies(self._state, for_quota=True))
         self._changed_nodes.clear()
         self._displaced = displaced or []
         return displaced is not None
 
     def _is_allowed(self, pod_set: PodSet, moved: list[PlannedWorker]) -> bool:
-        may_stop, may_move = self._reclaim.may_stop, self._may_move
-        if may_stop is not None and len(moved) > may_stop:
+        """Return True if the policy's limits allow these moves, and never lent GPUs stay idle."""
+        stops_left, moves_left = self._reclaim.stops_left, self._moves_left
+        if stops_left is not None and len(moved) > stops_left:
             return False
-        if may_move is not None and len({m.planned for m in moved} - self._moved) > may_move:
+        if moves_left is not None and len({m.planned for m in moved} - self._moved) > moves_left:
             return False
         return respects_never_lent(self._state, pod_set.planned)
 
     def _record(self, pod_set: PodSet, moved: list[PlannedWorker]) -> None:
+        """Record the moves for a pod set as its evictions, and what they invalidate."""
         project = pod_set.planned.project
         was_within = project.allocated - pod_set.demand <= project.quota
         for member in moved:
@@ -257,8 +264,8 @@ class ConsolidateStep:
         """Place every worker, moving running ones if necessary; return these, None on failure."""
         displaced = list[PlannedWorker]()
         privilege = vacancies.privilege(pod_set.planned)
-        self._tries = _TRIES
-        for claimant_member in sorted(pod_set.members, key=_size):
+        self._failures_left = _MAX_FAILURES
+        for claimant_member in sorted(pod_set.members, key=_largest_first):
             free_place = self._capacity.find(claimant_member.shape)
             if free_place is not None:
                 booking = self._state.book(claimant_member.shape, *free_place)
@@ -266,24 +273,25 @@ class ConsolidateStep:
                 self._mark_changed(vacancies, [free_place[0]])
                 continue
             with closing(vacancies.cheapest_first(claimant_member.shape, privilege)) as ranked:
-                vacancy = self._first_feasible(claimant_member, ranked, vacancies)
+                vacancy = self._move_cheapest(claimant_member, ranked, vacancies)
             if vacancy is None:
-                if not self._tries:
+                if not self._failures_left:
                     self._reclaim.not_proven.add(self._state.equivalence_classes.class_of(pod_set))
                 return None
             displaced += vacancy.members
         return displaced
 
-    def _first_feasible(
+    def _move_cheapest(
         self, claimant_member: PlannedWorker, ranked: Iterable[Vacancy], vacancies: Vacancies
     ) -> Vacancy | None:
-        may_move = self._may_move
-        has_place: dict[RequestShape, bool] = {}
+        """Move the workers of the first vacancy that allows it; return it, None if none does."""
+        moves_left = self._moves_left
+        cache: dict[RequestShape, bool] = {}
         for vacancy in ranked:
-            if may_move is not None and vacancy.moves > may_move:
+            if moves_left is not None and vacancy.moves > moves_left:
                 return None
             if not all(
-                self._has_place(member.shape, has_place)
+                self._fits_elsewhere(member.shape, cache)
                 for member in vacancy.members
                 if member.planned.sizes is None or not member.index
             ):
@@ -295,16 +303,16 @@ class ConsolidateStep:
                 continue  # P4: a gang is moved whole or not at all
             if self._move(claimant_member, vacancy, vacancies):
                 return vacancy
-            self._tries -= 1
-            if not self._tries:
+            self._failures_left -= 1
+            if not self._failures_left:
                 return None
         return None
 
-    def _has_place(self, shape: RequestShape, known: dict[RequestShape, bool]) -> bool:
+    def _fits_elsewhere(self, shape: RequestShape, cache: dict[RequestShape, bool]) -> bool:
         """Return True if a shape fits elsewhere. Check before placing the claimant takes room."""
-        if shape not in known:
-            known[shape] = self._capacity.find(shape) is not None
-        return known[shape]
+        if shape not in cache:
+            cache[shape] = self._capacity.find(shape) is not None
+        return cache[shape]
 
     def _move(self, claimant_member: PlannedWorker, vacancy: Vacancy, vacancies: Vacancies) -> bool:
         """Place a claimant where workers are moved away, and each of these elsewhere."""
@@ -317,7 +325,7 @@ class ConsolidateStep:
         assert devices is not None, "the claimant fits once these workers left"
         booking = state.book(claimant_member.shape, vacancy.node, devices)
         state.set(claimant_member, Phase.RESERVED, booking)
-        for member in sorted(vacancy.members, key=_size):
+        for member in sorted(vacancy.members, key=_largest_first):
             if member.planned.sizes is not None and member.index:
                 continue  # a part of an elastic worker, placed with it (E2)
             # A worker that starts with this plan must still start now, only elsewhere.
@@ -330,6 +338,7 @@ class ConsolidateStep:
         return True
 
     def _place_elsewhere(self, member: PlannedWorker, phase: Phase, group: WorkerGroup) -> bool:
+        """Place a worker that left, an elastic one with its parts; return True on success."""
         planned = member.planned
         if planned.sizes is None:
             return place(self._state, [member], phase)
@@ -340,16 +349,16 @@ class ConsolidateStep:
         )
 
     def _mark_changed(self, vacancies: Vacancies, nodes: list[int]) -> None:
-        vacancies.forget(nodes)
+        vacancies.mark_stale(nodes)
         self._changed_nodes.update(nodes)
 
 
-def _size(member: PlannedWorker) -> tuple[int, int, int]:
+def _largest_first(member: PlannedWorker) -> tuple[int, int, int]:
     return -member.shape.devices, -member.shape.milli, member.index
 
 
-def _stays(state: PlanningState, member: PlannedWorker) -> bool:
-    """Leave a worker where it is, if its place is still free. Return True if so."""
+def _put_back(state: PlanningState, member: PlannedWorker) -> bool:
+    """Put a moved worker back where it was, if its place is free; return True if so."""
     mark = state.mark()
     together = [member]
     if member.planned.sizes is not None:
@@ -380,5 +389,6 @@ def _new_claimant(state: PlanningState, moved_member: PlannedWorker) -> PlannedW
         if member.phase in _PLACED
     ]
     devices = set(old.devices)
-    gains = [m for m in on_node if m.booking and devices.intersection(m.booking.devices)]
-    return next((member.planned for member in gains or on_node if member is not moved_member), None)
+    on_devices = [m for m in on_node if m.booking and devices.intersection(m.booking.devices)]
+    claimants = on_devices or on_node
+    return next((member.planned for member in claimants if member is not moved_member), None)

@@ -33,7 +33,7 @@ def choose_parts(state: PlanningState) -> bool:
     """
     if not state.tree.has_parts:
         return False
-    parts_of = {planned: _parts_for(state, planned) for planned in _in_order(state)}
+    parts_of = {planned: _parts_for(state, planned) for planned in _undecided(state)}
     undecided = [planned for planned, parts in parts_of.items() if len(parts) > 1]
     has_changed = False
     remaining_quota: dict[ProjectNode, int] = {}
@@ -56,9 +56,9 @@ def choose_parts(state: PlanningState) -> bool:
     return has_changed
 
 
-def start_elsewhere(state: PlanningState, allocation: AllocateStep) -> None:
+def start_by_other_charge(state: PlanningState, allocation: AllocateStep) -> None:
     """Start workloads on idle GPUs by another charge than chosen."""
-    for planned in _in_order(state, whole=False):
+    for planned in _undecided(state, partly_running=True):
         if any(
             state.now.find(state.shape_for(charge, member)) is not None
             for charge in state.charges_for(planned)
@@ -69,21 +69,21 @@ def start_elsewhere(state: PlanningState, allocation: AllocateStep) -> None:
             _try_other_charges(state, planned, allocation.start)
 
 
-def serve_elsewhere(state: PlanningState, attempt: Callable[[PodSet], bool]) -> bool:
+def serve_by_other_charge(state: PlanningState, attempt: Callable[[PodSet], bool]) -> bool:
     """Try claims by another charge than chosen; return True if any got a place.
 
     Equal claims fail alike, so one of them is tried.
     """
     has_served = False
-    failed: set[object] = set()
-    for planned in _in_order(state):
+    failed_claims: set[object] = set()
+    for planned in _undecided(state):
         claim_key = _claim_key(planned)
-        if claim_key in failed:
+        if claim_key in failed_claims:
             continue
-        if _try_other_charges(state, planned, attempt, shares=True):
+        if _try_other_charges(state, planned, attempt, updates_fair_shares=True):
             has_served = True
         else:
-            failed.add(claim_key)
+            failed_claims.add(claim_key)
     return has_served
 
 
@@ -92,41 +92,42 @@ def _try_other_charges(
     planned: PlannedWorkload,
     attempt: Callable[[PodSet], bool],
     *,
-    shares: bool = False,
+    updates_fair_shares: bool = False,
 ) -> bool:
-    """Try the next pod sets of a workload by its other charges; leave it at the first that works.
+    """Try a workload's next pod set by its other charges; leave it at the first that works.
 
-    Fair shares follow its request, if they decide (`shares`).
+    `updates_fair_shares` divides the cluster again after each change. Return True on success.
     """
     chosen, rebooked = planned.charge, planned
     for charge in state.charges_for(planned):
         if charge == chosen:
             continue
         rebooked = state.rebook(rebooked, charge)
-        if shares:
+        if updates_fair_shares:
             update_fair_shares(state)
         if any(attempt(pod_set) for pod_set in pending_pod_sets(rebooked)[:1]):
             return True
     state.rebook(rebooked, chosen)
-    if shares:
+    if updates_fair_shares:
         update_fair_shares(state)
     return False
 
 
 def _claim_key(planned: PlannedWorkload) -> object:
+    """Return what equal claims have in common."""
     members = tuple((member.shape.order, member.worker.gpu_types) for member in planned.members)
     limits = planned.minimum, planned.guaranteed, planned.workload.pack_by, planned.workload.user
     name = planned.sizes and planned.name
     return planned.charge, planned.is_fixed, planned.rank, limits, members, name
 
 
-def _in_order(state: PlanningState, *, whole: bool = True) -> list[PlannedWorkload]:
-    """Return undecided workloads without a place; with `whole` False also partly running ones."""
+def _undecided(state: PlanningState, *, partly_running: bool = False) -> list[PlannedWorkload]:
+    """Return undecided workloads without a place in order; on demand also partly running ones."""
     waiting = [
         p
         for p in state.undecided
         if all(m.phase is Phase.PENDING for m in p.members)
-        or not (whole or p.sizes or any(m.phase is not m.snapshot_phase for m in p.members))
+        or (partly_running and not p.sizes and all(m.phase is m.snapshot_phase for m in p.members))
     ]
     return sorted(waiting, key=lambda planned: planned.place_in_queue)
 

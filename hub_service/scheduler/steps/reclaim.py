@@ -29,18 +29,18 @@ from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 from runai.hub_service.scheduler.state.victims import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import BLOCKED_BY_NEVER_LENT, AllocateStep
-from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
+from runai.hub_service.scheduler.steps.quota_choice import serve_by_other_charge
 from runai.hub_service.scheduler.steps.reclaim_bounds import ReclaimBounds
 from runai.hub_service.scheduler.steps.victim_iterator import CandidateSet, PreemptionScope
 from runai.hub_service.scheduler.steps.victim_search import Moves, VictimSearch
 
-_NODES_TRIED = 32
+_MAX_NODES_TRIED = 32
 """Maximum number of nodes tried one by one for a single worker; then "not proven"."""
 
-_TIMES = (1, 2, 4)
+_NODE_MULTIPLES = (1, 2, 4)
 """Multiples of the needed nodes that a gang tries, after all victims at once."""
 
-_PASSES = 3
+_MAX_PASSES = 3
 
 
 class Eviction(NamedTuple):
@@ -89,7 +89,7 @@ class ReclaimStep:
         return self._cached_bounds
 
     @property
-    def stopped(self) -> list[PodSet]:
+    def stopped_pod_sets(self) -> list[PodSet]:
         """Return the workers stopped by this pass, as pod sets that may be placed elsewhere."""
         pod_sets: dict[tuple[PlannedWorkload, PlannedWorker | None], list[PlannedWorker]] = {}
         is_full = not self._state.later.free_milli
@@ -109,7 +109,7 @@ class ReclaimStep:
         ]
 
     @property
-    def may_stop(self) -> int | None:
+    def stops_left(self) -> int | None:
         """Return how many more workers this plan may stop or move. None is no limit (R8)."""
         max_evictions = self._state.policy.max_evictions
         return None if max_evictions is None else max_evictions - len(self.evictions)
@@ -126,7 +126,7 @@ class ReclaimStep:
         make other claims possible, so failed ones are tried again (R8).
         """
         self._surplus_only = surplus_only
-        for _ in range(_PASSES):
+        for _ in range(_MAX_PASSES):
             before = len(self.evictions)
             if self._serve_all() or len(self.evictions) == before:
                 break
@@ -134,26 +134,30 @@ class ReclaimStep:
     def _serve_all(self) -> bool:
         """Try all waiting pod sets once; return True if none waits any more."""
         state, allocation = self._state, self._allocation
-        self._begin_pass()
+        self._list_victims()
         unreserved = [s for s in allocation.unreserved_pod_sets() if not s.is_surplus]
         order = QueueOrder(state, unreserved, surplus=False)
-        is_all = True
+        all_served = True
         while (pod_set := order.pop()) is not None:
-            if not pod_set.falls_short() and not self._try(pod_set):
+            if not pod_set.falls_short() and not self._serve_and_record(pod_set):
                 order.skip_class()
-                is_all = False
-        if not is_all and state.undecided:
-            serve_elsewhere(state, lambda pod_set: not pod_set.falls_short() and self._try(pod_set))
-        return is_all
+                all_served = False
+        if not all_served and state.undecided:
+            serve_by_other_charge(
+                state, lambda pod_set: not pod_set.falls_short() and self._serve_and_record(pod_set)
+            )
+        return all_served
 
-    def _try(self, pod_set: PodSet) -> bool:
+    def _serve_and_record(self, pod_set: PodSet) -> bool:
+        """Find victims for a pod set; return True if it got a place."""
         with self._allocation.holds.open_to(pod_set):
             is_served = self._serve(pod_set, self._state.equivalence_classes.class_of(pod_set))
         if is_served:
             self._allocation.placed += pod_set.members
         return is_served
 
-    def _begin_pass(self) -> None:
+    def _list_victims(self) -> None:
+        """List the victims of the current state, and forget what was found before."""
         state = self._state
         self._cached_bounds = None
         self._equivalence_class = self._search = None
@@ -170,7 +174,7 @@ class ReclaimStep:
         They may also move workers (R10), or take workloads that hold the CPU that it lacks (Q6).
         """
         if self.is_stale:
-            self._begin_pass()
+            self._list_victims()
         extra_victims: list[Victim] = []
         if for_cpu:
             extra_victims = self._jobs_without_gpu(pod_set) + self._victims_beyond_gpu_part(pod_set)
@@ -181,20 +185,21 @@ class ReclaimStep:
             if not scope.surplus_only:
                 listed = partial(self._victims.of_project, surplus_only=False)
                 candidates = CandidateSet(listed, None, self._victims.protected, extra_victims)
-                yield VictimSearch(self._state, pod_set, scope, candidates, self.may_stop, moves)
+                yield VictimSearch(self._state, pod_set, scope, candidates, self.stops_left, moves)
 
     # ---- Q6
 
     def _search_for_cpu(self, pod_set: PodSet, victims: Sequence[Victim]) -> VictimSearch:
-        scope = PreemptionScope(other_projects=False, own_project=False)
+        """Return a search that takes these victims only."""
         listed = partial(self._victims.of_project, surplus_only=False)
         candidates = CandidateSet(listed, None, self._victims.protected, victims)
-        return VictimSearch(self._state, pod_set, scope, candidates, self.may_stop)
+        scope = PreemptionScope(other_projects=False, own_project=False)
+        return VictimSearch(self._state, pod_set, scope, candidates, self.stops_left)
 
     def _serve_without_gpu(self, pod_set: PodSet) -> bool:
-        """Serve a claim within its quota by stopping workloads without a GPU, if they suffice.
+        """Stop workloads without a GPU, if that suffices for a claim within its quota (Q6).
 
-        It lacks CPU or memory, and no GPU.
+        The claim then lacked CPU or memory, and no GPU.
         """
         if self._surplus_only or "reclaim" not in self._state.policy.phases:
             return False
@@ -225,13 +230,13 @@ class ReclaimStep:
                 for victim in self._victims.of_project(project, surplus_only=False)
                 if not any(member.shape.devices for member in victim.planned.members)
             ]
-            self._without_gpu.sort(key=_latest, reverse=True)
+            self._without_gpu.sort(key=_age_and_index, reverse=True)
         return [victim for victim in self._without_gpu if _may_lose_cpu(victim, pod_set.planned)]
 
     def _victims_beyond_gpu_part(self, pod_set: PodSet) -> list[Victim]:
         """Return the workloads that hold more than their GPUs' part of a node, the latest first.
 
-        Of nodes where the claim lacks CPU or memory, and requests no more than its own part.
+        Only nodes count where the claim lacks CPU or memory, within the part of its own GPUs.
         """
         capacity, on_node = self._state.later, self._state.on_node
         over_users: dict[Victim, None] = {}
@@ -248,7 +253,7 @@ class ReclaimStep:
                 ]
                 for victims in self._victims.of_workers(holders).values():
                     over_users |= {v: None for v in victims if _may_lose_cpu(v, pod_set.planned)}
-        return sorted(over_users, key=_latest, reverse=True)
+        return sorted(over_users, key=_age_and_index, reverse=True)
 
     # ---- R11
 
@@ -273,6 +278,7 @@ class ReclaimStep:
                     state.release(member)
 
     def _scopes(self, pod_set: PodSet, equivalence: EquivalenceClass) -> Iterator[PreemptionScope]:
+        """Yield the scopes to search in order; note in `over_share` a claim beyond its share."""
         policy, project, planned = self._state.policy, pod_set.planned.project, pod_set.planned
         # Quotas promise GPUs. Preemptible work without one that took CPU from a project beyond its
         # quota would be a victim of that project's next claim, and take it again.
@@ -281,15 +287,17 @@ class ReclaimStep:
         over_share = project.allocated + pod_set.demand - project.fair_share
         if may_reclaim and over_share > 0:
             self.over_share.add(equivalence)
-        lower, lent = False, list[RequestShape]()
+        has_lower, lent_shapes = False, list[RequestShape]()
         if "preempt" in policy.phases:
             own_victims = _lowest_victims(self._victims.of_project(project, surplus_only=False))
             own_victims += [known.victim for known in self._victims.protected(project)[-1:]]
             # The lowest priority is last in the list (R1); surplus yields to any minimum (E1).
-            lower = any(planned.is_fixed or v.planned.rank < planned.rank for v in own_victims)
+            has_lower = any(planned.is_fixed or v.planned.rank < planned.rank for v in own_victims)
             surplus = self._victims.of_project(project, surplus_only=True)
-            lent = [victim.member.shape for victim in surplus if victim.is_lent]
-        own = lower or (bool(lent) and self._could_make_room(pod_set, lent))
+            lent_shapes = [victim.member.shape for victim in surplus if victim.is_lent]
+        takes_lent = (
+            not has_lower and bool(lent_shapes) and self._could_make_room(pod_set, lent_shapes)
+        )
         has_surplus = policy.shrink_first and self._victims.has_surplus
         surplus_modes = (True, False) if has_surplus else (False,)
         for surplus_only in surplus_modes[:-1] if self._surplus_only else surplus_modes:
@@ -297,20 +305,21 @@ class ReclaimStep:
             if may_reclaim and over_share <= 0:
                 yield make_scope(other_projects=True, own_project=False)
             # Surplus came first (R6), so the own surplus was tried already.
-            if own and (lower or surplus_only or not has_surplus):
-                yield make_scope(other_projects=False, own_project=True, lent=bool(lent))
+            if has_lower or (takes_lent and (surplus_only or not has_surplus)):
+                yield make_scope(other_projects=False, own_project=True, lent=bool(lent_shapes))
             # Stopped own surplus would start again on idle GPUs at once. It justifies no claim on
             # other projects: two projects would otherwise reclaim from each other in turn (R8).
-            if may_reclaim and lower:
+            if may_reclaim and has_lower:
                 yield make_scope(other_projects=True, own_project=True)
 
-    def _could_make_room(self, pod_set: PodSet, lent: list[RequestShape]) -> bool:
+    def _could_make_room(self, pod_set: PodSet, lent_shapes: list[RequestShape]) -> bool:
         """Return True if the project's own surplus could make room for one worker, by counting."""
         shape = pod_set.members[0].shape
         idle = max(self._state.later.idle)
-        return not shape.is_whole or idle + sum(s.devices for s in lent) >= shape.devices
+        return not shape.is_whole or idle + sum(s.devices for s in lent_shapes) >= shape.devices
 
     def _serve(self, pod_set: PodSet, equivalence: EquivalenceClass) -> bool:
+        """Stop victims for a pod set and place it; on False, record what prevents it."""
         if any(not member.shape.nodes for member in pod_set.members):
             return False
         block = first_cap_exceeded(pod_set)
@@ -319,27 +328,27 @@ class ReclaimStep:
         if self._serve_without_gpu(pod_set):
             return True
         last_search = self._search if equivalence is self._equivalence_class else None
-        if last_search and last_search.resume(pod_set, self.may_stop):
+        if last_search and last_search.resume(pod_set, self.stops_left):
             self.record(pod_set, last_search)
             return True
         self._equivalence_class = self._search = None
-        has_stopped = False
+        victims_fell_short = False
         for scope in self._scopes(pod_set, equivalence):
-            is_first = True
+            is_widest = True  # the first set has all victims of the scope
             for candidates in self._candidate_sets(pod_set, equivalence, scope):
-                search = VictimSearch(self._state, pod_set, scope, candidates, self.may_stop)
+                search = VictimSearch(self._state, pod_set, scope, candidates, self.stops_left)
                 if search.run():
                     self.record(pod_set, search)
-                    if not has_stopped:
+                    if not victims_fell_short:
                         # The scopes before this one have no victims for the class's next pod set
                         # either.
                         self._equivalence_class, self._search = equivalence, search
                     return True
                 self._record_failure(equivalence, search)
-                has_stopped = has_stopped or bool(search.stopped_victims)
-                if is_first and not search.stopped_victims:
+                victims_fell_short = victims_fell_short or bool(search.stopped_victims)
+                if is_widest and not search.stopped_victims:
                     break  # no victim is available on any node
-                is_first = False
+                is_widest = False
         return False
 
     def _candidate_sets(
@@ -399,7 +408,7 @@ class ReclaimStep:
         )
         if len(pod_set.members) == 1:
             for count, node in enumerate(roomy):
-                if count == _NODES_TRIED:
+                if count == _MAX_NODES_TRIED:
                     self.not_proven.add(equivalence)
                     return
                 yield [node]
@@ -408,8 +417,8 @@ class ReclaimStep:
         slots = sum(state.later.slots_by_node(shape).values())
         missing_nodes = max(1, len(pod_set.members) - slots)
         full = (node for node in roomy if not state.later.slots(node, shape))
-        nodes = list(islice(full, max(_TIMES) * missing_nodes))
-        for times in _TIMES:
+        nodes = list(islice(full, max(_NODE_MULTIPLES) * missing_nodes))
+        for times in _NODE_MULTIPLES:
             chosen = nodes[: times * missing_nodes]
             if self._bounds.could_suffice(chosen, pod_set, scope, missing_nodes):
                 yield chosen
@@ -428,20 +437,20 @@ class ReclaimStep:
         self.is_stale = True
         self._cached_bounds = None  # workers started or stopped
         self.has_freed_devices = self.has_freed_devices or bool(search.stopped_victims)
-        for stopped in search.stopped_victims:
-            for member, phase in zip(stopped.members, stopped.phases, strict=True):
+        for stopped_victim in search.stopped_victims:
+            for member, phase in zip(stopped_victim.members, stopped_victim.phases, strict=True):
                 if phase is Phase.RUNNING:
                     self.evictions[member] = Eviction(
                         pod_set.planned,
-                        stopped.candidate.rule,
-                        stopped.candidate.victim_project,
-                        is_surplus=stopped.is_surplus,
+                        stopped_victim.candidate.rule,
+                        stopped_victim.candidate.victim_project,
+                        is_surplus=stopped_victim.is_surplus,
                     )
 
     def forget(self, search: VictimSearch) -> None:
         """Forget the victims of a search whose result is not used after all."""
-        for stopped in search.stopped_victims:
-            for member in stopped.members:
+        for stopped_victim in search.stopped_victims:
+            for member in stopped_victim.members:
                 self.evictions.pop(member, None)
 
     def _record_failure(self, equivalence: EquivalenceClass, search: VictimSearch) -> None:
@@ -456,7 +465,7 @@ class ReclaimStep:
             self.protected[equivalence] = until
 
 
-def _latest(victim: Victim) -> tuple[Age, int]:
+def _age_and_index(victim: Victim) -> tuple[Age, int]:
     return victim.planned.age, victim.member.index
 
 
@@ -476,10 +485,10 @@ def _exceeds_gpu_part(capacity: FreeCapacity, booking: Booking, claim_shape: Req
     """
     node = booking.node
     node_info = capacity.nodes[node]
-    node_milli = (node_info.devices - len(node_info.broken_devices)) * WHOLE_GPU
+    node_milli = node_info.usable_devices * WHOLE_GPU
     used_milli = booking.shares * len(booking.devices)
     claim_milli = claim_shape.milli * claim_shape.devices
-    excess = False
+    exceeds = False
     for total, free, in_use, requested in (
         (node_info.cpu_milli, capacity.cpu[node], booking.cpu, claim_shape.cpu),
         (node_info.memory_mib, capacity.memory[node], booking.memory, claim_shape.memory),
@@ -488,8 +497,8 @@ def _exceeds_gpu_part(capacity: FreeCapacity, booking: Booking, claim_shape: Req
             continue
         if requested * node_milli > total * claim_milli:
             return False
-        excess = excess or (free < requested and in_use * node_milli > total * used_milli)
-    return excess
+        exceeds = exceeds or (free < requested and in_use * node_milli > total * used_milli)
+    return exceeds
 
 
 def _lowest_victims(victims: Sequence[Victim]) -> list[Victim]:
@@ -497,5 +506,5 @@ def _lowest_victims(victims: Sequence[Victim]) -> list[Victim]:
 
     The former is last in R4's order, whatever its priority, so the lowest of all may be either.
     """
-    begins = bisect_left(victims, True, key=attrgetter("exceeds_request"))
-    return [*victims[:begins][-1:], *victims[begins:][-1:]]
+    exceeding_from = bisect_left(victims, True, key=attrgetter("exceeds_request"))
+    return [*victims[:exceeding_from][-1:], *victims[exceeding_from:][-1:]]

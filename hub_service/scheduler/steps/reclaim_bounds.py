@@ -45,8 +45,8 @@ class ReclaimBounds:
         """Start without counts."""
         self._state = state
         self._by_node: dict[int, list[ProjectDevices]] = {}
-        self._over: dict[tuple[ProjectNode, bool], int] = {}
-        self._protected: dict[PlannedWorkload, bool] = {}
+        self._devices_over: dict[tuple[ProjectNode, bool], int] = {}
+        self._protected_cache: dict[PlannedWorkload, bool] = {}
 
     def could_suffice(
         self, nodes: Collection[int], pod_set: PodSet, scope: PreemptionScope, workers: int = 1
@@ -58,7 +58,7 @@ class ReclaimBounds:
         if not shape.is_whole or missing_devices <= 0:
             return True
         own_project = pod_set.planned.project
-        within = own_project.allocated + pod_set.demand <= own_project.quota or scope.own_project
+        in_quota = own_project.allocated + pod_set.demand <= own_project.quota or scope.own_project
         for counts in self._reclaimable(nodes):
             if counts.project is own_project:
                 if scope.own_project:
@@ -71,7 +71,7 @@ class ReclaimBounds:
                     # judged (R2).
                     missing_devices -= reclaimable.total
                 else:
-                    bound = self._bound(counts.project, reclaimable.largest, within)
+                    bound = self._max_loss(counts.project, reclaimable.largest, in_quota)
                     missing_devices -= min(reclaimable.total, bound)
             if missing_devices <= 0:
                 return True
@@ -85,29 +85,34 @@ class ReclaimBounds:
         own_project, roots = pod_set.planned.project, self._state.tree.roots
         if scope.own_project or own_project.parent is not None or any(r.children for r in roots):
             return True
-        within = own_project.allocated + pod_set.demand <= own_project.quota
-        return any(self._bound(root, 1, within) > 0 for root in roots if root is not own_project)
+        if any(root.children for root in roots):
+            return True
+        in_quota = own_project.allocated + pod_set.demand <= own_project.quota
+        return any(
+            self._max_loss(root, 1, in_quota) > 0 for root in roots if root is not own_project
+        )
 
-    def _bound(self, project: ProjectNode, largest: int, within: bool) -> int:  # noqa: FBT001  hot
-        """Bound by R2. A pod set may go while its project is over: the last may exceed it."""
-        over = self._over.get((project, within))
+    def _max_loss(self, project: ProjectNode, largest: int, in_quota: bool) -> int:  # noqa: FBT001  hot
+        """Return the most devices that R2 lets a project lose: the last victim may be `largest`."""
+        over = self._devices_over.get((project, in_quota))
         if over is None:
-            bound = project.quota if within else max(project.quota, project.fair_share)
+            bound = project.quota if in_quota else max(project.quota, project.fair_share)
             bound = min(bound, project.limit)
             over = -((bound - project.allocated) // WHOLE_GPU)
-            self._over[project, within] = over
+            self._devices_over[project, in_quota] = over
         return over - 1 + largest if over > 0 else 0
 
     def _reclaimable(self, nodes: Collection[int]) -> list[ProjectDevices]:
+        """Return what each project could lose on these nodes, cached for a single node."""
         if len(nodes) != 1:
-            return self._count(nodes)
+            return self._count_devices(nodes)
         (node,) = nodes
         known = self._by_node.get(node)
         if known is None:
-            known = self._by_node[node] = self._count(nodes)
+            known = self._by_node[node] = self._count_devices(nodes)
         return known
 
-    def _count(self, nodes: Iterable[int]) -> list[ProjectDevices]:
+    def _count_devices(self, nodes: Iterable[int]) -> list[ProjectDevices]:
         devices: dict[ProjectNode, dict[PlannedWorkload, int]] = {}
         shared: set[ProjectNode] = set()
         for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
@@ -121,7 +126,7 @@ class ReclaimBounds:
                 shared.add(planned.project)
         reclaimable: list[ProjectDevices] = []
         for project, all_devices in devices.items():
-            surplus = {i: s for i, n in all_devices.items() if (s := _surplus(i, n))}
+            surplus = {i: s for i, n in all_devices.items() if (s := _max_surplus(i, n))}
             unprotected = all_devices
             if self._state.protects:
                 unprotected = {i: n for i, n in all_devices.items() if not self._is_protected(i)}
@@ -134,12 +139,12 @@ class ReclaimBounds:
         """Return True if pausing is not allowed yet (R8); elastic workloads may shrink first."""
         if len(planned.members) > planned.minimum:
             return False
-        known = self._protected.get(planned)
+        known = self._protected_cache.get(planned)
         if known is None:
             state = self._state
             active = [member for member in planned.members if member.phase in ACTIVE]
             until = protected_until(planned, active, state.policy, state.time)
-            known = self._protected[planned] = until is not None
+            known = self._protected_cache[planned] = until is not None
         return known
 
 
@@ -147,7 +152,7 @@ def _total_of(devices: dict[PlannedWorkload, int]) -> ReclaimableDevices:
     return ReclaimableDevices(sum(devices.values()), max(devices.values(), default=0))
 
 
-def _surplus(planned: PlannedWorkload, devices: int) -> int:
+def _max_surplus(planned: PlannedWorkload, devices: int) -> int:
     """Return the most devices that a workload could lose and still run (E1, E2)."""
     if len(planned.members) == planned.minimum:
         return 0

@@ -19,7 +19,7 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.state.victims import (
     VictimKey,
-    pauses_expire,
+    pauses_expire_at,
     protected_until,
     running_since,
     victim_key,
@@ -69,7 +69,7 @@ class Vacancies:
         self._state = state
         self._capacity = state.later
         self._for_quota = for_quota
-        self._known: dict[tuple[RequestShape, str], _RankedVacancies] = {}
+        self._ranked_by_claim: dict[tuple[RequestShape, str], _RankedVacancies] = {}
         self._movable: dict[PlannedWorkload, bool] = {}
         self._since: dict[PlannedWorkload, int] = {}
         running = (member for on_node in state.on_node.values() for member in on_node)
@@ -87,21 +87,22 @@ class Vacancies:
 
     def cheapest_first(self, shape: RequestShape, privilege: str) -> Generator[Vacancy]:
         """Yield the vacancies for one worker of a shape, smallest disturbance first."""
-        ranked = self._known.get((shape, privilege))
+        ranked = self._ranked_by_claim.get((shape, privilege))
         if ranked is None:
             nodes = shape.nodes & self._state.on_node.keys()
-            ranked = self._known[shape, privilege] = _RankedVacancies(nodes)
-        for node in sorted(ranked.stale):
+            ranked = self._ranked_by_claim[shape, privilege] = _RankedVacancies(nodes)
+        for node in sorted(ranked.stale_nodes):
             ranked.push(node, self._vacancies_on(node, shape, privilege))
-        ranked.stale.clear()
+        ranked.stale_nodes.clear()
         yield from ranked.in_order()
 
-    def forget(self, nodes: Iterable[int]) -> None:
-        """Drop the cached sets of changed nodes."""
-        for (shape, _), ranked in self._known.items():
-            ranked.forget(shape.nodes.intersection(nodes))
+    def mark_stale(self, nodes: Iterable[int]) -> None:
+        """Have the vacancies of changed nodes counted again before their next use."""
+        for (shape, _), ranked in self._ranked_by_claim.items():
+            ranked.mark_stale(shape.nodes.intersection(nodes))
 
     def _vacancies_on(self, node: int, shape: RequestShape, privilege: str) -> list[Vacancy]:
+        """Return a few small sets of workers of a node without which a shape fits there."""
         capacity = self._capacity
         self._state.victims_examined += 1
         groups = self._groups(node, privilege)
@@ -113,18 +114,18 @@ class Vacancies:
                 return []
         ranked = sorted([(self._vacancy(node, group), group) for group in groups])
         if len(ranked) == 1:
-            return [vacancy for vacancy, _ in ranked] if self._suffices(node, shape, groups) else []
+            return [ranked[0][0]] if self._suffices(node, shape, groups) else []
         # Orders of staying: the dearest, the largest, or the smallest first.
         dearest = [group for _, group in reversed(ranked)]
         largest = sorted(dearest, key=_quota, reverse=True)
         orders = [dearest, largest, largest[::-1]]
-        # One that suffices alone, of each request.
+        # The cheapest group of each request last, since it may suffice alone.
         alone: dict[tuple[RequestShape, ...], WorkerGroup] = {}
         for _, group in ranked:
             alone.setdefault(tuple([member.shape for member in group]), group)
         orders += [[*(g for g in dearest if g is not last), last] for last in alone.values()]
-        adds_up = shape.is_whole and not (shape.cpu or shape.memory)
-        if adds_up and all(member.shape.is_whole for group in groups for member in group):
+        is_whole_only = shape.is_whole and not (shape.cpu or shape.memory)
+        if is_whole_only and all(member.shape.is_whole for group in groups for member in group):
             vacating_groups = [_workers_to_move(order, spare) for order in orders]
         elif self._suffices(node, shape, groups):
             vacating_groups = self._try_orders(node, shape, groups, orders)
@@ -187,6 +188,7 @@ class Vacancies:
         return [tuple(group) for group in groups.values()]
 
     def _may_move(self, planned: PlannedWorkload, privilege: str, *, starts: bool) -> bool:
+        """Return True if a workload may move for a claim; `starts` if this plan starts it."""
         if starts and planned.sizes is None:
             return not planned.is_fixed and planned.is_known and planned.workload.kind == "job"
         movable = self._movable.get(planned)
@@ -210,16 +212,16 @@ class Vacancies:
             return True
         if policy.moves == "saves" and not planned.workload.saves:
             return False
-        return pauses_expire(planned, policy.max_moves_per_hour, state.time) <= state.time
+        return pauses_expire_at(planned, policy.max_moves_per_hour, state.time) <= state.time
 
     def _vacancy(self, node: int, members: WorkerGroup) -> Vacancy:
         """Return what it costs that workers leave a node."""
-        by_item: dict[PlannedWorkload, list[PlannedWorker]] = {}
+        moving_by_workload: dict[PlannedWorkload, list[PlannedWorker]] = {}
         for member in members:
             if member.phase is Phase.RUNNING:
-                by_item.setdefault(member.planned, []).append(member)
+                moving_by_workload.setdefault(member.planned, []).append(member)
         unsaved = gpu_time = 0
-        for planned, moving in by_item.items():
+        for planned, moving in moving_by_workload.items():
             unsaved += not planned.workload.saves
             running = moving
             if len(planned.members) > len(moving):
@@ -231,7 +233,7 @@ class Vacancies:
                 if started is not None:
                     gpu_time += member.shape.devices * max(0, self._state.time - started)
         order = tuple(sorted([self._rank(member) for member in members]))
-        return Vacancy(len(by_item), unsaved, gpu_time, order, node, members)
+        return Vacancy(len(moving_by_workload), unsaved, gpu_time, order, node, members)
 
     def _rank(self, member: PlannedWorker) -> _BestVictimFirst:
         planned = member.planned
@@ -243,6 +245,7 @@ class Vacancies:
         return _BestVictimFirst(planned.project.overage, key)
 
     def _book(self, group: WorkerGroup, sign: int) -> None:
+        """Reserve the capacity of a group, or release it with sign -1; the state is unaware."""
         for member in group:
             assert member.booking is not None, "running workers have a booking"
             self._capacity.book(member.booking, sign)
@@ -252,16 +255,16 @@ class _RankedVacancies:
     """The vacancies for one shape on all nodes, sorted; changed nodes are counted again."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
-        self.stale = set(nodes)
+        self.stale_nodes = set(nodes)
         """Nodes to count before the next use."""
         self._heap: list[tuple[Vacancy, int]] = []
         self._version: dict[int, int] = {}
 
-    def forget(self, nodes: Iterable[int]) -> None:
-        """Drop the vacancies of these nodes."""
+    def mark_stale(self, nodes: Iterable[int]) -> None:
+        """Invalidate the vacancies of these nodes."""
         for node in nodes:
             self._version[node] = self._version.get(node, 0) + 1
-            self.stale.add(node)
+            self.stale_nodes.add(node)
 
     def push(self, node: int, vacancies: Sequence[Vacancy]) -> None:
         """Add the vacancies of a node."""
@@ -288,7 +291,7 @@ def _is_within_quota(planned: PlannedWorkload) -> bool:
 
 
 def _workers_to_move(order: Iterable[WorkerGroup], spare: int) -> list[PlannedWorker]:
-    """Return the workers that must leave, if workers stay in `order` as far as devices are spare.
+    """Return the workers that must leave, if groups stay in `order` while spare devices last.
 
     Counting is enough for whole devices.
     """

@@ -18,7 +18,7 @@ from runai.hub_service.scheduler.state.planning_state import PlanningState
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.state.victims import (
-    TIES,
+    FIRST_TIE_BREAKER,
     Protected,
     Victim,
     protected_until,
@@ -87,8 +87,8 @@ class VictimIterator:
         # Q4: with a table of quotas, the part that the pod set is charged to is judged.
         self._charged_projects = quota_path(pod_set.planned)
         self._cursors: dict[ProjectNode, int] = {}
-        self._next_for_cpu = 0
-        self._begun: set[ProjectNode] = set()
+        self._cpu_cursor = 0
+        self._visited: set[ProjectNode] = set()
         self._rivals: dict[tuple[int, bool], list[tuple[ReclaimTurn, ProjectNode]]] = {}
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
@@ -104,16 +104,17 @@ class VictimIterator:
             if candidate is not None:
                 return candidate
         if self.scope.own_project:
-            victim = self._peek(self._path[0], own=True)
+            victim = self._next_of_project(self._path[0], own=True)
             if victim is not None:
                 return Candidate(victim, self._rule_for(victim), self._path[0], -1)
         return self._next_for_lack_of_cpu()
 
     def _next_for_lack_of_cpu(self) -> Candidate | None:
+        """Return the next useful one of the victims for CPU and memory (Q6)."""
         victims = self._candidates.for_cpu
-        while self._next_for_cpu < len(victims):
-            victim = victims[self._next_for_cpu]
-            self._next_for_cpu += 1
+        while self._cpu_cursor < len(victims):
+            victim = victims[self._cpu_cursor]
+            self._cpu_cursor += 1
             self._state.victims_examined += 1
             if (
                 victim.is_active
@@ -124,8 +125,9 @@ class VictimIterator:
         return None
 
     def _next_of_other_projects(self) -> Candidate | None:
+        """Return the next victim of the rival furthest over, of all levels (R2)."""
         best_candidate: Candidate | None = None
-        furthest: ReclaimTurn | None = None
+        furthest_turn: ReclaimTurn | None = None
         for level, own_project in enumerate(self._path):
             if not self.stays_within_share(level):
                 self.exceeds_share = True
@@ -134,14 +136,14 @@ class VictimIterator:
             rivals = self._rivals_at(level, own_project, is_within_quota=is_within_quota)
             while rivals:
                 turn, rival = rivals[-1]
-                if furthest is not None and turn < furthest:
+                if furthest_turn is not None and turn < furthest_turn:
                     break
                 victim = None
                 if _may_lose(rival, is_within_quota=is_within_quota):
-                    victim = self._pick(rival)
+                    victim = self._next_in_subtree(rival)
                 if victim is not None:
                     best_candidate = Candidate(victim, "R2", rival, level, rival.overage <= 0)
-                    furthest = turn
+                    furthest_turn = turn
                     break
                 rivals.pop()
         return best_candidate
@@ -178,7 +180,7 @@ class VictimIterator:
         """Start over from the first victim: useless ones may help once other resources lack."""
         self._cursors.clear()
         self._rivals.clear()
-        self._next_for_cpu = 0
+        self._cpu_cursor = 0
 
     def stays_within_share(self, level: int) -> bool:
         """Return True if a level of the claimant's path stays within its fair share (R2)."""
@@ -190,23 +192,28 @@ class VictimIterator:
         own_project = self._charged_projects[level]
         return own_project.allocated + self.pod_set.demand <= own_project.quota
 
-    def _pick(self, project: ProjectNode) -> Victim | None:
+    def _next_in_subtree(self, project: ProjectNode) -> Victim | None:
+        """Return the next victim below a rival, of the child furthest over first."""
         if not project.children:
-            return self._peek(project, own=False)
+            return self._next_of_project(project, own=False)
         # A child's quota does not protect it while its ancestor is over (R2).
         ranked = sorted(project.children, key=lambda a: a.reclaim_order, reverse=True)
         for child in ranked:
-            victim = self._pick(child)
+            victim = self._next_in_subtree(child)
             if victim is not None:
                 return victim
         return None
 
-    def _peek(self, project: ProjectNode, *, own: bool) -> Victim | None:
+    def _next_of_project(self, project: ProjectNode, *, own: bool) -> Victim | None:
+        """Move a project's cursor to its next victim that may go and helps; return that one.
+
+        `own` is for the claimant's project. Protected victims are noted on the way (R8).
+        """
         victims = self._candidates.victims(project)
         cursor = self._cursors.get(project)
         if cursor is None:
-            if project not in self._begun:
-                self._begun.add(project)
+            if project not in self._visited:
+                self._visited.add(project)
                 while victims and not victims[-1].is_active:
                     victims.pop()  # stopped before this search took anything here
             cursor = len(victims) - 1
@@ -243,6 +250,7 @@ class VictimIterator:
         return "R1" if self._preempts(victim) else "E1"
 
     def _is_useful(self, victim: Victim) -> bool:
+        """Return True if the claimant may fit better without a victim."""
         if self.relieves_caps:
             return True
         for member in victim.workers():
@@ -265,7 +273,7 @@ class VictimIterator:
             for planned in planned_workloads
             if planned is not self.pod_set.planned and planned.sizes is None
             for equivalent in victims_of(planned, self._state.time)[-1:]
-            if equivalent.key[:TIES] == victim.key[:TIES]
+            if equivalent.key[:FIRST_TIE_BREAKER] == victim.key[:FIRST_TIE_BREAKER]
             and equivalent.is_guaranteed == victim.is_guaranteed
             and quota == sum(m.booking.quota for m in equivalent.workers() if m.booking)
             and self._protected_until(equivalent) is None
@@ -281,6 +289,7 @@ class VictimIterator:
         return protected_until(victim.planned, victim.workers(), state.policy, state.time)
 
     def _add_protected(self, protected: Protected, project: ProjectNode, cursor: int) -> None:
+        """Note a protected victim, for all searches of the pass if its protection is final."""
         if self._candidates.protected is not None and protected.victim.is_settled:
             del self._candidates.victims(project)[cursor]
             insort(self._candidates.protected(project), protected, key=lambda p: p.victim.key)
@@ -289,14 +298,16 @@ class VictimIterator:
 
     def protected_until(self) -> int | None:
         """Return when the first useful victim loses its protection; None if none is protected."""
-        known = self._protected
+        protected = self._protected
         if self._candidates.protected is not None:
-            known = known + [p for a in self._begun for p in self._candidates.protected(a)]
-            self._state.victims_examined += len(known)
+            protected = protected + [
+                p for a in self._visited for p in self._candidates.protected(a)
+            ]
+            self._state.victims_examined += len(protected)
         own_project = self._path[0]
         protection_ends = [
             until
-            for victim, until in known
+            for victim, until in protected
             if victim.planned is not self.pod_set.planned
             and (victim.planned.project is not own_project or self._preempts(victim))
             and self._is_useful(victim)

@@ -76,21 +76,21 @@ class VictimSearch:
         pod_set: PodSet,
         scope: PreemptionScope,
         candidates: CandidateSet,
-        may_stop: int | None = None,
+        max_stops: int | None = None,
         moves: Moves | None = None,
     ) -> None:
-        """Start without victims; `may_stop` limits the stopped workers, None is no limit.
+        """Start without victims; `max_stops` limits the stopped workers, None is no limit.
 
         With `moves`, victims only have to suffice together with moves of other workers.
         """
         self._moves = moves
         self._state = state
-        self._unit = pod_set
-        self._may_stop = may_stop
+        self._pod_set = pod_set
+        self._max_stops = max_stops
         self._fit = FitCheck(state, pod_set.members)
         self.victim_iterator = VictimIterator(state, pod_set, scope, candidates, self._fit)
         """Source of victims, which also records why there are no more."""
-        self._end: int | None = None
+        self._resume_mark: int | None = None
         """Mark of the journal after success, if the class's next pod set can continue from it."""
         self.stopped_victims: list[StoppedVictim] = []
         self.blocked_by_never_lent = False
@@ -115,25 +115,26 @@ class VictimSearch:
         stopped_count = len(self.stopped_victims)
         if stopped_count > 1:  # a single victim is necessary: without it the pod set did not fit
             self._minimise()
-        is_unreplaced = not self._prefer_movable_victims()
-        if self._may_stop is not None and self._stops > self._may_stop:
+        has_replaced = self._prefer_movable_victims()
+        if self._max_stops is not None and self._stop_count > self._max_stops:
             self.stops_too_many = True
             state.roll_back(mark)
             return False
         # If only a cap was in the way, or no victim runs yet, it may start now; else it waits for
         # its victims to end (R7).
         allocates = "allocate" in state.policy.phases
-        is_free = self.victim_iterator.relieves_caps or not self._stops or not allocates
-        may_start = is_free and not self._unit.falls_short(now=True)
+        is_free = self.victim_iterator.relieves_caps or not self._stop_count or not allocates
+        may_start = is_free and not self._pod_set.falls_short(now=True)
         placed_from = state.mark()
         for phase in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
             if self._place(phase):
-                if phase is Phase.STARTED and projects_over_limit(self._unit.planned):
+                if phase is Phase.STARTED and projects_over_limit(self._pod_set.planned):
                     state.roll_back(placed_from)
                     continue
-                if respects_never_lent(state, self._unit.planned):
-                    if is_unreplaced and len(self.stopped_victims) == stopped_count:
-                        self._end = state.mark()
+                if respects_never_lent(state, self._pod_set.planned):
+                    # Restored and replaced victims may be of use to the next pod set.
+                    if not has_replaced and len(self.stopped_victims) == stopped_count:
+                        self._resume_mark = state.mark()
                     return True
                 self.blocked_by_never_lent = True
                 break
@@ -141,20 +142,21 @@ class VictimSearch:
         return False
 
     @property
-    def _stops(self) -> int:
+    def _stop_count(self) -> int:
         return sum(stopped.phases.count(Phase.RUNNING) for stopped in self.stopped_victims)
 
     def _place(self, phase: Phase) -> bool:
-        members, free_place = self._unit.members, self._fit.place
+        """Place the pod set, by moves if needed and allowed; return True on success."""
+        members, free_place = self._pod_set.members, self._fit.free_place
         if self._moves is not None and phase is _RESERVED and not self._fit.fits():
-            return self._moves.make_fit(self._unit)
-        if free_place is None or phase is not _RESERVED or self._unit.planned.sizes is not None:
+            return self._moves.make_fit(self._pod_set)
+        if free_place is None or phase is not _RESERVED or self._pod_set.planned.sizes is not None:
             return place(self._state, members, phase)
         (member,) = members
         self._state.set(member, phase, self._state.book(member.shape, *free_place))
         return True
 
-    def resume(self, pod_set: PodSet, may_stop: int | None) -> bool:
+    def resume(self, pod_set: PodSet, max_stops: int | None) -> bool:
         """Serve the class's next pod set, continuing from the result of the previous one.
 
         Victims that were useless then are useless now, so that the claims of a class iterate over
@@ -162,39 +164,41 @@ class VictimSearch:
         changed since, a cap is in the way, or no victim is left.
         """
         if (
-            self._end != self._state.mark()
+            self._resume_mark != self._state.mark()
             or self.victim_iterator.scope.own_project
             or self.victim_iterator.relieves_caps
             or self._fit.counts_base
         ):
             return False
         fits = False if self._used_freed_devices() else None
-        self._unit = self.victim_iterator.pod_set = pod_set
-        self._may_stop, self._end = may_stop, None
+        self._pod_set = self.victim_iterator.pod_set = pod_set
+        self._max_stops, self._resume_mark = max_stops, None
         if first_cap_exceeded(pod_set) or not self.victim_iterator.stays_within_share(0):
             return False
-        self._fit.check(pod_set.members, fits=fits)
+        self._fit.reset(pod_set.members, fits=fits)
         self.stopped_victims = []
         return self.run()
 
     def _used_freed_devices(self) -> bool:
         """Return True if the pod set took exactly its only victim's place, adding no free room."""
         freed = [_devices_of(b) for stopped in self.stopped_victims for b in stopped.bookings]
-        return freed == [_devices_of(member.booking) for member in self._unit.members]
+        return freed == [_devices_of(member.booking) for member in self._pod_set.members]
 
     def _is_served(self) -> bool:
-        if self.victim_iterator.relieves_caps and first_cap_exceeded(self._unit) is not None:
+        """Return True if the pod set fits without the victims so far."""
+        if self.victim_iterator.relieves_caps and first_cap_exceeded(self._pod_set) is not None:
             return False
         if self._fit.fits():
             return self._respects_never_lent()
-        return self._moves is not None and self._moves.could_fit(self._unit)
+        return self._moves is not None and self._moves.could_fit(self._pod_set)
 
     def _respects_never_lent(self) -> bool:
+        """Return True if enough stays idle for others (Q2); note it if that prevents the place."""
         state = self._state
         if not state.tree.holders:
             return True
         mark = state.mark()
-        respects = self._place(_RESERVED) and respects_never_lent(state, self._unit.planned)
+        respects = self._place(_RESERVED) and respects_never_lent(state, self._pod_set.planned)
         state.roll_back(mark)
         self.blocked_by_never_lent = self.blocked_by_never_lent or not respects
         return respects
@@ -212,14 +216,14 @@ class VictimSearch:
     def _release(self, stopped: StoppedVictim) -> None:
         for member in stopped.members:
             self._state.release(member)
-        self._fit.freed(stopped.nodes)
+        self._fit.recount_freed(stopped.nodes)
 
     def _restore(self, stopped: StoppedVictim) -> None:
         for member, phase, booking in zip(
             stopped.members, stopped.phases, stopped.bookings, strict=True
         ):
             self._state.set(member, phase, booking)
-        self._fit.recheck(stopped.nodes)
+        self._fit.recount_restored(stopped.nodes)
 
     def _minimise(self) -> None:
         """Restore each victim, the last chosen first, while the pod set still fits."""
@@ -246,15 +250,15 @@ class VictimSearch:
 
         Return True if any was replaced.
         """
-        requested_milli = sum(m.shape.devices * m.shape.milli for m in self._unit.members)
+        requested_milli = sum(m.shape.devices * m.shape.milli for m in self._pod_set.members)
         if self._moves is not None or self._state.later.free_milli <= requested_milli:
             return False  # nothing is left for the victims
         tried: set[Victim] = set()
         replaced = False
-        while (better := self._movable_replacement(tried)) is not None:
-            index, victim = better
+        while (replacement := self._movable_replacement(tried)) is not None:
+            index, victim = replacement
             tried.add(self.stopped_victims[index].candidate.victim)
-            replaced = self._replace(index, victim) or replaced
+            replaced = self._try_replacement(index, victim) or replaced
         return replaced
 
     def _movable_replacement(self, tried: AbstractSet[Victim]) -> tuple[int, Victim] | None:
@@ -268,7 +272,7 @@ class VictimSearch:
                 if not (_is_job(s.candidate.victim) and place(state, s.members, _RESERVED))
                 and s.candidate.victim not in tried
             ]
-            stopped_workloads = {taken.candidate.victim.planned for taken in self.stopped_victims}
+            stopped_workloads = {s.candidate.victim.planned for s in self.stopped_victims}
             replacement = next(
                 (
                     (index, equivalent)
@@ -290,8 +294,8 @@ class VictimSearch:
         bookings = [booking for booking in stopped.bookings if booking]
         return self.victim_iterator.equivalent_victims(victim, bookings)
 
-    def _replace(self, index: int, victim: Victim) -> bool:
-        """Let another victim go instead, unless the pod set needs the one that was taken."""
+    def _try_replacement(self, index: int, victim: Victim) -> bool:
+        """Let another victim go instead; return False if the pod set needs the one taken before."""
         stopped = self.stopped_victims[index]
         replacement = _stopped_victim(stopped.candidate._replace(victim=victim))
         self._restore(stopped)
@@ -325,6 +329,7 @@ def _is_job(victim: Victim) -> bool:
 
 
 def _quota_check(candidate: Candidate) -> tuple[int, bool]:
+    """Return the level at which R2 allows a victim, and if only within its quota."""
     return candidate.level, candidate.within_quota
 
 
