@@ -185,6 +185,6 @@ async def _end_all(cluster: LocalCluster, controller: Controller) -> None:
         version = controller.changes.version
         try:
             async with asyncio.timeout(0.2):
-                await controller.changes.after(version)
+                await controller.changes.newer_than(version)
         except TimeoutError:
             continue

@@ -63,7 +63,7 @@ def create_app(
         redirect_slashes=False,  # a redirect would go to the Host that the caller sends
     )
     app.add_middleware(BoundedBodies)
-    app.add_middleware(RequestLimits, prefix=platform.prefix, free=FREE, refuse=_reply)
+    app.add_middleware(RequestLimits, prefix=platform.prefix, free=FREE, refuse=_problem_reply)
     app.add_middleware(SafeHeaders)
     app.state.platform = platform
     app.include_router(_api(), prefix=f"{platform.prefix}{API}")
@@ -146,7 +146,8 @@ def _operations(metrics: Metrics) -> APIRouter:
 # -- errors become problem details ---------------------------------------------------------------
 
 
-def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
+def _problem_reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
+    """Return an error as problem details; `status` overrides the one of its class."""
     problem = problem_of(error)
     if status is not None:  # statuses that only HTTP has, such as 405
         problem = problem.model_copy(update={"status": status, "title": status.phrase})
@@ -158,13 +159,13 @@ def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
 
 async def _on_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RunaiError)
-    return _reply(error)
+    return _problem_reply(error)
 
 
 async def _on_validation_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     _drop_traceback(error)
-    return _reply(invalid_request(error.errors()))
+    return _problem_reply(invalid_request(error.errors()))
 
 
 def _drop_traceback(error: Exception) -> None:
@@ -173,13 +174,15 @@ def _drop_traceback(error: Exception) -> None:
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Describe an error of Starlette: a path without a route, a bad method or body."""
     assert isinstance(error, HTTPException)
     _drop_traceback(error)
     status, allow = HTTPStatus(error.status_code), ""
-    if (
-        status is HTTPStatus.BAD_REQUEST
-    ):  # JSON nested beyond Python's recursion, or with integers beyond its digit limit
-        return _reply(InvalidRequest("The body cannot be read as JSON.", code="invalid_json"))
+    # JSON nested beyond Python's recursion, or with integers beyond its digit limit.
+    if status is HTTPStatus.BAD_REQUEST:
+        return _problem_reply(
+            InvalidRequest("The body cannot be read as JSON.", code="invalid_json")
+        )
     routes = "The routes are in api/v1/openapi.json."
     if status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         api_error = NotFound(
@@ -195,46 +198,49 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         )
     elif status is HTTPStatus.METHOD_NOT_ALLOWED:
         allow = _methods(request) or (error.headers or {}).get("Allow", "")
-        what = f"{request.method} is not possible at {request.url.path}."
-        api_error = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
+        sentence = f"{request.method} is not possible at {request.url.path}."
+        api_error = NotFound(sentence, hint=f"Possible: {allow}.", code="no_method")
     elif f"{request.scope['path']}/" == (page_path := request.app.state.platform.prefix):
         return RedirectResponse(with_query(page_path, request))
     else:
         platform, path = request.app.state.platform, request.scope["path"]
         is_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
         if is_page and not path.startswith(f"{platform.prefix}api/"):
-            return await page_reply(request, platform, "problem.html", partial(_no_page, path))
-        what = f"There is nothing to {request.method} at {request.url.path}."
-        return _reply(NotFound(what, hint=routes, code="no_route"))
-    reply = _reply(api_error, status)
+            return await page_reply(
+                request, platform, "problem.html", partial(_raise_no_page, path)
+            )
+        sentence = f"There is nothing to {request.method} at {request.url.path}."
+        return _problem_reply(NotFound(sentence, hint=routes, code="no_route"))
+    reply = _problem_reply(api_error, status)
     if allow:
         reply.headers["Allow"] = allow
     return reply
 
 
-async def _no_page(path: str, _caller: Actor) -> dict[str, Any]:
+async def _raise_no_page(path: str, _caller: Actor) -> dict[str, Any]:
     raise NotFound(f"There is no page {path}.")
 
 
 def _methods(request: Request) -> str:
     """Return all methods of a path in OpenAPI; Starlette reports only one route's."""
     paths: dict[str, dict[str, object]] = request.app.openapi()["paths"]
-    known = {
+    names = {
         method.upper()
         for path, methods in paths.items()
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path)
         for method in methods
     }
-    return ", ".join(sorted(known))
+    return ", ".join(sorted(names))
 
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    """Log an unexpected error under an incident number, and reply with the number alone."""
     incident = secrets.token_hex(4)
     # Starlette runs this outside all middleware, where the context variable is reset.
     request_id = request.scope.get(REQUEST_ID_KEY, "")
     problems.current.set(request_id)
     LOG.error("incident %s: %s %s", incident, request.method, request.url.path, exc_info=error)
-    reply = _reply(
+    reply = _problem_reply(
         RunaiError(
             f"Something went wrong in the GPU service (incident {incident}).",
             hint="Tell an admin the incident: its log says what happened.",

@@ -26,11 +26,12 @@ def array_name(view: WorkloadView) -> str:
 
 def folded(workloads: Iterable[WorkloadView]) -> list[WorkloadView]:
     """Return one entry for each array, at the place of its first one; keep other entries."""
-    found: dict[str, list[WorkloadView]] = {}
+    views_by_name: dict[str, list[WorkloadView]] = {}
     for view in workloads:
-        found.setdefault(array_name(view) or view.id, []).append(view)
+        views_by_name.setdefault(array_name(view) or view.id, []).append(view)
     return [
-        _line(name, views) if array_name(views[0]) else views[0] for name, views in found.items()
+        _line(name, views) if array_name(views[0]) else views[0]
+        for name, views in views_by_name.items()
     ]
 
 
@@ -60,32 +61,33 @@ def named(workloads: Sequence[WorkloadView], name: str) -> list[WorkloadView]:
     not.
     """
     name = _OF_LINE.sub("", name)
-    found = [view for view in workloads if name in {view.id, view.name}]
+    entries = [view for view in workloads if name in {view.id, view.name}]
     array, _, index = name.rpartition("-")
     if index.isdecimal() and str(int(index)) == index:
         array_views = [view for view in workloads if array in {view.id, view.name}]
         elements = (element_of(view, int(index)) for view in array_views)
-        found += [view for view in elements if view is not None]
-    lines = [line for line in folded(workloads) if line.states] if not found else []
-    return found or [line for line in lines if name in {line.id, line.id.partition("/")[2]}]
+        entries += [view for view in elements if view is not None]
+    lines = [line for line in folded(workloads) if line.states] if not entries else []
+    return entries or [line for line in lines if name in {line.id, line.id.partition("/")[2]}]
 
 
 def _line(array: str, views: Sequence[WorkloadView]) -> WorkloadView:
+    """Return the entry of a whole array, with the states and the sums of its elements."""
     rest = next((view for view in views if view.array_index is None), None)
     base = views[0] if rest is None else rest
     states: dict[WorkloadStateName, int] = {}
     for view in views:
         states[view.state] = states.get(view.state, 0) + view.size
     measured = [view.utilized for view in views if view.utilized is not None]
-    last = base.array or 1 + max(view.array_index or 0 for view in views)
+    length = base.array or 1 + max(view.array_index or 0 for view in views)
     name = array.partition("/")[2]
     return base.model_copy(
         update={
             "id": array,
-            "name": f"{name}-[0-{last - 1}]",
+            "name": f"{name}-[0-{length - 1}]",
             "state": next(state for state in _FIRST_OF if state in states),
             "states": states,
-            "array": last,
+            "array": length,
             "array_index": None,
             "gpus": base.gpus * sum(states.values()),
             "allocated": sum(view.allocated for view in views),

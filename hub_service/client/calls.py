@@ -50,16 +50,17 @@ def _adapter(reply: Hashable) -> TypeAdapter[Any]:
 
 
 def _read(reply: type[T], body: bytes) -> T:
+    """Parse a reply; raise RunaiError if it has another form."""
     adapter = _adapter(cast("Hashable", reply))
     try:
         # A newer service may send fields that this client does not have.
         value: T = adapter.validate_json(body, extra="ignore")
-    except ValidationError as wrong:
+    except ValidationError as error:
         raise RunaiError(
             "The GPU service answered in a form that this client does not know.",
             hint="Bring both to the same version: pip install --upgrade jupyter-runai.",
             code="unknown_reply",
-        ) from wrong
+        ) from error
     return value
 
 
@@ -133,20 +134,20 @@ class Retries:
         self._next_s = 0.2
 
     def delay(self, error: Unavailable) -> float:
-        """Return the seconds to wait, or raise the error if patience has ended."""
+        """Return the seconds to wait, and deduct them; raise the error if patience has ended."""
         if isinstance(error, TooMany) or error.code == "busy":
-            wait = error.retry_after * _JITTER.uniform(1.0, 1.5)
-            if wait > self._throttled_left_s or self._patience_s <= 0:
+            wait_s = error.retry_after * _JITTER.uniform(1.0, 1.5)
+            if wait_s > self._throttled_left_s or self._patience_s <= 0:
                 raise error
-            self._throttled_left_s -= wait
-            return wait
+            self._throttled_left_s -= wait_s
+            return wait_s
         if self._left_s <= 0:
             raise error
-        wait = min(self._next_s * _JITTER.uniform(0.5, 1.0), self._left_s)
-        wait = max(wait, min(error.retry_after, self._patience_s))
-        self._left_s -= wait
+        wait_s = min(self._next_s * _JITTER.uniform(0.5, 1.0), self._left_s)
+        wait_s = max(wait_s, min(error.retry_after, self._patience_s))
+        self._left_s -= wait_s
         self._next_s = min(2 * self._next_s, 4.0)
-        return wait
+        return wait_s
 
 
 class _Lines:
@@ -255,6 +256,7 @@ def _workload(workload: Named) -> str:
 
 
 def _query(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
+    """Return the query with the uid of a workload that was seen."""
     uid = "" if isinstance(workload, str) else workload.uid
     return _params([("uid", uid or None), *more])
 
@@ -320,7 +322,7 @@ def workload_page(
 
     `after` is the previous page's `next_token`.
     """
-    criteria = [(name.name, getattr(which, name.name)) for name in fields(which)]
+    criteria = [(each.name, getattr(which, each.name)) for each in fields(which)]
     params = _params([*criteria, ("limit", limit), ("continue", after)])
     return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
 

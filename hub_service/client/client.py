@@ -195,11 +195,11 @@ class Client(_BaseClient):
         """Return all workloads that the caller may see, oldest first, page by page."""
         which = which or WorkloadFilter(project, user)
         page = self.workload_page(which, limit=NEXT_PAGES)
-        found = page.items
+        items = page.items
         while page.next_token is not None:
             page = self.workload_page(which, page.next_token, NEXT_PAGES)
-            found += page.items
-        return found
+            items += page.items
+        return items
 
 
 class AsyncClient(_BaseClient):
@@ -251,8 +251,8 @@ class AsyncClient(_BaseClient):
         """Return all workloads that the caller may see, oldest first, page by page."""
         which = which or WorkloadFilter(project, user)
         page = await self.workload_page(which, limit=NEXT_PAGES)
-        found = page.items
+        items = page.items
         while page.next_token is not None:
             page = await self.workload_page(which, page.next_token, NEXT_PAGES)
-            found += page.items
-        return found
+            items += page.items
+        return items

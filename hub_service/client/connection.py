@@ -86,9 +86,9 @@ def read_config(path: Path) -> Connection | None:
         return Connection(str(value["url"]), str(value["token"]), **optional)
     except FileNotFoundError:
         return None
-    except OSError as wrong:
+    except OSError as error:
         raise InvalidRequest(
-            f"{path} cannot be read: {wrong.strerror}.",
+            f"{path} cannot be read: {error.strerror}.",
             hint="Remove it and log in with `runai login`.",
             code="damaged_config",
         ) from None
@@ -104,9 +104,9 @@ def write_config(connection: Connection, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    known = {name: value for name, value in asdict(connection).items() if value is not None}
+    fields = {name: value for name, value in asdict(connection).items() if value is not None}
     with os.fdopen(descriptor, "w") as file:
-        json.dump(known, file, indent=2)
+        json.dump(fields, file, indent=2)
     unfinished.replace(path)
 
 
@@ -127,9 +127,9 @@ class ConnectionSource:
     def newer_token(self, url: str, token: str) -> str | None:
         """Return the token of a newer login to the same address; None: there is none."""
         with suppress(InvalidRequest):
-            found = None if self.is_session else read_config(config_path(self._environ))
-            if found and found.url.rstrip("/") == url.rstrip("/") and found.token != token:
-                return found.token
+            stored = None if self.is_session else read_config(config_path(self._environ))
+            if stored and stored.url.rstrip("/") == url.rstrip("/") and stored.token != token:
+                return stored.token
         return None
 
     def version(self) -> int:

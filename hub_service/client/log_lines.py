@@ -47,8 +47,8 @@ class OpenLines:
         self._open[key] = line
         return []
 
-    def rest(self) -> list[LogLine]:
-        """Return the lines whose ends did not come before the stream's."""
+    def end_all(self) -> list[LogLine]:
+        """End and return the unfinished lines, once the stream has ended."""
         lines = [_ended(line) for line in self._open.values()]
         self._open.clear()
         return lines
@@ -76,7 +76,7 @@ class LogPrinter:
         self._several = several
         self._terminal = terminal
         self._lines = OpenLines()
-        self._half = ""
+        self._half_sequence = ""
         """Beginning of an escape sequence."""
         self._is_within_line = False
         self._rows = 0
@@ -97,32 +97,33 @@ class LogPrinter:
         """End unfinished lines."""
         if self._is_within_line:
             self._write("\n")
-        self._is_within_line, self._half = False, ""
+        self._is_within_line, self._half_sequence = False, ""
         if self._rows and self._terminal is not None:
-            self._print_several(self._lines.rest(), *self._terminal())
+            self._print_several(self._lines.end_all(), *self._terminal())
 
     def _print_one(self, line: LogLine) -> None:
+        """Print a line of the only worker at once, or a part of one."""
         if line.missing is not None:
             self.close()
-        text, self._half = self._half + line.text, ""
+        text, self._half_sequence = self._half_sequence + line.text, ""
         if self._terminal is not None:
             if line.part and (half := _HALF_SEQUENCE.search(text)):
-                text, self._half = text[: half.start()], half[0]
+                text, self._half_sequence = text[: half.start()], half[0]
             text = for_terminal(text)
         self._write(text if line.part else f"{text}\n")
         self._is_within_line = line.part
 
     def _print_several(self, ended: list[LogLine], columns: int, rows: int) -> None:
         """Print whole lines above the unfinished ones, each of which has a row."""
-        above = [f"[{line.worker}] {for_terminal(last_state(line.text))}" for line in ended]
-        now = [_row(line, columns) for line in self._lines][1 - rows :]
-        erased = f"\x1b[{self._rows}F\x1b[J" if self._rows else ""
-        self._write(erased + "".join(f"{row}\n" for row in above + now))
-        self._rows = len(now)
+        ended_rows = [f"[{line.worker}] {for_terminal(last_state(line.text))}" for line in ended]
+        open_rows = [_row(line, columns) for line in self._lines][1 - rows :]
+        erase = f"\x1b[{self._rows}F\x1b[J" if self._rows else ""
+        self._write(erase + "".join(f"{row}\n" for row in ended_rows + open_rows))
+        self._rows = len(open_rows)
 
 
 def _row(line: LogLine, columns: int) -> str:
     """Return an unfinished line without its colours, cut to one row."""
     text = _COLOUR.sub("", last_state(line.text)).replace("\t", " ")
-    most = columns if text.isascii() else columns // 2  # a letter may have two columns
-    return f"[{line.worker}] {for_terminal(text)}"[: most - 1]
+    max_letters = columns if text.isascii() else columns // 2  # a letter may have two columns
+    return f"[{line.worker}] {for_terminal(text)}"[: max_letters - 1]

@@ -46,8 +46,8 @@ class _Endpoint:
             "verify": verification(url, ca),
         }
 
-    def renewed(self, refused: Unauthenticated) -> dict[str, str]:
-        """Return the header with another token for the same address, after a refusal.
+    def renew_token(self, refused: Unauthenticated) -> dict[str, str]:
+        """Replace a refused token by a newer one for this address, and return its header.
 
         Raises:
             Unauthenticated: there is no other; in a session its hint says what helps there.
@@ -63,6 +63,7 @@ class _Endpoint:
         return _bearer(token)
 
     def request(self, call: Call[T]) -> dict[str, Any]:
+        """Return the arguments of httpx for a call."""
         content = call.content()
         request_id = problems.current.get() or problems.new_id()
         headers = {**call.headers, problems.HEADER: request_id}
@@ -78,6 +79,7 @@ class _Endpoint:
         }
 
     def stream(self, stream: Stream[T]) -> dict[str, Any]:
+        """Return the arguments of httpx for a stream."""
         timeout = httpx.Timeout(ANSWER_WITHIN_S, read=SILENCE_S)
         options = {"url": stream.path, "params": stream.params, "timeout": timeout}
         if stream.body is None:
@@ -85,10 +87,13 @@ class _Endpoint:
         content = stream.body.model_dump_json().encode()
         return {"method": "POST", "content": content, "headers": _JSON, **options}
 
-    def pause(
+    def retry_delay(
         self, failure: Exception, retries: Retries, *, if_refused: bool, if_broken: bool
     ) -> float:
         """Return the seconds to wait before a retry.
+
+        `if_refused` allows one after a refusal by the service, and `if_broken` one after a broken
+        connection: the request may have been carried out.
 
         Raises:
             Unavailable: this failure allows no retry, patience has ended, or the certificate is
@@ -100,11 +105,11 @@ class _Endpoint:
             return retries.delay(failure)
         if refused := untrusted(self.url, failure):
             raise refused from failure
-        what = (
+        failure_text = (
             "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
         )
         unavailable = Unavailable(
-            f"The GPU service at {self._origin} {what}.",
+            f"The GPU service at {self._origin} {failure_text}.",
             hint="Try again in a few seconds; `runai doctor` says more.",
             code="unreachable",
             retry_after=0.0,
@@ -113,15 +118,16 @@ class _Endpoint:
             raise unavailable from failure
         return retries.delay(unavailable)
 
-    def after_call(self, call: Call[T], failure: Exception, retries: Retries) -> float:
-        """Return the seconds to wait before a call is retried, as `pause` does."""
-        may = call.repeatable
-        return self.pause(failure, retries, if_refused=may, if_broken=may)
+    def call_retry_delay(self, call: Call[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds to wait before a call is retried, as `retry_delay` does."""
+        repeats = call.repeatable
+        return self.retry_delay(failure, retries, if_refused=repeats, if_broken=repeats)
 
-    def after_stream(self, stream: Stream[T], failure: Exception, retries: Retries) -> float:
-        """Return the seconds to wait before a stream reconnects, as `pause` does."""
-        may = stream.restartable
-        return self.pause(failure, retries, if_refused=stream.body is None, if_broken=may)
+    def stream_retry_delay(self, stream: Stream[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds to wait before a stream reconnects, as `retry_delay` does."""
+        return self.retry_delay(
+            failure, retries, if_refused=stream.body is None, if_broken=stream.restartable
+        )
 
 
 def _bearer(token: str) -> dict[str, str]:
@@ -131,7 +137,7 @@ def _bearer(token: str) -> dict[str, str]:
 _FAILURES = (httpx.TransportError, Unavailable)
 
 
-def _check(response: httpx.Response) -> None:
+def _raise_for_error(response: httpx.Response) -> None:
     if not response.is_success:
         raise error_from_reply(
             response.status_code, response.content, response.headers.get("Retry-After")
@@ -165,12 +171,12 @@ class Transport:
         while True:
             try:
                 response = self._http.get().request(**request)
-                _check(response)
+                _raise_for_error(response)
                 return call.read(response.content)
             except Unauthenticated as refused:
-                self._http.get().headers.update(self._endpoint.renewed(refused))
+                self._http.get().headers.update(self._endpoint.renew_token(refused))
             except _FAILURES as failure:
-                time.sleep(self._endpoint.after_call(call, failure, retries))
+                time.sleep(self._endpoint.call_retry_delay(call, failure, retries))
 
     def receive(self, stream: Stream[T]) -> Iterator[T]:
         """Yield a stream's items; reconnect a restartable stream after a broken connection."""
@@ -181,7 +187,7 @@ class Transport:
                 with self._http.get().stream(**self._endpoint.stream(stream)) as response:
                     if not response.is_success:
                         response.read()
-                    _check(response)
+                    _raise_for_error(response)
                     for chunk in response.iter_bytes():
                         for item in decoder.feed(chunk):
                             retries.start_over()
@@ -190,9 +196,9 @@ class Transport:
                     return
                 raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
             except Unauthenticated as refused:
-                self._http.get().headers.update(self._endpoint.renewed(refused))
+                self._http.get().headers.update(self._endpoint.renew_token(refused))
             except _FAILURES as failure:
-                time.sleep(self._endpoint.after_stream(stream, failure, retries))
+                time.sleep(self._endpoint.stream_retry_delay(stream, failure, retries))
 
 
 class AsyncTransport:
@@ -225,12 +231,12 @@ class AsyncTransport:
         while True:
             try:
                 response = await self._http.get().request(**request)
-                _check(response)
+                _raise_for_error(response)
                 return call.read(response.content)
             except Unauthenticated as refused:
-                self._http.get().headers.update(self._endpoint.renewed(refused))
+                self._http.get().headers.update(self._endpoint.renew_token(refused))
             except _FAILURES as failure:
-                await asyncio.sleep(self._endpoint.after_call(call, failure, retries))
+                await asyncio.sleep(self._endpoint.call_retry_delay(call, failure, retries))
 
     async def receive(self, stream: Stream[T]) -> AsyncIterator[T]:
         """Yield a stream's items; reconnect a restartable stream after a broken connection."""
@@ -241,7 +247,7 @@ class AsyncTransport:
                 async with self._http.get().stream(**self._endpoint.stream(stream)) as response:
                     if not response.is_success:
                         await response.aread()
-                    _check(response)
+                    _raise_for_error(response)
                     async for chunk in response.aiter_bytes():
                         for item in decoder.feed(chunk):
                             retries.start_over()
@@ -250,6 +256,6 @@ class AsyncTransport:
                     return
                 raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
             except Unauthenticated as refused:
-                self._http.get().headers.update(self._endpoint.renewed(refused))
+                self._http.get().headers.update(self._endpoint.renew_token(refused))
             except _FAILURES as failure:
-                await asyncio.sleep(self._endpoint.after_stream(stream, failure, retries))
+                await asyncio.sleep(self._endpoint.stream_retry_delay(stream, failure, retries))

@@ -105,7 +105,7 @@ class HistoryRecorder:
         while True:
             version = self._changes.version
             took = await self.write_down()
-            await self._changes.after(version)
+            await self._changes.newer_than(version)
             # Pause after a change and not before it, so that the next scheduling cycle runs first.
             await asyncio.sleep(PAUSE_FACTOR * took)
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 2.0
-WAITS = "usage could not be written, trying again"
+NOT_WRITTEN = "usage could not be written, trying again"
 
 
 class Access:
@@ -42,18 +42,18 @@ class Access:
                 the next start reports the error.
         """
         try:
-            found = self._store.open()
-        except (SQLAlchemyError, Unavailable) as away:
-            if not again and getattr(away, "code", "") != "history_away":
+            series = self._store.open()
+        except (SQLAlchemyError, Unavailable) as error:
+            if not again and getattr(error, "code", "") != "history_away":
                 raise
-            self.trouble = type(away.__cause__ or away).__name__
+            self.trouble = type(error.__cause__ or error).__name__
             log.warning(
                 "the history could not be opened, trying again: %s",
-                away if isinstance(away, Unavailable) else self.trouble,
+                error if isinstance(error, Unavailable) else self.trouble,
             )
             return ()
         self.is_open, self.trouble = True, ""
-        return found
+        return series
 
     async def run_read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read in a thread and return its result.
@@ -61,21 +61,21 @@ class Access:
         Raises:
             Unavailable: the database is unreachable.
         """
-        away: SQLAlchemyError | None = None
+        cause: SQLAlchemyError | None = None
         if self.is_open:
             try:
-                found = await asyncio.to_thread(read, *args, **kwargs)
-            except SQLAlchemyError as failed:
-                away, self.trouble = failed, type(failed).__name__
+                result = await asyncio.to_thread(read, *args, **kwargs)
+            except SQLAlchemyError as error:
+                cause, self.trouble = error, type(error).__name__
             else:
                 self.trouble = ""
-                return found
+                return result
         raise Unavailable(
             f"The history cannot be read now ({self.trouble}).",
             hint="Jobs go on, and what is measured is written when its database is back.",
             code="history_away",
             retry_after=TRY_AGAIN_S,
-        ) from away
+        ) from cause
 
     def write(self, batch: WriteBatch, *, is_last: bool = False) -> dict[Series, int] | None:
         """Write a batch and return the ids of new series; None if the write failed."""
@@ -85,7 +85,7 @@ class Access:
             ids = self._store.write(batch)
         except SQLAlchemyError as error:
             self.trouble = type(error).__name__
-            what = "the last usage could not be written" if is_last else WAITS
+            what = "the last usage could not be written" if is_last else NOT_WRITTEN
             log.warning("%s: %s", what, self.trouble)
             return None
         self.trouble = ""

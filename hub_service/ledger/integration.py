@@ -49,6 +49,16 @@ class _Segment:
     """Milli-GPU of each allocated series; empty during a gap."""
 
 
+@dataclass(slots=True)
+class _Rates:
+    """Rates of one series during a piece."""
+
+    measured_milli: float = 0.0
+    """Milli-GPU of the workloads and devices that were measured."""
+    busy_devices: float = 0.0
+    idle_gpus: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """A part of a report's interval with constant allocation, and the rates measured in it.
@@ -61,8 +71,7 @@ class _Piece:
     length_s: float
     windows: Sequence[tuple[int, float]]
     """The piece, split at the ends of windows."""
-    rates: dict[Series, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * 3))
-    """Measured milli-GPU, busy devices and idle GPUs of each series."""
+    rates: dict[Series, _Rates] = field(default_factory=lambda: defaultdict(_Rates))
 
 
 class Integration:
@@ -101,13 +110,13 @@ class Integration:
 
     def collect(self) -> dict[Series, dict[int, Totals]]:
         """Return and clear the unwritten amounts of each series, by window."""
-        found = {}
+        collected = {}
         for series in self.changed:
             series.settle(self.at)
-            if series.waiting:
-                found[series], series.waiting = series.waiting, {}
+            if series.unwritten:
+                collected[series], series.unwritten = series.unwritten, {}
         self._changed.clear()
-        return found
+        return collected
 
     def requeue(self, collected: Mapping[Series, Mapping[int, Totals]], max_windows: int) -> None:
         """Requeue amounts whose write failed, for the newest `max_windows` windows."""
@@ -117,18 +126,18 @@ class Integration:
         for series, amounts in collected.items():
             for window, amount in amounts.items():
                 if window in retained:
-                    series.wait(window, amount)
+                    series.enqueue(window, amount)
 
     def advance(self, at: float) -> None:
         """Extend the integrated time to `at`; an earlier time changes nothing."""
         if not self._segments:
             self.at = at
-            self._begin(self._segment(at, ()))
+            self._begin_segment(self._build_segment(at, ()))
         if at - self.at > GAP_S:
-            last = self._segments[-1]
-            self._begin(_Segment(self.at, {}, {}, {}, {}))
+            interrupted = self._segments[-1]
+            self._begin_segment(_Segment(self.at, {}, {}, {}, {}))  # the gap
             self.at = at
-            self._begin(replace(last, start=at))
+            self._begin_segment(replace(interrupted, start=at))
         self.at = max(at, self.at)
         while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
             self._segments.popleft()
@@ -142,11 +151,12 @@ class Integration:
             self._must_rebuild
             or _by_workload_and_device(allocations) != self._segments[-1].allocated
         ):
-            self._begin(self._segment(self.at, allocations))
+            self._begin_segment(self._build_segment(self.at, allocations))
             self._must_rebuild = False
         self._last_allocations = allocations  # last: after an exception the next call tries again
 
-    def _begin(self, segment: _Segment) -> None:
+    def _begin_segment(self, segment: _Segment) -> None:
+        """Append a segment, and set the GPUs of its series and of those that end."""
         last = self._segments[-1].milli if self._segments else {}
         for series in last.keys() - segment.milli.keys():
             series.set_gpus(self.at, 0.0)
@@ -164,7 +174,7 @@ class Integration:
         series.add([(window_of(at), 1.0)], Totals(idle_s=gpu_seconds))
         self._changed.add(series)
 
-    def measure(self, report: AgentReport) -> None:
+    def add_report(self, report: AgentReport) -> None:
         """Add one report; a repeated report changes nothing."""
         end = min(report.at, self.at)
         start = max(report.at - report.interval, self.measured_until.get(report.node, 0.0))
@@ -173,37 +183,46 @@ class Integration:
         self.measured_until[report.node] = end
         pieces = [
             _Piece(segment, to - from_, windows(from_, to))
-            for segment, from_, to in self._between(start, end)
+            for segment, from_, to in self._segments_between(start, end)
             if segment.milli
         ]
         for sample in report.samples:
             if sample.utilization is not None:
-                _count(pieces, (sample.workload, sample.device), sample.utilization, end - start)
+                _add_sample(
+                    pieces, (sample.workload, sample.device), sample.utilization, end - start
+                )
         for device in report.devices:
             if device.utilization is not None:
-                self._count_device(pieces, device.device, device.utilization)
+                self._add_device_sample(pieces, device.device, device.utilization)
         for piece in pieces:
-            for series, (measured, used, idle) in piece.rates.items():
-                measured_rate = measured / piece.segment.milli[series] if measured else 0.0
-                series.add(
-                    piece.windows, Totals(measured_s=measured_rate, used_s=used, idle_s=idle)
+            for series, rates in piece.rates.items():
+                milli = rates.measured_milli
+                totals = Totals(
+                    measured_s=milli / piece.segment.milli[series] if milli else 0.0,
+                    used_s=rates.busy_devices,
+                    idle_s=rates.idle_gpus,
                 )
+                series.add(piece.windows, totals)
             self._changed.update(piece.rates)
 
-    def _count_device(self, pieces: Sequence[_Piece], device: str, utilization: float) -> None:
+    def _add_device_sample(self, pieces: Sequence[_Piece], device: str, utilization: float) -> None:
+        """Add a whole device's load to its series; devices without holders count if busy."""
         for piece in pieces:
             holder = piece.segment.devices.get(device)
             if holder is None and utilization <= 0:
                 continue
             rates = piece.rates[holder or self._series(Scope("device", device=device))]
-            rates[1] += utilization
+            rates.busy_devices += utilization
             if holder is not None:
                 milli = piece.segment.milli[holder]
-                rates[0] += milli
+                rates.measured_milli += milli
                 if utilization < IDLE_BELOW:
-                    rates[2] += milli / 1000
+                    rates.idle_gpus += milli / 1000
 
-    def _between(self, start: float, end: float) -> Iterator[tuple[_Segment, float, float]]:
+    def _segments_between(
+        self, start: float, end: float
+    ) -> Iterator[tuple[_Segment, float, float]]:
+        """Yield the segments in a time range, newest first, each with its start and end there."""
         until = self.at
         for segment in reversed(self._segments):
             from_, to = max(start, segment.start), min(end, until)
@@ -213,7 +232,8 @@ class Integration:
                 return
             until = segment.start
 
-    def _segment(self, start: float, allocations: Sequence[DeviceAllocation]) -> _Segment:
+    def _build_segment(self, start: float, allocations: Sequence[DeviceAllocation]) -> _Segment:
+        """Build the segment that starts with these allocations, and create missing series."""
         scopes: dict[tuple[str, str], tuple[Series, ...]] = {}
         devices: dict[str, Series] = {}
         milli = {self._series(Scope("watched")): 1000}
@@ -239,24 +259,24 @@ class Integration:
         return _Segment(start, _by_workload_and_device(allocations), scopes, devices, milli)
 
 
-def _count(
+def _add_sample(
     pieces: Sequence[_Piece], key: tuple[str, str], utilization: float, interval: float
 ) -> None:
-    """Add one sample of a workload and device, the `key`."""
+    """Add one sample of a workload and device, the `key`, in a report of `interval` seconds."""
     allocated_pieces = [piece for piece in pieces if key in piece.segment.allocated]
     allocated_s = sum(piece.length_s for piece in allocated_pieces)
     if allocated_s <= 0:
         return
     # The load falls on the pieces with an allocation, possibly a part of the interval only.
-    busy = utilization * interval / allocated_s
+    busy_devices = utilization * interval / allocated_s
     for piece in allocated_pieces:
         milli = piece.segment.allocated[key]
-        idle = milli / 1000 if utilization < IDLE_BELOW else 0.0
+        idle_gpus = milli / 1000 if utilization < IDLE_BELOW else 0.0
         for series in piece.segment.scopes[key]:
             rates = piece.rates[series]
-            rates[0] += milli
-            rates[1] += busy
-            rates[2] += idle
+            rates.measured_milli += milli
+            rates.busy_devices += busy_devices
+            rates.idle_gpus += idle_gpus
 
 
 def _by_workload_and_device(allocations: Sequence[DeviceAllocation]) -> dict[tuple[str, str], int]:

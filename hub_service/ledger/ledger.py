@@ -30,7 +30,7 @@ MAX_ANSWER_AGE_S = 2.0
 MAX_WAITING_WINDOWS = 3600 // WRITE_S
 """Windows kept while writes fail: one hour. Older windows are dropped, which leaves a gap."""
 
-RETENTION_S = 3600
+DROP_OLD_EVERY_S = 3600
 """Interval between two deletions of old rows."""
 RECENT_S = 10.0
 """Largest age of a measurement that counts as current."""
@@ -53,16 +53,17 @@ class Ledger:
         self._store = LedgerStore(database, later=True)
         self._access = Access(self._store)
         self._batch = WriteBatch()
-        """Unwritten events and requests; the unwritten amounts are in `_sums`."""
+        """Unwritten events and requests; the unwritten amounts are in `_integration`."""
         self._writing = asyncio.Lock()
         self._written_at = 0.0
-        self._sums = Integration(self._series)
+        self._integration = Integration(self._series)
         self._by_scope: dict[Scope, Series] = {}
         self._by_workload: dict[str, Series] = {}
-        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
-        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
-        self._active: dict[str, float] = {}
-        self._retained_at = 0.0
+        # Each with its time, utilization and MiB.
+        self._latest_samples: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
+        self._latest_devices: dict[str, tuple[float, float | None, int | None]] = {}
+        self._active_at: dict[str, float] = {}
+        self._dropped_old_at = 0.0
         self._merge(self._access.open())
 
     def _merge(self, stored: Sequence[Series]) -> None:
@@ -73,11 +74,11 @@ class Ledger:
                 continue
             existing = self._by_scope.get(series.scope)
             if existing is None:
-                self._add(series)
+                self._index(series)
             else:
                 existing.id, existing.opened, existing.base = series.id, series.opened, series.base
 
-    def _add(self, series: Series) -> None:
+    def _index(self, series: Series) -> None:
         self._by_scope[series.scope] = series
         if series.scope.kind == "workload":
             self._by_workload[series.scope.workload] = series
@@ -98,22 +99,23 @@ class Ledger:
         arrive late, twice, or never.
         """
         del interval
-        self._sums.set_allocations(at, allocated)
+        self._integration.set_allocations(at, allocated)
         if report is not None:
-            self._sums.measure(report)
+            self._integration.add_report(report)
             self._note_latest(report)
 
     def _note_latest(self, report: AgentReport) -> None:
+        """Store a recent report's figures as the current ones."""
         now = self._clock()
         if report.at < now - RECENT_S:
             return
         for sample in report.samples:
             key = sample.workload, sample.device
-            self._latest[key] = (now, sample.utilization, sample.memory_mib)
+            self._latest_samples[key] = (now, sample.utilization, sample.memory_mib)
         for device in report.devices:
-            self._devices[device.device] = (now, device.utilization, device.memory_mib)
+            self._latest_devices[device.device] = (now, device.utilization, device.memory_mib)
             if (device.utilization or 0.0) >= IDLE_BELOW:
-                self._active[device.device] = report.at
+                self._active_at[device.device] = report.at
 
     def event(
         self,
@@ -137,7 +139,9 @@ class Ledger:
 
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
         """Add a project's GPU-seconds that other projects used instead of leaving them idle."""
-        self._sums.reclaim(at, self._series(Scope("reclaimed", project=project)), gpu_seconds)
+        self._integration.reclaim(
+            at, self._series(Scope("reclaimed", project=project)), gpu_seconds
+        )
 
     def reclaimed(self) -> float:
         """Return all GPU-seconds ever reclaimed."""
@@ -149,7 +153,7 @@ class Ledger:
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
-            self._sums.request_rebuild()
+            self._integration.request_rebuild()
         if series is not None or not self._access.is_open:
             self._batch.forgotten.append(Forgotten(workload, self._clock(), series))
 
@@ -158,13 +162,14 @@ class Ledger:
     def current(self, workload: str) -> tuple[float, int | None] | None:
         """Return a workload's current busy GPUs and memory in MiB; None: not measured."""
         since = self._clock() - RECENT_S
-        recent = [
-            latest
-            for device in self._sums.devices_of(workload)
-            if (latest := self._latest.get((workload, device))) is not None and latest[0] > since
+        samples = [
+            sample
+            for device in self._integration.devices_of(workload)
+            if (sample := self._latest_samples.get((workload, device))) is not None
+            and sample[0] > since
         ]
-        busy = [utilization for _, utilization, _ in recent if utilization is not None]
-        memory_mib = [memory for _, _, memory in recent if memory is not None]
+        busy = [utilization for _, utilization, _ in samples if utilization is not None]
+        memory_mib = [memory for _, _, memory in samples if memory is not None]
         return (sum(busy), sum(memory_mib) if memory_mib else None) if busy else None
 
     def average(self, workload: str) -> float | None:
@@ -188,7 +193,7 @@ class Ledger:
         They start from zero, like all counters of a process: stored totals can shrink in a crash,
         and Prometheus would take that for a counter reset.
         """
-        self._sums.advance(self._clock())
+        self._integration.advance(self._clock())
         name = "project" if kind == "reclaimed" else kind
         return {
             getattr(scope, name): self._settled(series).accrued
@@ -198,8 +203,8 @@ class Ledger:
 
     def names(self, kind: Literal["project", "user", "node"]) -> list[str]:
         """Return all names that ever had an allocation, sorted."""
-        found = (scope for scope in self._by_scope if scope.kind == kind)
-        return sorted(getattr(scope, kind) for scope in found)
+        scopes = (scope for scope in self._by_scope if scope.kind == kind)
+        return sorted(getattr(scope, kind) for scope in scopes)
 
     def workloads(self) -> list[str]:
         """Return the workloads that ever had an allocation, without deleted ones."""
@@ -207,15 +212,15 @@ class Ledger:
 
     def reported(self) -> Mapping[str, float]:
         """Return the end of each node's newest report, in Unix seconds."""
-        return self._sums.measured_until
+        return self._integration.measured_until
 
     def last_active(self, uuid: str) -> float | None:
         """Return the last time at which a device was busy; None: never since the start."""
-        return self._active.get(uuid)
+        return self._active_at.get(uuid)
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
         """Return a device's current utilization (0..1) and memory in MiB; None: not measured."""
-        at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
+        at, utilization, memory = self._latest_devices.get(uuid, (0.0, None, None))
         return (utilization, memory) if at > self._clock() - RECENT_S else None
 
     def unhealthy_reason(self) -> str:
@@ -250,8 +255,8 @@ class Ledger:
     async def _read_current(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write recent amounts, then read; while the database fails, only `flush` writes."""
         async with self._writing:
-            happened = self._batch.forgotten or self._batch.events or self._batch.requests
-            is_due = happened or abs(self._clock() - self._written_at) >= MAX_ANSWER_AGE_S
+            has_events = self._batch.forgotten or self._batch.events or self._batch.requests
+            is_due = has_events or abs(self._clock() - self._written_at) >= MAX_ANSWER_AGE_S
             if is_due and not self._access.trouble:
                 await self._write()
         return await self._access.run_read(read, *args, **kwargs)
@@ -263,9 +268,9 @@ class Ledger:
         while True:
             await asyncio.sleep(WRITE_S)
             await self.flush()
-            if self._clock() - self._retained_at >= RETENTION_S:
-                self._retained_at = self._clock()
-                await asyncio.to_thread(self._access.drop_old, self._retained_at)
+            if self._clock() - self._dropped_old_at >= DROP_OLD_EVERY_S:
+                self._dropped_old_at = self._clock()
+                await asyncio.to_thread(self._access.drop_old, self._dropped_old_at)
 
     async def flush(self) -> None:
         """Write the amounts counted so far; keep them for the next try if that fails."""
@@ -273,6 +278,7 @@ class Ledger:
             await self._write()
 
     async def _write(self) -> None:
+        """Write the current batch; open the database first if it was unreachable."""
         if not self._access.is_open:
             self._merge(await asyncio.to_thread(self._access.open, again=True))
         batch = self._collect()
@@ -282,44 +288,49 @@ class Ledger:
         finally:
             # Wait even when cancelled: the thread goes on, and a second write would count twice.
             await asyncio.wait([writing])
-            self._note_written(batch, writing.result())
+            self._finish_write(batch, writing.result())
             self._written_at = self._clock()
 
     def close(self) -> None:
         """Write the remaining amounts and close the database; repeated calls do nothing."""
         batch = self._collect()
-        self._note_written(batch, self._access.write(batch, is_last=True))
+        self._finish_write(batch, self._access.write(batch, is_last=True))
         self._access.is_open = False
         self._store.close()
 
     def _collect(self) -> WriteBatch:
         """Return the unwritten amounts, events and requests, and start a new batch."""
         now = self._clock()
-        self._sums.advance(now)
-        self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
+        self._integration.advance(now)
+        self._latest_samples = {
+            k: v for k, v in self._latest_samples.items() if v[0] > now - RECENT_S
+        }
         batch, self._batch = self._batch, WriteBatch()
-        batch.amounts = self._sums.collect()
+        batch.amounts = self._integration.collect()
         return batch
 
-    def _note_written(self, batch: WriteBatch, ids: Mapping[Series, int] | None) -> None:
+    def _finish_write(self, batch: WriteBatch, ids: Mapping[Series, int] | None) -> None:
+        """Store the ids of new series; requeue the batch if `ids` is None: the write failed."""
         if ids is not None:
             for series, id_ in ids.items():
                 series.id = id_
             return
-        self._sums.requeue(batch.amounts, MAX_WAITING_WINDOWS)
-        later, self._batch = self._batch, batch
+        self._integration.requeue(batch.amounts, MAX_WAITING_WINDOWS)
+        newer, self._batch = self._batch, batch
         batch.amounts = {}
-        batch.forgotten += later.forgotten
-        batch.events += later.events
-        batch.requests |= later.requests
+        batch.forgotten += newer.forgotten
+        batch.events += newer.events
+        batch.requests |= newer.requests
 
     def _settled(self, series: Series) -> Series:
-        series.settle(self._sums.at)
+        """Add the allocation up to now to a series, and return it."""
+        series.settle(self._integration.at)
         return series
 
     def _series(self, scope: Scope) -> Series:
+        """Return the series of a scope; create it if it is missing."""
         series = self._by_scope.get(scope)
         if series is None:
             series = Series(scope, self._clock())
-            self._add(series)
+            self._index(series)
         return series

@@ -87,34 +87,36 @@ def convert_errors(engine: sa.Engine) -> Iterator[None]:
     except Unavailable:  # a broken database, or one of a newer version
         engine.dispose()
         raise
-    except sa.exc.OperationalError as failed:
+    except sa.exc.OperationalError as error:
         engine.dispose()
         is_server = engine.dialect.name == "postgresql"
-        if not is_server and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _TEMPORARY:
+        if not is_server and getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _TEMPORARY:
             raise
         # Without the driver's message: it contains the address.
-        if is_server and _refuses(engine):
+        if is_server and _refuses_login(engine):
             raise Unavailable(
                 "The database of the history (RUNAI_LEDGER) answers and refuses the connection.",
                 hint="Are the user, the password and the name of the database right?",
                 code="history_refused",
-            ) from failed
+            ) from error
         raise Unavailable(
             "The database of the history (RUNAI_LEDGER) does not answer.",
             hint="Does it run, and may this machine connect? Jobs go on meanwhile.",
             code="history_away",
-        ) from failed
+        ) from error
 
 
-def _refuses(engine: sa.Engine) -> bool:
+def _refuses_login(engine: sa.Engine) -> bool:
     """Return True if the server is up and refuses our login a second time."""
     import psycopg  # noqa: PLC0415  needed for PostgreSQL only
 
     _, arguments = engine.dialect.create_connect_args(engine.url)
     options = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     # Without SQLAlchemy's own arguments, which libpq does not know.
-    known = {name: value for name, value in arguments.items() if name in options}
-    target = psycopg.conninfo.make_conninfo("", **{**known, "connect_timeout": PINGED_WITHIN_S})
+    libpq_arguments = {name: value for name, value in arguments.items() if name in options}
+    target = psycopg.conninfo.make_conninfo(
+        "", **{**libpq_arguments, "connect_timeout": PINGED_WITHIN_S}
+    )
     # A ping needs no login; a server that starts or stops answers it with another status.
     if psycopg.pq.PGconn.ping(target.encode()) != psycopg.pq.Ping.OK:
         return False

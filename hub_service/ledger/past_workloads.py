@@ -40,27 +40,31 @@ class PastWorkloadRecord:
 
 def past_of(
     row: Any,  # noqa: ANN401  a row of a query
-    life: Sequence[tuple[float, str]],
+    events: Sequence[tuple[float, str]],
     requests: Iterable[PastRequest],
 ) -> PastWorkloadRecord:
-    """Build a past workload from its series and its name's events and requests."""
+    """Build a past workload from its series, and the events and requests of its name.
+
+    Its own events lie between the deletions of an earlier workload of that name and of itself.
+    """
     opened = row["opened"]
     start = max(
-        (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0
+        (n + 1 for n, (at, kind) in enumerate(events) if kind == "deleted" and at < opened),
+        default=0,
     )
-    own = life[start:]
-    stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
-    first = own[0][0] if own[:stop] else opened
+    own_events = events[start:]
+    stop = next((n for n, (_, kind) in enumerate(own_events) if kind == "deleted"), len(own_events))
+    first_event_at = own_events[0][0] if own_events[:stop] else opened
     # The newest request before the first allocation: a workload is submitted before it starts.
-    request = max((one for one in requests if one.submitted <= opened), default=None)
+    request = max((each for each in requests if each.submitted <= opened), default=None)
     return PastWorkloadRecord(
         row["workload"],
         row["project"],
         row["user"],
-        min(first, opened) if request is None else request.submitted,
+        min(first_event_at, opened) if request is None else request.submitted,
         row["held_s"],
         row["allocated_s"],
-        any(kind == "ended" for _, kind in own[:stop]),
+        any(kind == "ended" for _, kind in own_events[:stop]),
         "" if request is None else request.text,
         1 if request is None else request.starts,
     )

@@ -61,9 +61,13 @@ class Range:
         """
         until = window_of(self.until, self.grid)
         coarse = max(level for level in LEVELS_S if self.step_s % level == 0)
-        first, last = window_of(self.since, coarse), until // coarse * coarse
-        pieces = [(self.grid, self.since, first), (coarse, first, last), (self.grid, last, until)]
-        if first >= last or coarse == self.grid:
+        coarse_start, coarse_end = window_of(self.since, coarse), until // coarse * coarse
+        pieces = [
+            (self.grid, self.since, coarse_start),
+            (coarse, coarse_start, coarse_end),
+            (self.grid, coarse_end, until),
+        ]
+        if coarse_start >= coarse_end or coarse == self.grid:
             return [(self.grid, self.since, until)]
         return [piece for piece in pieces if piece[1] < piece[2]]
 
@@ -137,17 +141,17 @@ def usage(
     zero. Keys are step numbers.
     """
     points: list[Point] = []
-    whole, watched_s = ZERO, 0.0
+    total, watched_s = ZERO, 0.0
     for step, end in enumerate(query_range.ends):
         added, seconds = sums.get(step, ZERO), watched.get(step, ZERO).held_s
         points.append(_point(end, added, seconds))
-        whole, watched_s = whole.plus(added), watched_s + seconds
+        total, watched_s = total.plus(added), watched_s + seconds
     if scope.kind == "workload":
-        allocated = _ratio(whole.allocated_s, whole.held_s)
-        utilized = _ratio(whole.used_s, whole.measured_s)
+        allocated = _ratio(total.allocated_s, total.held_s)
+        utilized = _ratio(total.used_s, total.measured_s)
     else:
-        total = _point(query_range.until, whole, watched_s)
-        allocated, utilized = total.allocated, total.utilized
+        average = _point(query_range.until, total, watched_s)
+        allocated, utilized = average.allocated, average.utilized
     return Usage(
         since=query_range.since,
         until=query_range.until,
@@ -155,14 +159,15 @@ def usage(
         points=tuple(points),
         allocated_average=allocated,
         utilized_average=utilized,
-        allocated_gpu_hours=whole.allocated_s / 3600,
-        used_gpu_hours=whole.used_s / 3600,
-        idle_gpu_hours=whole.idle_s / 3600,
-        measured=_ratio(whole.measured_s, whole.held_s),
+        allocated_gpu_hours=total.allocated_s / 3600,
+        used_gpu_hours=total.used_s / 3600,
+        idle_gpu_hours=total.idle_s / 3600,
+        measured=_ratio(total.measured_s, total.held_s),
     )
 
 
 def _point(at: float, added: Totals, watched: float) -> Point:
+    """Return the averages of a step in which the ledger ran for `watched` seconds."""
     # Time without an allocation needs no measurement: it counts as zero, not as a gap.
     not_measured = added.held_s - added.measured_s
     return Point(
@@ -171,4 +176,5 @@ def _point(at: float, added: Totals, watched: float) -> Point:
 
 
 def _ratio(amount: float, seconds: float) -> float | None:
+    """Return the average over some seconds; None if there were none."""
     return amount / seconds if seconds > EPSILON_S else None

@@ -134,13 +134,13 @@ class LedgerStore:
         with self._engine.begin() as connection:
             for forgotten in batch.forgotten:
                 if forgotten.series is not None:
-                    _id(connection, forgotten.series, ids)
+                    _id_or_insert(connection, forgotten.series, ids)
                 closed = {"workload": forgotten.workload, "at": forgotten.at}
                 connection.execute(CLOSE_WORKLOAD, closed)
             rows: dict[tuple[int, int, int], Totals] = {}
             totals: dict[int, Totals] = {}
             for series, amounts in batch.amounts.items():
-                id_ = _id(connection, series, ids)
+                id_ = _id_or_insert(connection, series, ids)
                 for window, amount in amounts.items():
                     totals[id_] = totals.get(id_, ZERO).plus(amount)
                     for level in LEVELS_S:
@@ -154,14 +154,14 @@ class LedgerStore:
                 {"workload": name} | request._asdict()
                 for (name, _), request in batch.requests.items()
             ]
-            for statement, many in (
+            for statement, values in (
                 (ADD_TOTALS, [{"id": id_} | added._asdict() for id_, added in totals.items()]),
                 (ADD_SAMPLE, samples),
                 (SAVE_REQUEST, requests),
                 (sa.insert(schema.events), [event._asdict() for event in batch.events]),
             ):
-                if many:
-                    connection.execute(statement, many)
+                if values:
+                    connection.execute(statement, values)
         return ids
 
     def sums(self, scope: Scope, query_range: Range) -> tuple[dict[int, Totals], dict[int, Totals]]:
@@ -195,8 +195,8 @@ class LedgerStore:
                 )
             )
             for is_watched, number, *added in connection.execute(query):
-                into = watched if is_watched else sums
-                into[number] = into.get(number, ZERO).plus(Totals(*added))
+                sums_by_step = watched if is_watched else sums
+                sums_by_step[number] = sums_by_step.get(number, ZERO).plus(Totals(*added))
         return sums, watched
 
     def events_of(self, workload: str, since: float, limit: int) -> list[Event]:
@@ -241,11 +241,11 @@ class LedgerStore:
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(history):
                 lives.setdefault(workload, []).append((at, kind))
-            found = [
+            past_records = [
                 past_of(row, lives.get(row["workload"], []), requests.get(row["workload"], []))
                 for row in connection.execute(series_query).mappings()
             ]
-        return sorted(found, key=lambda past: (past.submitted, past.workload))
+        return sorted(past_records, key=lambda record: (record.submitted, record.workload))
 
     def drop_old(self, now: float) -> None:
         """Delete samples, events and requests past their retention; coarser samples remain."""
@@ -273,7 +273,7 @@ def _ids_of(connection: sa.Connection, scope: Scope) -> Sequence[int]:
     return connection.scalars(query).all()
 
 
-def _id(connection: sa.Connection, series: Series, ids: dict[Series, int]) -> int:
+def _id_or_insert(connection: sa.Connection, series: Series, ids: dict[Series, int]) -> int:
     """Return a series' id in the database; insert the series if it has none."""
     if series.id is not None:
         return series.id

@@ -67,7 +67,7 @@ class Scope(NamedTuple):
 class Series:
     """Running totals of one scope, stored and since the ledger was opened. Not thread-safe."""
 
-    __slots__ = ("_gpus", "_since", "accrued", "base", "id", "opened", "scope", "waiting")
+    __slots__ = ("_gpus", "_settled_until", "accrued", "base", "id", "opened", "scope", "unwritten")
 
     def __init__(
         self, scope: Scope, opened: float, id_: int | None = None, base: Totals = ZERO
@@ -80,10 +80,10 @@ class Series:
         """Stored totals at the time when the ledger was opened."""
         self.accrued = ZERO
         """Amounts added since."""
-        self.waiting: dict[int, Totals] = {}
+        self.unwritten: dict[int, Totals] = {}
         """The part of `accrued` that is not written yet, by window."""
         self._gpus = 0.0
-        self._since = 0.0
+        self._settled_until = 0.0
 
     @property
     def totals(self) -> Totals:
@@ -97,21 +97,21 @@ class Series:
 
     def settle(self, at: float) -> None:
         """Add the allocation up to `at`; an earlier time changes nothing."""
-        if self._gpus and at > self._since:
-            self.add(windows(self._since, at), Totals(held_s=1.0, allocated_s=self._gpus))
-        self._since = max(at, self._since)
+        if self._gpus and at > self._settled_until:
+            self.add(windows(self._settled_until, at), Totals(held_s=1.0, allocated_s=self._gpus))
+        self._settled_until = max(at, self._settled_until)
 
     def add(self, parts: Sequence[tuple[int, float]], rates: Totals) -> None:
         """Add `rates` over these parts of windows, each a window and its seconds."""
         for window, seconds in parts:
             amounts = rates.times(seconds)
             self.accrued = self.accrued.plus(amounts)
-            self.wait(window, amounts)
+            self.enqueue(window, amounts)
 
-    def wait(self, window: int, amounts: Totals) -> None:
+    def enqueue(self, window: int, amounts: Totals) -> None:
         """Queue amounts of a window for the next write."""
-        before = self.waiting.get(window)
-        self.waiting[window] = amounts if before is None else before.plus(amounts)
+        queued = self.unwritten.get(window)
+        self.unwritten[window] = amounts if queued is None else queued.plus(amounts)
 
 
 def window_of(at: float, level: int = LEVELS_S[0]) -> int:
@@ -129,9 +129,9 @@ def windows(start: float, end: float) -> list[tuple[int, float]]:
     >>> windows(9.75, 21.5)
     [(10, 0.25), (20, 10), (30, 1.5)]
     """
-    found = []
+    pieces = []
     while start < end:
         window = (int(start) // LEVELS_S[0] + 1) * LEVELS_S[0]
-        found.append((window, min(end, window) - start))
+        pieces.append((window, min(end, window) - start))
         start = window
-    return found
+    return pieces

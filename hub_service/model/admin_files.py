@@ -43,29 +43,32 @@ def read_projects(path: Path) -> list[ProjectSpec]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as unreadable:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a projects.yaml (--projects).",
-        ) from unreadable
+        ) from error
     return _ProjectsReader(path).read(text)
 
 
 class _ProjectsReader:
+    """Parser of one projects.yaml."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self, text: str) -> list[ProjectSpec]:
+        """Return the projects of a text, parents before their children."""
         try:
             root = yaml.compose(text, yaml.SafeLoader)
-        except yaml.MarkedYAMLError as wrong:
-            line = wrong.problem_mark.line + 1 if wrong.problem_mark else 1
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise InvalidRequest(
-                f"{self._path}, line {line}: this is no YAML: {wrong.problem}.",
+                f"{self._path}, line {line}: this is no YAML: {error.problem}.",
                 hint="Indentation and colons matter.",
-            ) from wrong
-        except (RecursionError, yaml.YAMLError) as wrong:
-            raise InvalidRequest(f"{self._path} is no YAML.", hint="Is it a text file?") from wrong
+            ) from error
+        except (RecursionError, yaml.YAMLError) as error:
+            raise InvalidRequest(f"{self._path} is no YAML.", hint="Is it a text file?") from error
         if root is None:
             return []
         specs: dict[str, tuple[ProjectSpec, yaml.Node]] = {}
@@ -74,9 +77,10 @@ class _ProjectsReader:
                 raise self._error(key, f"there is no section {key.value!r}", "Use projects:.")
             for name, fields in self._pairs(node, "projects", "project"):
                 specs[name.value] = (self._project(name, fields), name)
-        return list(self._parents_first(specs))
+        return list(self._sorted_by_level(specs))
 
     def _project(self, name: yaml.ScalarNode, fields: yaml.Node) -> ProjectSpec:
+        """Return the project of a name and a mapping of fields."""
         try:
             _NAME.validate_python(name.value)
         except ValidationError:
@@ -91,10 +95,11 @@ class _ProjectsReader:
         }
         try:
             return changed_project(ProjectSpec(name.value), given)
-        except InvalidRequest as wrong:
-            raise self._error(name, wrong.message.rstrip("."), wrong.hint) from wrong
+        except InvalidRequest as error:
+            raise self._error(name, error.message.rstrip("."), error.hint) from error
 
     def _value(self, project: str, key: yaml.ScalarNode, node: yaml.Node) -> object:
+        """Return the checked value of a project's field."""
         if key.value not in ProjectPut.model_fields:
             raise self._error(
                 key,
@@ -102,7 +107,7 @@ class _ProjectsReader:
                 f"Fields: {', '.join(ProjectPut.model_fields)}.",
             )
         try:
-            value = _plain(node)
+            value = _value_or_text(node)
         except _DuplicateKeyError as wrong:
             raise self._error(key, f"{key.value}: {wrong.problem}") from None
         except (ValueError, yaml.YAMLError):
@@ -132,41 +137,44 @@ class _ProjectsReader:
         return {str(n): None if v == "unlimited" else v for n, v in table.items()}
 
     def _pairs(
-        self, node: yaml.Node, what: str, word: str
+        self, node: yaml.Node, subject: str, key_kind: str
     ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        """Yield the keys and values of a mapping; raise if it is none or a key is repeated."""
         if _is_empty(node):
             return
         if not isinstance(node, yaml.MappingNode):
-            raise self._error(node, f"{what} must consist of lines `name: value`")
+            raise self._error(node, f"{subject} must consist of lines `name: value`")
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._error(key, f"{what} has something else than a name before a colon")
+                raise self._error(key, f"{subject} has something else than a name before a colon")
             if key.value in seen:
-                raise self._error(key, f"{word} {key.value!r} is there twice")
+                raise self._error(key, f"{key_kind} {key.value!r} is there twice")
             seen.add(key.value)
             yield key, value
 
-    def _parents_first(
+    def _sorted_by_level(
         self, specs: dict[str, tuple[ProjectSpec, yaml.Node]]
     ) -> Iterator[ProjectSpec]:
-        done: set[str | None] = {None}
-        waiting, levels = dict(specs), 0
-        while waiting:
+        """Yield the projects, level by level; raise for cycles and unknown parents."""
+        placed: set[str | None] = {None}
+        unplaced, levels = dict(specs), 0
+        while unplaced:
             levels += 1
-            ready = [name for name, (spec, _) in waiting.items() if spec.parent in done]
+            ready = [name for name, (spec, _) in unplaced.items() if spec.parent in placed]
             if not ready:
-                name, (spec, node) = next(iter(waiting.items()))
-                known = spec.parent in specs
-                why = "is its own ancestor" if known else f"has the unknown parent {spec.parent!r}"
+                name, (spec, node) = next(iter(unplaced.items()))
+                why = f"has the unknown parent {spec.parent!r}"
+                if spec.parent in specs:
+                    why = "is its own ancestor"
                 raise self._error(node, f"project {name} {why}", "Parents are in the same file.")
             if levels > MAX_LEVELS:
                 text = f"project {ready[0]} is below {MAX_LEVELS} other projects"
                 hint = f"At most {MAX_LEVELS} levels are possible."
                 raise self._error(specs[ready[0]][1], text, hint)
             for name in ready:
-                yield waiting.pop(name)[0]
-                done.add(name)
+                yield unplaced.pop(name)[0]
+                placed.add(name)
 
     def _error(self, node: yaml.Node, text: str, hint: str = "") -> InvalidRequest:
         line = node.start_mark.line + 1
@@ -189,7 +197,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  any YAML value
+def _value_or_text(node: yaml.Node) -> Any:  # noqa: ANN401  any YAML value
+    """Return a node's value, of a float its text."""
     constructor = _UniqueKeyLoader("")
     try:
         value = constructor.construct_object(node, deep=True)
@@ -217,21 +226,21 @@ def read_policy(path: Path | None) -> Policy:
         return SHIPPED
     try:
         fields = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 - a safe one
-    except (OSError, UnicodeDecodeError) as unreadable:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a file with the scheduler's policy (--policy).",
-        ) from unreadable
-    except _DuplicateKeyError as wrong:
-        raise InvalidRequest(f"{path}: {wrong.problem}.", hint="Leave one of them.") from wrong
-    except (RecursionError, yaml.YAMLError, ValueError) as wrong:
+        ) from error
+    except _DuplicateKeyError as error:
+        raise InvalidRequest(f"{path}: {error.problem}.", hint="Leave one of them.") from error
+    except (RecursionError, yaml.YAMLError, ValueError) as error:
         raise InvalidRequest(
             f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
-        ) from wrong
+        ) from error
     try:
         fields = {} if fields is None else fields
         return policy_from_json({**_SHIPPED, **fields} if isinstance(fields, dict) else fields)
-    except InvalidSnapshot as wrong:
+    except InvalidSnapshot as error:
         raise InvalidRequest(
-            f"{path}: {wrong}.", hint="docs/policy.md lists the fields."
-        ) from wrong
+            f"{path}: {error}.", hint="docs/policy.md lists the fields."
+        ) from error

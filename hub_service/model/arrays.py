@@ -50,53 +50,53 @@ def split_id(workload: WorkloadId) -> tuple[WorkloadId, int] | None:
     (('vision/sweep', 17), None, None)
     """
     array, _, index = workload.rpartition("-")
-    digits = index.strip(DIGITS) == "" and index
-    return (array, int(index)) if array and digits and str(int(index)) == index else None
+    is_number = index.strip(DIGITS) == "" and index
+    return (array, int(index)) if array and is_number and str(int(index)) == index else None
 
 
-def count(left: Ranges) -> int:
+def count(ranges: Ranges) -> int:
     """Return the number of indexes in ranges."""
-    return sum(end - begin for begin, end in left)
+    return sum(end - begin for begin, end in ranges)
 
 
-def has(left: Ranges, index: int) -> bool:
+def has(ranges: Ranges, index: int) -> bool:
     """Return True if an index is in one of the ranges."""
-    return any(begin <= index < end for begin, end in left)
+    return any(begin <= index < end for begin, end in ranges)
 
 
-def without(left: Ranges, indexes: Collection[int]) -> Ranges:
+def without(ranges: Ranges, indexes: Collection[int]) -> Ranges:
     """Return the ranges without some indexes.
 
     >>> without(((0, 5),), {0, 3})
     ((1, 3), (4, 5))
     """
-    found: list[tuple[int, int]] = []
-    for begin, end in left:
+    remaining: list[tuple[int, int]] = []
+    for begin, end in ranges:
         for index in sorted(index for index in indexes if begin <= index < end):
             if begin < index:
-                found.append((begin, index))
+                remaining.append((begin, index))
             begin = index + 1  # noqa: PLW2901  the range is cut
         if begin < end:
-            found.append((begin, end))
-    return tuple(found)
+            remaining.append((begin, end))
+    return tuple(remaining)
 
 
-def first(left: Ranges, many: int) -> Iterator[int]:
-    """Yield the first indexes, at most `many`."""
-    for begin, end in left:
-        yield from range(begin, min(end, begin + many))
-        many -= end - begin
-        if many <= 0:
+def first(ranges: Ranges, limit: int) -> Iterator[int]:
+    """Yield the first indexes, at most `limit`."""
+    for begin, end in ranges:
+        yield from range(begin, min(end, begin + limit))
+        limit -= end - begin
+        if limit <= 0:
             return
 
 
-def text(left: Ranges) -> str:
+def text(ranges: Ranges) -> str:
     """Return ranges as people write them.
 
     >>> text(((0, 1), (3, 10)))
     '0,3-9'
     """
-    return ",".join(str(b) if e == b + 1 else f"{b}-{e - 1}" for b, e in left)
+    return ",".join(str(b) if e == b + 1 else f"{b}-{e - 1}" for b, e in ranges)
 
 
 _FIRST_OF = (
@@ -125,14 +125,14 @@ def whole(rest: WorkloadRecord | None, elements: Collection[WorkloadRecord]) -> 
     state = next(state for state in _FIRST_OF if state in states)
     base = rest
     if base is None:
-        some = min(elements, key=lambda record: record.spec.array_index or 0)
-        size = some.spec.array or 1 + max(r.spec.array_index or 0 for r in elements)
-        name = some.spec.name.rpartition("-")[0]
-        spec = replace(some.spec, name=name, array=size, array_index=None)
-        base = replace(some, spec=spec, reason=None, position=None, moved="")
+        first_element = min(elements, key=lambda record: record.spec.array_index or 0)
+        size = first_element.spec.array or 1 + max(r.spec.array_index or 0 for r in elements)
+        name = first_element.spec.name.rpartition("-")[0]
+        spec = replace(first_element.spec, name=name, array=size, array_index=None)
+        base = replace(first_element, spec=spec, reason=None, position=None, moved="")
     starts = [record.started for record in elements if record.started is not None]
     ends = [record.finished for record in elements if record.finished is not None]
-    failed = [r.exit_code for r in elements if r.state is WorkloadState.FAILED]
+    failed_codes = [r.exit_code for r in elements if r.state is WorkloadState.FAILED]
     return replace(
         base,
         state=state,
@@ -142,7 +142,7 @@ def whole(rest: WorkloadRecord | None, elements: Collection[WorkloadRecord]) -> 
         log_dir="",
         started=min(starts, default=None),
         finished=max(ends, default=None) if state.finished else None,
-        exit_code=(next(iter(failed), 0) if state.finished else None),
+        exit_code=(next(iter(failed_codes), 0) if state.finished else None),
     )
 
 

@@ -21,12 +21,12 @@ class Differences(NamedTuple):
     """Indexes in the list before."""
     changed: list[tuple[int, int]]
     """Indexes in the list before, and in the list after."""
-    new: int
+    added_from: int
     """Start of the added items in the list after."""
 
     def changed_or_added(self, after: Sequence[T]) -> list[T]:
         """Return the changed items as they are now, and the added ones."""
-        return [*(after[now] for _, now in self.changed), *after[self.new :]]
+        return [*(after[index] for _, index in self.changed), *after[self.added_from :]]
 
 
 def compared(
@@ -34,31 +34,32 @@ def compared(
 ) -> Differences:
     """Compare two lists in order of arrival; `is_same` matches items.
 
-    An item that moved counts as removed and added.
+    An item that moved counts as removed and added. Only pairs of different objects are looked at:
+    `remaining` is behind `after` by one item for each removed one.
     """
     removed, changed = list[int](), list[tuple[int, int]]()
-    old = iter(before)
-    for now in compress(count(), map(is_not, old, after)):
-        was = now + len(removed)
-        while not is_same(before[was], after[now]):
-            removed.append(was)
-            was += 1
-            if next(old, None) is None:
-                return Differences(removed, changed, now)
-        if before[was] is not after[now]:
-            changed.append((was, now))
-    new = min(len(before) - len(removed), len(after))
-    removed += range(new + len(removed), len(before))
-    return Differences(removed, changed, new)
+    remaining = iter(before)
+    for new_index in compress(count(), map(is_not, remaining, after)):
+        old_index = new_index + len(removed)
+        while not is_same(before[old_index], after[new_index]):
+            removed.append(old_index)
+            old_index += 1
+            if next(remaining, None) is None:
+                return Differences(removed, changed, new_index)
+        if before[old_index] is not after[new_index]:
+            changed.append((old_index, new_index))
+    added_from = min(len(before) - len(removed), len(after))
+    removed += range(added_from + len(removed), len(before))
+    return Differences(removed, changed, added_from)
 
 
-def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:
+def is_same_workload(record: WorkloadRecord, other: WorkloadRecord) -> bool:
     """Return True if both records are of one workload, not of two with one name."""
-    mine, its = one.spec, other.spec
-    return mine is its or (one.id, one.submitted, mine.user) == (
+    spec, other_spec = record.spec, other.spec
+    return spec is other_spec or (record.id, record.submitted, spec.user) == (
         other.id,
         other.submitted,
-        its.user,
+        other_spec.user,
     )
 
 
@@ -75,7 +76,7 @@ class Broadcast:
         self._next.set()
         self._next = asyncio.Event()
 
-    async def after(self, version: int) -> int:
+    async def newer_than(self, version: int) -> int:
         """Return the current version as soon as it is later than `version`."""
         while self.version <= version:
             await self._next.wait()

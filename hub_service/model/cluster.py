@@ -376,14 +376,14 @@ class LineCutter:
 
     def feed(self, block: bytes) -> bytes:
         """Return the lines that a block ends; the first one continues the parts so far."""
-        read = self.unread + block
-        end = read.rfind(b"\n") + 1
-        lines, rest = read[:end], read[end:]
-        before = 0 if end else self._parts_bytes
-        while before + len(rest) >= MAX_LINE_BYTES:
-            most = MAX_LINE_BYTES - before
-            lines, rest, before = lines + rest[:most] + b"\n", rest[most:], 0
-        self.unread, self._parts_bytes = rest, before
+        unended = self.unread + block
+        end = unended.rfind(b"\n") + 1
+        lines, rest = unended[:end], unended[end:]
+        length = 0 if end else self._parts_bytes
+        while length + len(rest) >= MAX_LINE_BYTES:  # cut the unfinished line
+            room = MAX_LINE_BYTES - length
+            lines, rest, length = lines + rest[:room] + b"\n", rest[room:], 0
+        self.unread, self._parts_bytes = rest, length
         return lines
 
     def part(self) -> bytes:

@@ -27,10 +27,10 @@ class Progress:
     @property
     def epochs(self) -> tuple[float, float] | None:
         """Return the finished epochs and their total; None if not reported."""
-        done, of = self.metrics.get("epoch"), self.metrics.get("overall_epochs")
-        if done is None or of is None or not (0 <= done <= of and 0 < of < math.inf):
+        done, total = self.metrics.get("epoch"), self.metrics.get("overall_epochs")
+        if done is None or total is None or not (0 <= done <= total and 0 < total < math.inf):
             return None
-        return done, of
+        return done, total
 
 
 def read_progress(content: bytes) -> Progress | None:
@@ -68,6 +68,7 @@ def _named(values: object) -> Iterator[tuple[str, object]]:
 
 
 def _number(value: object) -> float | None:
+    """Return a JSON number as a float; None: it is none, or too large."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

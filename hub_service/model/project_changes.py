@@ -72,6 +72,7 @@ def _quota(value: MilliGpu | dict[str, MilliGpu | None] | None) -> dict[str, Any
 
 
 def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of any field
+    """Convert a field of a request to the one of a project; keep what its rules do not set."""
     if value is None:
         return None if name in _NULLABLE else _DEFAULTS[name]
     if isinstance(value, Decimal):

@@ -19,27 +19,27 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
         InvalidRequest: the parent is unknown, the project would be its own ancestor, or the tree
             would have too many levels.
     """
-    before = {project.name: project.parent for project in projects}
-    parents = before | {spec.name: spec.parent}
-    above, seen = spec.parent, [spec.name]
-    while above is not None:
-        if above not in parents:
+    stored_parents = {project.name: project.parent for project in projects}
+    parents = stored_parents | {spec.name: spec.parent}
+    ancestor, chain = spec.parent, [spec.name]
+    while ancestor is not None:
+        if ancestor not in parents:
             raise InvalidRequest(
-                f"Project {spec.name} cannot have the parent {above}: there is no such project.",
+                f"Project {spec.name} cannot have the parent {ancestor}: there is no such project.",
                 hint="Create the parent first.",
                 code="unknown_parent",
             )
-        seen.append(above)
-        if above == spec.name:
+        chain.append(ancestor)
+        if ancestor == spec.name:
             raise InvalidRequest(
-                f"Project {spec.name} would be its own ancestor: {' < '.join(seen)}.",
+                f"Project {spec.name} would be its own ancestor: {' < '.join(chain)}.",
                 hint="Choose another parent.",
                 code="project_cycle",
             )
-        above = parents[above]
-    levels = len(seen) + _levels_below(spec.name, parents)
+        ancestor = parents[ancestor]
+    levels = len(chain) + _levels_below(spec.name, parents)
     # A tree that an earlier version stored may have more, and stays changeable.
-    if levels > MAX_LEVELS and before.get(spec.name) != spec.parent:
+    if levels > MAX_LEVELS and stored_parents.get(spec.name) != spec.parent:
         raise InvalidRequest(
             f"Project {spec.name} cannot have the parent {spec.parent}: there would be"
             f" {levels} levels of projects.",
@@ -50,9 +50,10 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
 
 def _levels_below(name: str, parents: Mapping[str, str | None]) -> int:
     """Return the levels of a project's descendants."""
-    levels, above = -1, {name}
-    while above:
-        levels, above = levels + 1, {child for child, parent in parents.items() if parent in above}
+    levels, generation = -1, {name}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        levels += 1
     return levels
 
 
@@ -73,26 +74,27 @@ def check_deletion(
     children = [project.name for project in projects if project.parent == name]
     if children:
         raise Conflict(
-            f"Project {name} has the children {_named(children)}.",
+            f"Project {name} has the children {_first_names(children)}.",
             hint="Delete them first, or give them another parent.",
             code="project_in_use",
         )
     if unfinished:
         raise Conflict(
-            f"Project {name} has unfinished workloads: {_named(unfinished)}.",
+            f"Project {name} has unfinished workloads: {_first_names(unfinished)}.",
             hint="Delete them first, or wait for them.",
             code="project_in_use",
         )
     if finished:
         many = f"{len(finished)} finished workload{'' if len(finished) == 1 else 's'}"
         raise Conflict(
-            f"Project {name} has {many}: {_named(finished)}.",
+            f"Project {name} has {many}: {_first_names(finished)}.",
             hint="Delete them first (runai delete): the next project of that name would have them.",
             code="project_in_use",
         )
 
 
-def _named(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
+    """Return the first MAX_NAMED names, and how many more there are."""
     rest = len(names) - MAX_NAMED
     listed = ", ".join(names[:MAX_NAMED])
     return listed if rest <= 0 else f"{listed} and {rest} more"

@@ -350,8 +350,8 @@ def last_move(history: Sequence[HistoryEvent]) -> str:
     if stop is None or not move_of(stop.text):
         return ""
     later = history[history.index(stop) :]
-    again = next((e for e in later if e.kind == "running"), None)
-    return stop.text if again is None else f"{stop.text}, {again.at - stop.at:.0f} s"
+    restart = next((e for e in later if e.kind == "running"), None)
+    return stop.text if restart is None else f"{stop.text}, {restart.at - stop.at:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)

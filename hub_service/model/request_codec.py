@@ -32,7 +32,7 @@ def request_of(workload: Workload) -> str:
     """
     request = replace(
         workload,
-        workers=tuple(_requested(worker, n) for n, worker in enumerate(workload.workers)),
+        workers=tuple(_without_state(worker, n) for n, worker in enumerate(workload.workers)),
         user="",
         submitted=0,
         pauses=(),
@@ -41,21 +41,22 @@ def request_of(workload: Workload) -> str:
         checkpointed=None if workload.checkpointed is None else 0,
         throughput={},
     )
-    (written,) = snapshot_to_json(Snapshot(workloads=(request,)))["workloads"]
-    for left_out in ("name", "project"):
-        del written[left_out]
-    for worker in written["workers"]:
+    (fields,) = snapshot_to_json(Snapshot(workloads=(request,)))["workloads"]
+    for name in ("name", "project"):
+        del fields[name]
+    for worker in fields["workers"]:
         del worker["name"]
-    written["workers"] = [
+    fields["workers"] = [
         worker if count == 1 else {"count": count, **worker}
         for worker, count in (
-            (worker, len(list(run))) for worker, run in groupby(written["workers"])
+            (worker, len(list(group))) for worker, group in groupby(fields["workers"])
         )
     ]
-    return json.dumps(written, separators=(",", ":"))
+    return json.dumps(fields, separators=(",", ":"))
 
 
-def _requested(worker: Worker, index: int) -> Worker:
+def _without_state(worker: Worker, index: int) -> Worker:
+    """Return the request of a worker: no devices, no state, its index as its name."""
     nodes = worker.nodes
     return Worker(
         name=str(index),
@@ -77,14 +78,14 @@ def workload_of(name: str, project: str, request: Mapping[str, Any]) -> Workload
         InvalidSnapshot: the request is malformed.
     """
     workers: list[dict[str, Any]] = []
-    for run in request.get("workers", ()):
-        if type(run) is not dict or type(count := run.get("count", 1)) is not int:
+    for group in request.get("workers", ()):
+        if type(group) is not dict or type(count := group.get("count", 1)) is not int:
             message = f"workload {name}: its workers are no list of objects with a count"
             raise InvalidSnapshot(message)
         if not 0 < count <= MAX_WORKERS - len(workers):
             message = f"workload {name}: it has too many workers, or none"
             raise InvalidSnapshot(message)
-        worker, first = {key: run[key] for key in run if key != "count"}, len(workers)
-        workers += [{**worker, "name": f"{name}-{n}"} for n in range(first, first + count)]
+        worker, start = {key: group[key] for key in group if key != "count"}, len(workers)
+        workers += [{**worker, "name": f"{name}-{n}"} for n in range(start, start + count)]
     whole = {**request, "name": name, "project": project, "workers": workers}
     return snapshot_from_json({"workloads": [whole]}).workloads[0]

@@ -39,8 +39,8 @@ def limit_of(
             " rest again, or ask an admin of the project for more.",
             code="over_max_time",
         )
-    own = rules.default_s if rules.default_s is not None else rules.most_s
-    limit = own if requested is None else requested
+    project_limit = rules.default_s if rules.default_s is not None else rules.most_s
+    limit = project_limit if requested is None else requested
     if limit is not None and expected is not None and expected > limit:
         limit_name = (
             "its time limit" if requested is not None else f"the limit of project {project.name}"
@@ -69,7 +69,9 @@ def ends_at(record: WorkloadRecord) -> float | None:
 def has_run_out(record: WorkloadRecord, now: float) -> bool:
     """Return True if a workload has used up its time."""
     limit, end = record.spec.max_runtime, ends_at(record)
-    return now >= end if end is not None else limit is not None and record.ran_s >= limit
+    if end is not None:
+        return now >= end
+    return limit is not None and record.ran_s >= limit  # it does not run now
 
 
 def warns_at(record: WorkloadRecord, project: ProjectSpec | None) -> float | None:
@@ -94,9 +96,9 @@ def bound_for_core(limit: int, ran_s: float, since: float | None, started: int |
 
 
 def limit_within(requested: int | None, rules: TimeRules) -> int | None:
-    """Return the limit of a workload that was made without us, within its project's maximum."""
-    own = rules.default_s if requested is None else requested
-    return min((limit for limit in (own, rules.most_s) if limit is not None), default=None)
+    """Return the limit of a Job that was created outside this service, at most its project's."""
+    limit = rules.default_s if requested is None else requested
+    return min((each for each in (limit, rules.most_s) if each is not None), default=None)
 
 
 def end_text(record: WorkloadRecord) -> str:

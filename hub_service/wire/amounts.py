@@ -36,10 +36,10 @@ def seconds(value: object) -> object:
     """
     if not isinstance(value, str):
         return refuse_boolean(value)
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    match = _DURATION.fullmatch(value)
+    if match is None:
         raise ValueError("give a number and a unit, such as 90m, 2h or 3d")
-    return int(found[1]) * _PER_UNIT[found[2].lower()]
+    return int(match[1]) * _PER_UNIT[match[2].lower()]
 
 
 def clock_text(seconds: int) -> str:

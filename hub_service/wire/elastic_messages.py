@@ -184,13 +184,13 @@ class ElasticFiles:
 
     def statuses(self) -> dict[str, WorkerStatus]:
         """Read the last status of each worker by name; skip unreadable files."""
-        found: dict[str, WorkerStatus] = {}
+        statuses: dict[str, WorkerStatus] = {}
         for path in sorted((self.directory / "status").glob("*.json")):
             with contextlib.suppress(MessageError):
                 value = _read(path)
                 if value is not None:
-                    found[path.stem] = WorkerStatus.from_json(value, str(path))
-        return found
+                    statuses[path.stem] = WorkerStatus.from_json(value, str(path))
+        return statuses
 
     def _status_path(self, worker: str) -> Path:
         # The platform's name of a worker is `project/name-0`; its file has the last part only.
@@ -204,6 +204,7 @@ class _Fields:
         self._value, self._source = value, source
 
     def of(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """Return a field; raise MessageError if it is missing or of another type."""
         value = self._value.get(name, default)
         if isinstance(value, int | float) and not abs(value) <= MOST:  # true for NaN too
             raise MessageError(f"{self._source}: `{name}` is too large a number.")
@@ -214,6 +215,7 @@ class _Fields:
         return value
 
     def one_of(self, name: str, choices: type[E]) -> E:
+        """Return a field that is one of the choices; raise MessageError if it is none."""
         value = self.of(name, str)
         known = [choice.value for choice in choices]
         if value not in known:
@@ -222,6 +224,7 @@ class _Fields:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
+    """Read a JSON object; None without the file. Raise MessageError for other content."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:

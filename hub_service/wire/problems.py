@@ -84,6 +84,7 @@ def error_from_reply(status: int, body: bytes, retry_after: str | None = None) -
 
 
 def _error_without_details(status: int) -> RunaiError:
+    """Return the error for the status of a reply from a proxy or the hub."""
     if status in _UNAVAILABLE_STATUSES:
         return Unavailable(
             "The GPU service is not answering.",

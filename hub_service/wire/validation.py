@@ -64,6 +64,7 @@ def check_text(name: str, value: str) -> str:
 
 
 def _check_form(form: str, text: str, what: str, hint: str) -> str:
+    """Return a text; raise InvalidRequest unless it has this form."""
     if not re.fullmatch(form, text):
         escaped = printable(text, MAX_QUOTED_CHARACTERS)
         raise InvalidRequest(f"'{escaped}' cannot be the name of {what}.", hint=hint)
@@ -89,38 +90,41 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     ...                       "ctx": {"ge": 0}}]).message)
     'gpus is -1: it must be at least 0.'
     """
-    wrong = errors[0]
-    path = [str(part) for part in wrong["loc"] if part not in {"body", "query", "path"}]
+    failure = errors[0]
+    path = [str(part) for part in failure["loc"] if part not in {"body", "query", "path"}]
     # pydantic adds the type of each union branch to the path, which means nothing to users.
     field = next((part for part in path if part.isidentifier()), "")
-    if wrong["type"] == "json_invalid":
+    if failure["type"] == "json_invalid":
         return InvalidRequest("The body of the request is not valid JSON.", code="invalid_json")
-    if not field and wrong["type"] == "value_error":
+    if not field and failure["type"] == "value_error":
         # A model validator failed: the error concerns several fields.
-        return InvalidRequest(f"Not possible: {_requirement(wrong)}.")
+        return InvalidRequest(f"Not possible: {_requirement(failure)}.")
     if not field:
         return InvalidRequest("The request has no valid body.", code="invalid_json")
-    if wrong["type"] == "missing":
-        return InvalidRequest(f"{field} is missing.", hint=_hint(field, wrong))
-    if wrong["type"] == "extra_forbidden":
+    if failure["type"] == "missing":
+        return InvalidRequest(f"{field} is missing.", hint=_hint(field, failure))
+    if failure["type"] == "extra_forbidden":
         return InvalidRequest(
             f"There is no field {field}.",
             hint="Is the client newer than the service? The API's fields are in openapi.json.",
             code="unknown_field",
         )
-    value_text = "" if field in _SECRET else f" is {_format_value(wrong.get('input'))}"
-    return InvalidRequest(f"{field}{value_text}: {_requirement(wrong)}.", hint=_hint(field, wrong))
+    value_text = "" if field in _SECRET else f" is {_format_value(failure.get('input'))}"
+    return InvalidRequest(
+        f"{field}{value_text}: {_requirement(failure)}.", hint=_hint(field, failure)
+    )
 
 
-def _hint(field: str, wrong: Mapping[str, Any]) -> str:
+def _hint(field: str, failure: Mapping[str, Any]) -> str:
     """Return the way out; the name in a project's path has the bounds of a project's name."""
-    broken = (wrong.get("ctx") or {}).values()
-    if field == "name" and any(bound in {24, PROJECT_NAME} for bound in broken):
+    bounds = (failure.get("ctx") or {}).values()
+    if field == "name" and any(each in {24, PROJECT_NAME} for each in bounds):
         field = "project"
     return _HINTS.get(field, "")
 
 
 def _format_value(value: object) -> str:
+    """Quote a value in a message, shortened."""
     if isinstance(value, str):
         is_long = len(value) > MAX_QUOTED_CHARACTERS
         return repr(f"{value[: MAX_QUOTED_CHARACTERS - 1]}…" if is_long else value)
@@ -146,11 +150,12 @@ _KINDS = {
 }
 
 
-def _requirement(wrong: Mapping[str, Any]) -> str:
-    limit = _LIMITS.get(wrong["type"])
+def _requirement(failure: Mapping[str, Any]) -> str:
+    """Return what the value must be, as the rest of a sentence."""
+    limit = _LIMITS.get(failure["type"])
     if limit is not None:
-        return limit.format_map(wrong.get("ctx") or {})
-    kind = str(wrong["type"]).partition("_")[0]
+        return limit.format_map(failure.get("ctx") or {})
+    kind = str(failure["type"]).partition("_")[0]
     # Our validators raise a full sentence; pydantic prefixes it with "Value error, ".
-    text = str(wrong.get("msg", "it is not possible")).removeprefix("Value error, ")
+    text = str(failure.get("msg", "it is not possible")).removeprefix("Value error, ")
     return _KINDS.get(kind, text[:1].lower() + text[1:])

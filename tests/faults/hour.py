@@ -210,7 +210,7 @@ class Hour:
         await self._drain(service)
         records = await service.cluster.workloads()
         wrong = invariants.final_violations(records, self.machine, self.people.acknowledged)
-        service.ledger._sums.advance(self.clock())
+        service.ledger._integration.advance(self.clock())
         wrong += invariants.ledger_violations(service.ledger, 4 * self.clock.true)
         self.machine.violations += wrong
 

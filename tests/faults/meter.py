@@ -44,7 +44,7 @@ class Meter:
         self._stretches: list[_Stretch] = []
         self._milli: Mapping[Scope, int] = {}
         self._at: float | None = None
-        sums, forget = ledger._sums, ledger.forget
+        sums, forget = ledger._integration, ledger.forget
         advance, set_allocations = sums.advance, sums.set_allocations
 
         def watch_and_advance(at: float) -> None:

@@ -101,7 +101,7 @@ def contributions(case: ReportCase, report: AgentReport) -> dict[tuple[Scope, in
     for at, allocations in case.holdings:
         integration.set_allocations(START + at, allocations)
     integration.advance(START + case.now)
-    integration.measure(report)
+    integration.add_report(report)
     return {
         (series.scope, window): (totals.measured_s, totals.used_s, totals.idle_s)
         for series, amounts in integration.collect().items()

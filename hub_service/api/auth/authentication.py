@@ -72,8 +72,8 @@ class SharedTokenAuthenticator:
     async def actor(self, request: Request) -> Actor:
         """Return the hub, a node's agent, or the user that the next authenticator finds."""
         token = (bearer_token(request) or "").encode()
-        for known, actor in self._tokens:
-            if known and hmac.compare_digest(known, token):
+        for known_token, actor in self._tokens:
+            if known_token and hmac.compare_digest(known_token, token):
                 return actor
         if self._users is None:
             what = "The token is not known." if token else "Nobody is logged in."
@@ -132,6 +132,7 @@ def check_xsrf(request: Request, expected: str) -> None:
 
 
 def _same_origin(request: Request) -> bool:
+    """Return True if the browser says that a page of this origin sent the request."""
     fetch_site = request.headers.get("Sec-Fetch-Site")
     if fetch_site is not None:
         return fetch_site == "same-origin"

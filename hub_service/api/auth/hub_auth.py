@@ -116,7 +116,7 @@ class HubAuthenticator:
 
     async def warm(self) -> None:
         """Import the hub's library off the event loop, before the first request needs it."""
-        await self._ready()
+        await self._loaded_library()
 
     # -- callers ---------------------------------------------------------------------------------
 
@@ -124,16 +124,16 @@ class HubAuthenticator:
         """Return the user of the request's token or login cookie."""
         token, xsrf = bearer_token(request), ""
         if by_login := token is None:
-            token = await self._login(request)
+            token = await self._login_token(request)
             xsrf = xsrf_token(self._secret, token)
             check_xsrf(request, xsrf)
-        user = await self._user_of(token)
+        user = await self._token_user(token)
         person = await self.person(user["name"])
         scopes = set(user.get("scopes", ()))
         # A program in an admin's notebook sends the notebook's token, which makes no admin unless
         # its scopes include one of the hub's admin scopes. A logged-in browser is the admin.
-        is_admins = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
-        admin = ADMIN_SCOPE in scopes or (person.admin and is_admins)
+        carries_rights = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
+        admin = ADMIN_SCOPE in scopes or (person.admin and carries_rights)
         return replace(
             person,
             admin=admin,
@@ -144,9 +144,9 @@ class HubAuthenticator:
 
     async def person(self, name: str) -> Actor:
         """Return a user with their groups, read with the service's own token."""
-        return await self._people.get(name, lambda: self._person(name))
+        return await self._people.get(name, lambda: self._fetch_person(name))
 
-    async def _person(self, name: str) -> Actor:
+    async def _fetch_person(self, name: str) -> Actor:
         # A URL client resolves dots as path segments.
         user = None if name in {".", ".."} else await self._get(f"users/{quote(name, safe='')}")
         if user is None:
@@ -154,10 +154,11 @@ class HubAuthenticator:
         groups = frozenset(user.get("groups", ()))
         return Actor(name=name, admin=bool(user.get("admin")), groups=groups)
 
-    async def _login(self, request: Request) -> str:
+    async def _login_token(self, request: Request) -> str:
+        """Return the token in the signed login cookie; raise Unauthenticated without one."""
         cookie = request.cookies.get(self._cookie)
         if cookie:
-            library = await self._ready()
+            library = await self._loaded_library()
             token = library.unsign(self._secret, self._cookie, cookie, max_age_days=LOGIN_DAYS)
             if token is not None:
                 return str(token.decode())
@@ -165,8 +166,9 @@ class HubAuthenticator:
             "Nobody is logged in.", hint=f"Log in at {self._prefix}, or send a token."
         )
 
-    async def _user_of(self, token: str) -> dict[str, Any]:
-        library = await self._ready()
+    async def _token_user(self, token: str) -> dict[str, Any]:
+        """Return the user of a token; raise if it is unknown, a service's, or lacks the scope."""
+        library = await self._loaded_library()
         digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
         user = await self._tokens.get(digest, lambda: self._fetch_token_user(token))
         if user is None:
@@ -187,9 +189,10 @@ class HubAuthenticator:
         return user
 
     async def _fetch_token_user(self, token: str) -> dict[str, Any] | None:
+        """Fetch the owner of a token from the hub; None: the hub does not know the token."""
         if not (token.isascii() and token.isprintable()):
             return None  # not sent in a header
-        reply = await self._reply("user", {"Authorization": f"token {token}"})
+        reply = await self._request("user", {"Authorization": f"token {token}"})
         if reply.status_code == httpx.codes.FORBIDDEN:
             if code := reply.headers.get(problems.CODE_HEADER):
                 raise Forbidden(reply.json()["message"], code=code)
@@ -210,7 +213,7 @@ class HubAuthenticator:
 
     async def begin_login(self, request: Request, next_path: str) -> Response:
         """Redirect the browser to the hub, which redirects it back to `finish_login`."""
-        library = await self._ready()
+        library = await self._loaded_library()
         state = {"id": secrets.token_urlsafe(16), "next": self._safe_next_path(next_path)}
         query = {
             "client_id": self._hub.client_id,
@@ -234,7 +237,7 @@ class HubAuthenticator:
         Raises:
             InvalidRequest: the hub refused, or the login began in another browser.
         """
-        library = await self._ready()
+        library = await self._loaded_library()
         days = LOGIN_WITHIN_S / 86400
         cookie = request.cookies.get(self._state_cookie, "")
         raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
@@ -258,7 +261,7 @@ class HubAuthenticator:
                 hint=f"Begin again at {self._prefix}.",
                 code="login_failed",
             ) from None
-        await self._user_of(token)
+        await self._token_user(token)
         reply = RedirectResponse(state["next"], 302)
         reply.delete_cookie(self._state_cookie, path=self._prefix)
         signed = library.sign(self._secret, self._cookie, token).decode()
@@ -271,8 +274,8 @@ class HubAuthenticator:
         """Return the path if it is below the prefix, else the prefix: no open redirects."""
         rest = path.removeprefix(self._prefix)
         # Browsers resolve dots as the parent folder, and percent-encoded characters may be dots.
-        plain = _PLAIN_PATH.fullmatch(rest) and not any(odd in rest for odd in ("..", "//"))
-        is_safe = path.startswith(self._prefix) and plain
+        is_plain = _PLAIN_PATH.fullmatch(rest) and not any(part in rest for part in ("..", "//"))
+        is_safe = path.startswith(self._prefix) and is_plain
         return path if is_safe else self._prefix
 
     def _set_cookie(
@@ -285,6 +288,7 @@ class HubAuthenticator:
         *,
         for_scripts: bool = False,
     ) -> None:
+        """Set a cookie of this service; its pages' scripts read it only with `for_scripts`."""
         protocol = request.headers.get("X-Forwarded-Proto") or request.url.scheme
         reply.set_cookie(
             name,
@@ -304,30 +308,33 @@ class HubAuthenticator:
         Raises:
             Unavailable: the hub does not answer.
         """
-        found: dict[str, dict[str, Any]] = {}
+        servers_by_user: dict[str, dict[str, Any]] = {}
         while True:
-            query = f"users?state=active&limit={PAGE}&offset={len(found)}"
+            query = f"users?state=active&limit={PAGE}&offset={len(servers_by_user)}"
             users = await self._get(query) or []
             try:
-                found |= {user["name"]: user.get("servers") or {} for user in users}
-            except (AttributeError, KeyError, TypeError) as odd:
-                raise _hub_unavailable() from odd
+                servers_by_user |= {user["name"]: user.get("servers") or {} for user in users}
+            except (AttributeError, KeyError, TypeError) as error:
+                raise _hub_unavailable() from error
             if len(users) < PAGE:
-                return found
+                return servers_by_user
 
     async def _get(self, path: str) -> Any:  # noqa: ANN401  JSON
-        reply = await self._reply(path)
+        """Return the JSON at a path of the hub's API; None: there is nothing."""
+        reply = await self._request(path)
         return None if reply.status_code == httpx.codes.NOT_FOUND else _json(reply)
 
-    async def _reply(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    async def _request(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """Send a request to the hub's API; raise Unavailable without an answer."""
         try:
             reply = await self._http.get(path, headers=headers)
-        except httpx.TransportError as away:
-            raise _hub_unavailable() from away
+        except httpx.TransportError as error:
+            raise _hub_unavailable() from error
         reply.stream = httpx.ByteStream(b"")  # read already; drops a reference cycle per reply
         return reply
 
-    async def _ready(self) -> _Library:
+    async def _loaded_library(self) -> _Library:
+        """Return the hub's library; the first call imports it in a thread."""
         async with self._importing:
             if self._library is None:
                 modules = ("jupyterhub.services.auth", "tornado.web")
@@ -364,8 +371,8 @@ def _json(reply: httpx.Response) -> Any:  # noqa: ANN401
         raise _hub_unavailable()
     try:
         return reply.json()
-    except ValueError as odd:  # such as a proxy's page
-        raise _hub_unavailable() from odd
+    except ValueError as error:  # such as a proxy's page
+        raise _hub_unavailable() from error
 
 
 def _hub_unavailable() -> Unavailable:

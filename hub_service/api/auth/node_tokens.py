@@ -67,8 +67,8 @@ class NodeTokenAuthenticator:
     async def actor(self, request: Request) -> Actor:
         """Return a node's agent, a worker, or the user that the next authenticator finds."""
         token = bearer_token(request) or ""
-        known = await self.pod(token)
-        return await self._next_authenticator.actor(request) if known is None else known
+        process = await self.pod(token)
+        return await self._next_authenticator.actor(request) if process is None else process
 
     async def person(self, name: str) -> Actor:
         """Return a user by name."""
@@ -90,12 +90,14 @@ class NodeTokenAuthenticator:
             return None
 
     def _claims_our_audience(self, token: str) -> bool:
+        """Return True if an unverified token names this service: only such ones are reviewed."""
         audiences, subject = read_claims(token)
         if AUDIENCE in audiences and subject == self._user:
             return True
         return job_manifest.AUDIENCE in audiences and subject.startswith(_ACCOUNT)
 
     async def _review(self, token: str) -> Actor:
+        """Let the API server review a token; return its agent or worker, or raise."""
         review = {"spec": {"token": token, "audiences": [AUDIENCE, job_manifest.AUDIENCE]}}
         try:
             status = (await self._api.create(_REVIEWS, review)).get("status", {})
@@ -131,5 +133,5 @@ def read_claims(token: str) -> tuple[Collection[str], str]:
         return (), ""
     audiences, subject = claims.get("aud"), claims.get("sub")
     listed = audiences if isinstance(audiences, list) else [audiences]
-    known = [each for each in listed if isinstance(each, str)]
-    return known, subject if isinstance(subject, str) else ""
+    audience_names = [each for each in listed if isinstance(each, str)]
+    return audience_names, subject if isinstance(subject, str) else ""

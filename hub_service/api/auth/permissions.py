@@ -161,7 +161,7 @@ def roles(
     if workload is not None and workload.user == actor.name:
         is_former = project is not None and not is_true[Role.MEMBER]
         is_true[Role.FORMER if is_former else Role.OWNER] = True
-    return frozenset(role for role, true in is_true.items() if true)
+    return frozenset(role for role, is_held in is_true.items() if is_held)
 
 
 def may(
@@ -222,6 +222,7 @@ def no_such_workload(workload: WorkloadId) -> NotFound:
 def _sentence(
     action: Action, project: ProjectSpec | None, workload: WorkloadSpec | None
 ) -> tuple[str]:
+    """Return the message of a refusal: who may perform the action."""
     if workload is not None:
         subject = " or ".join(
             {Role.OWNER: workload.user, Role.PROJECT_ADMIN: "an admin of its project"}[role]

@@ -43,13 +43,13 @@ class SingleFlight(Generic[T]):
 
         A cancelled caller does not cancel the call for the other callers.
         """
-        known = self.cached(key)
-        if known is not None:
-            return known
+        answer = self.cached(key)
+        if answer is not None:
+            return answer
         task = self._open.get(key)
         if task is None:
             task = self._open[key] = asyncio.create_task(self._call(key, fetch))
-            task.add_done_callback(lambda done: self._close(key, done))
+            task.add_done_callback(lambda done: self._remove_task(key, done))
         return await asyncio.shield(task)
 
     def cached(self, key: str) -> T | None:
@@ -64,6 +64,7 @@ class SingleFlight(Generic[T]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _call(self, key: str, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Fetch an answer, and cache it while there is room."""
         try:
             async with asyncio.timeout(self._within_s), self._semaphore:
                 began = self._clock()
@@ -80,7 +81,7 @@ class SingleFlight(Generic[T]):
             self._cache[key] = began, answer
         return answer
 
-    def _close(self, key: str, task: asyncio.Task[T]) -> None:
+    def _remove_task(self, key: str, task: asyncio.Task[T]) -> None:
         del self._open[key]
         if not task.cancelled():
             task.exception()  # mark it retrieved: all callers may be cancelled

@@ -71,6 +71,7 @@ def gauge(name: str, text: str, labels: list[str], values: Mapping[Labels, float
 
 
 def _projects(viewer: Viewer) -> Iterator[Metric]:
+    """Yield the projects' workloads by state, and their GPUs: held, busy, due and guaranteed."""
     read_model = viewer.read_model
     states: dict[tuple[str, ...], float] = {}
     amounts: dict[str, dict[tuple[str, ...], float]] = {
@@ -81,11 +82,11 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
         tally[record.spec.project, record.state] += record.size
     for name, project in read_model.projects.items():
         # Only holding workloads: the tens of thousands that wait have no allocation.
-        own = read_model.queues.holding.by_project.get(name, ())
+        holding = read_model.queues.holding.by_project.get(name, ())
         states |= {(name, state.value): tally[name, state] for state in WorkloadState}
-        measured = [m for r in own if r.allocated and (m := read_model.meter.current(r.id))]
+        measured = [m for r in holding if r.allocated and (m := read_model.meter.current(r.id))]
         share = read_model.shares.get(name)
-        amounts["allocated"][name,] = sum(r.allocated for r in own) / 1000
+        amounts["allocated"][name,] = sum(r.allocated for r in holding) / 1000
         amounts["utilized"][name,] = sum(gpus for gpus, _ in measured)
         for limit, milli in (("quota", project.spec.quota), ("limit", project.spec.limit)):
             amounts[limit][name,] = float("inf") if milli is None else milli / 1000
@@ -109,6 +110,7 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _nodes(viewer: Viewer) -> Iterator[Metric]:
+    """Yield the devices of each node, and the time of its agent's last report."""
     read_model = viewer.read_model
     counts = {(name,): float(len(devices)) for name, devices in read_model.devices.items()}
     yield gauge("runai_gpus", "GPUs in the cluster.", ["node"], counts)
@@ -133,6 +135,7 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _workloads(viewer: Viewer) -> Iterator[Metric]:
+    """Yield GPUs, memory and GPU-seconds of each running workload."""
     read_model, labels = viewer.read_model, ["project", "workload", "kind"]
     visible = {(r.spec.project, r.spec.name, r.spec.kind): (r, v) for r, v in running(viewer)}
     totals_by_workload = read_model.meter.totals_since_open("workload")
@@ -182,12 +185,12 @@ def _gpu_seconds(
 
 def _memory_share(viewer: Viewer, record: WorkloadRecord) -> int:
     """Return the device memory of a workload in MiB: its shares of its devices' memory."""
-    found: list[tuple[Device | None, int]] = [
+    shares: list[tuple[Device | None, int]] = [
         (viewer.read_model.device(worker.node, share.device), share.gpus)
         for worker in record.workers
         for share in worker.devices
     ]
-    return sum(device.memory_mib * milli // 1000 for device, milli in found if device)
+    return sum(device.memory_mib * milli // 1000 for device, milli in shares if device)
 
 
 def _is_healthy(device: DeviceView) -> float | None:

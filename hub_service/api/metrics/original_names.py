@@ -29,10 +29,11 @@ def original(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _jobs(viewer: Viewer) -> Iterator[Metric]:
-    found = running(viewer)
+    """Yield GPUs, utilization and memory of each running workload."""
+    running_workloads = running(viewer)
     allocated, requested, requested_memory = {}, {}, {}
     utilization, memory = {}, {}
-    for record, view in found:
+    for record, view in running_workloads:
         spec = record.spec
         job_labels = spec.project, spec.name, JOB_TYPE[spec.kind]
         allocated[job_labels] = view.allocated
@@ -68,9 +69,9 @@ def _jobs(viewer: Viewer) -> Iterator[Metric]:
 def _nodes(viewer: Viewer) -> Iterator[Metric]:
     used, total, instances = {}, {}, {}
     for node in viewer.nodes():
-        known = [d.memory_used_mib for d in node.devices if d.memory_used_mib is not None]
-        if known:
-            used[node.name,] = sum(known) * MIB
+        memory_used = [d.memory_used_mib for d in node.devices if d.memory_used_mib is not None]
+        if memory_used:
+            used[node.name,] = sum(memory_used) * MIB
         total[node.name,] = sum(device.memory_mib for device in node.devices) * MIB
         instances[node.name,] = float(sum(d.uuid.startswith("MIG-") for d in node.devices))
     for name, text, values in (
@@ -82,7 +83,8 @@ def _nodes(viewer: Viewer) -> Iterator[Metric]:
 
 
 def _gpus(viewer: Viewer) -> Iterator[Metric]:
-    fractional, active, allocated, whole = {}, {}, {}, {}
+    """Yield the utilization of whole devices, and holders and last use of each device."""
+    fractional, active, allocated, utilization = {}, {}, {}, {}
     job_names = {record.id: record.spec.name for record, _ in running(viewer)}
     for node in viewer.nodes():
         for device in node.devices:
@@ -93,7 +95,7 @@ def _gpus(viewer: Viewer) -> Iterator[Metric]:
                     and allocation.workload in job_names
                     and device.utilized is not None
                 ):
-                    whole[job_names[allocation.workload], *key] = 100 * device.utilized
+                    utilization[job_names[allocation.workload], *key] = 100 * device.utilized
             allocated[key] = float(bool(device.allocations))
             fractional[key] = float(any(a.gpus < 1 for a in device.allocations))
             at = viewer.read_model.meter.last_active(device.uuid)
@@ -104,7 +106,7 @@ def _gpus(viewer: Viewer) -> Iterator[Metric]:
         "runai_gpu_utilization_non_fractional_jobs",
         "Utilization of a GPU that one job holds whole, 0 to 100.",
         ["job_name", *labels],
-        whole,
+        utilization,
     )
     yield gauge("runai_gpu_is_allocated", "Whether anybody holds a GPU.", labels, allocated)
     yield gauge(

@@ -28,8 +28,8 @@ class _Identification:
     refusal: RunaiError | None = None
 
 
-async def is_identified(request: Request) -> bool:
-    """Return True if the caller is known and admitted; otherwise `caller_of` raises why."""
+async def try_identify(request: Request) -> bool:
+    """Identify the caller, once per request; return False if it is refused (by `caller_of`)."""
     identification: _Identification = request.scope.setdefault(_SCOPE_KEY, _Identification())
     if identification.actor is None and identification.refusal is None:
         try:
@@ -51,15 +51,14 @@ async def caller_of(request: Request) -> Actor:
     Raises:
         Unauthenticated, Forbidden, Unavailable: as `identify`.
     """
-    await is_identified(request)
+    await try_identify(request)
     identification: _Identification = request.scope[_SCOPE_KEY]
     if identification.refusal is not None:
         try:
             raise identification.refusal
         finally:
-            identification.refusal = (
-                None  # its traceback references the request: a cycle per refusal
-            )
+            # Its traceback references the request: a cycle per refusal.
+            identification.refusal = None
     assert identification.actor is not None
     return identification.actor
 

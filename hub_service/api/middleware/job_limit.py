@@ -28,10 +28,10 @@ class JobLimit:
         Raises:
             Conflict: the limit would be exceeded.
         """
-        has = unfinished + self._reserved[user]
-        if self._most and more and has + more > self._most:
+        current = unfinished + self._reserved[user]
+        if self._most and more and current + more > self._most:
             raise Conflict(
-                f"{user} has {has:,} unfinished jobs and submits {more:,} more: the limit is"
+                f"{user} has {current:,} unfinished jobs and submits {more:,} more: the limit is"
                 f" {self._most:,}.",
                 hint="Submit fewer, delete some that wait, or try again when some have ended.",
                 code="too_many_jobs",

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runai.hub_service.api.middleware.caller_identification import is_identified
+from runai.hub_service.api.middleware.caller_identification import try_identify
 from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot, unique_keys
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -63,8 +63,8 @@ class _Body:
         self._request = request
         self._receive = receive
         self._bytes = 0
-        self._until: float | None = None
-        self._is_whole = self._is_refused = False
+        self._deadline: float | None = None
+        self._is_complete = self._is_refused = False
 
     async def receive(self) -> Message:
         """Return the next piece, or an empty body if the caller is unknown.
@@ -72,19 +72,19 @@ class _Body:
         Raises:
             HTTPException: the body is too long, or takes too long.
         """
-        if self._is_whole:
+        if self._is_complete:
             return await self._receive()  # the disconnect message
         if self._is_refused:
             return {"type": "http.disconnect"}
-        if not await is_identified(self._request):
+        if not await try_identify(self._request):
             self._is_refused = True
             return {"type": "http.request", "body": b"", "more_body": False}
         if self._is_too_long:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if self._until is None:
-            self._until = asyncio.get_running_loop().time() + WITHIN_S
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + WITHIN_S
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
@@ -92,7 +92,7 @@ class _Body:
         if self._bytes > MOST_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if not message.get("more_body", False):
-            self._is_whole = self.is_read = True
+            self._is_complete = self.is_read = True
         return message
 
 
@@ -105,20 +105,20 @@ class UniqueKeys(APIRoute):
 
         async def checked(request: Request) -> Response:
             if self.body_field is not None:
-                _check(await request.body())
+                _check_json(await request.body())
             return await handle(request)
 
         return checked
 
 
-def _check(body: bytes) -> None:
+def _check_json(body: bytes) -> None:
     """Raise InvalidRequest for UTF-16, UTF-32 or a key twice; other mistakes are the route's."""
     if not json.detect_encoding(body).startswith("utf-8"):  # `json` would take the others too
         raise InvalidRequest("The body of the request is not in UTF-8.", code="invalid_json")
     try:
         with suppress(RecursionError, UnicodeDecodeError, json.JSONDecodeError):
             json.loads(body, object_pairs_hook=unique_keys)
-    except InvalidSnapshot as twice:
-        raise InvalidRequest(f"In the body {twice}.", hint="Leave one of them.") from None
+    except InvalidSnapshot as error:
+        raise InvalidRequest(f"In the body {error}.", hint="Leave one of them.") from None
     except ValueError:  # an integer of thousands of digits
         return

@@ -79,16 +79,16 @@ class CallerLimits:
         self.refused = 0
         """Number of refused calls since the start."""
         self._rates = MovingWindowRateLimiter(MemoryStorage())
-        self._known: dict[bytes, _CredentialOwner] = {}
-        self._open = Counter[str]()
-        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._owners: dict[bytes, _CredentialOwner] = {}
+        self._open_calls = Counter[str]()
+        self._semaphores = WeakValueDictionary[str, asyncio.Semaphore]()
         self._delayed_refusals = 0
 
     def store(self, credential: bytes, name: str, *, exempt: bool) -> None:
         """Store the owner of a credential; the platform's own processes are exempt from limits."""
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[credential] = _CredentialOwner(name, exempt)
+        if len(self._owners) >= MOST_KNOWN:
+            self._owners.clear()
+        self._owners[credential] = _CredentialOwner(name, exempt)
 
     def enter(self, credential: bytes, *, submits: bool) -> str:
         """Count a call as under way until `leave`; return its user, "" for an exempt caller.
@@ -97,29 +97,32 @@ class CallerLimits:
             TooMany: the caller sends too many calls.
             Unavailable: too many submissions of all callers are under way.
         """
-        owner = self._known.get(credential, _UNKNOWN_OWNER)
+        owner = self._owners.get(credential, _UNKNOWN_OWNER)
         name = "" if owner.exempt else owner.name
         if not owner.exempt:
-            self._check(name, submits=submits)
-        self._open[name] += 1
+            self._check_limits(name, submits=submits)
+        self._open_calls[name] += 1
         self.submissions += submits
         return name
 
     def turn(self, name: str) -> AbstractAsyncContextManager[object]:
         """Return the context for a call of a user, which admits AT_ONCE calls."""
-        return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
+        if not name:
+            return nullcontext()
+        return self._semaphores.setdefault(name, asyncio.Semaphore(AT_ONCE))
 
     def leave(self, name: str, *, submits: bool) -> None:
         """Count a call as finished."""
         self.submissions -= submits
-        self._open[name] -= 1
-        if not self._open[name]:
-            del self._open[name]
+        self._open_calls[name] -= 1
+        if not self._open_calls[name]:
+            del self._open_calls[name]
 
-    def _check(self, name: str, *, submits: bool) -> None:
+    def _check_limits(self, name: str, *, submits: bool) -> None:
+        """Raise if another call of this user ("": unknown callers) exceeds a limit."""
         allowed = self.allowance
         # Unknown credentials are bounded by the identification (`MAX_AT_ONCE`).
-        if name and allowed.open_at_once and self._open[name] >= allowed.open_at_once:
+        if name and allowed.open_at_once and self._open_calls[name] >= allowed.open_at_once:
             raise TooMany(
                 f"{allowed.open_at_once} of your calls and streams are open at once.",
                 hint="Close panels and pages that nobody looks at.",
@@ -209,4 +212,5 @@ def credential_of(headers: Headers) -> bytes:
 
 
 def _with_jitter(seconds: float) -> float:
+    """Return the seconds, lengthened at random, so that clients do not return together."""
     return seconds * SystemRandom().uniform(1.0, JITTER)

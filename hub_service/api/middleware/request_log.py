@@ -34,9 +34,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         request_id = problems.or_new(Headers(scope=scope).get(problems.HEADER))
-        scope[REQUEST_ID_KEY] = (
-            request_id  # for the handler of unexpected errors, which runs outside
-        )
+        scope[REQUEST_ID_KEY] = request_id  # for `_on_unexpected_error`, which runs outside
         token = problems.current.set(request_id)
         began, status = time.perf_counter(), FAILED
 
@@ -50,10 +48,11 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            self._write(scope, status, time.perf_counter() - began)
+            self._log_request(scope, status, time.perf_counter() - began)
             problems.current.reset(token)
 
-    def _write(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
+        """Log a request: at INFO if it may have changed something, at WARNING if it failed."""
         samples = scope["path"].endswith("/samples")  # of agents, each once a second
         level = logging.DEBUG if scope["method"] in _SILENT or samples else logging.INFO
         if status >= FAILED:
@@ -64,7 +63,7 @@ class RequestLog:
         LOG.log(level, line, scope["method"], path, status, 1000 * seconds, extra=extra)
 
 
-_DEFAULTS = {
+_DEFAULT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -87,7 +86,7 @@ class SafeHeaders:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _DEFAULTS.items():
+                for name, value in _DEFAULT_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 

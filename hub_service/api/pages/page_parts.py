@@ -80,8 +80,8 @@ def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None)
             "notifications": overview.notifications,
         },
         "projects": project_rows(overview.projects, len(devices)),
-        "workloads": sorted(workloads, key=lambda w: _place(w, user)),
-        "found": "" if listed is None else _found(listed),
+        "workloads": sorted(workloads, key=lambda w: _order(w, user)),
+        "found": "" if listed is None else _matches_text(listed),
         "nodes": [_node(node, names) for node in overview.nodes],
     }
 
@@ -110,7 +110,7 @@ def gpus_parts(
     return RenderedParts(parts | rows, list(rows))
 
 
-def _found(page: WorkloadPage) -> str:
+def _matches_text(page: WorkloadPage) -> str:
     """Format the number of matches in each state, and how many are listed."""
     total = sum(page.counts.values())
     counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
@@ -130,7 +130,8 @@ def workload_values(workload: WorkloadView) -> dict[str, Any]:
     }
 
 
-def _place(workload: WorkloadView, user: str) -> tuple[bool, bool]:
+def _order(workload: WorkloadView, user: str) -> tuple[bool, bool]:
+    """Return a sort key: the reader's own workloads first, finished ones last."""
     return workload.user != user, workload.state in FINISHED
 
 
@@ -156,21 +157,23 @@ def quota_of_all(projects: Sequence[ProjectView]) -> float | None:
 def _tree(
     projects: Sequence[ProjectView], parent: str | None = None, depth: int = 0
 ) -> Iterator[tuple[ProjectView, int]]:
+    """Yield the projects below a parent with their depth, 5 at most; hidden parents are none."""
     names = {project.name for project in projects}
     for project in projects:
-        above = project.parent if project.parent in names else None
-        if above == parent:
+        visible_parent = project.parent if project.parent in names else None
+        if visible_parent == parent:
             yield project, min(depth, 5)
             yield from _tree(projects, project.name, depth + 1)
 
 
 def _project_row(project: ProjectView, depth: int, scale: float, capacity: float) -> dict[str, Any]:
+    """Return a project's figures, and its bar's segments as parts of the scale."""
     quota = capacity if project.quota is None else project.quota
-    over = max(0.0, project.allocated - quota)
-    build = min(project.build_allocated, project.allocated - over)
+    over_quota = max(0.0, project.allocated - quota)
+    non_preemptible = min(project.build_allocated, project.allocated - over_quota)
     figures = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
     figures += [f"by type {parts}"] if (parts := project.quota_parts()) else []
-    figures += [f"{over:g} over quota"] if over else []
+    figures += [f"{over_quota:g} over quota"] if over_quota else []
     if project.utilized is not None and project.allocated:
         figures.append(f"{100 * project.utilized / project.allocated:.0f} % utilized")
     figures += [f"fair share {project.fair_share:g}"] if project.fair_share else []
@@ -178,9 +181,9 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
     return {
         "project": project,
         "depth": depth,
-        "build": build / scale,
-        "train": (project.allocated - over - build) / scale,
-        "over": over / scale,
+        "build": non_preemptible / scale,
+        "train": (project.allocated - over_quota - non_preemptible) / scale,
+        "over": over_quota / scale,
         "quota": None if project.quota is None else min(0.995, project.quota / scale),
         "fair": min(0.995, project.fair_share / scale) if project.fair_share else None,
         "figures": figures,
@@ -221,15 +224,16 @@ def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, An
 
 
 def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> DeviceCard:
+    """Return a device's figures, the segments of its bar, and its other processes."""
     busy = "not measured" if device.utilized is None else f"{100 * device.utilized:.0f} % utilized"
     figures = [f"{device.allocated:g} allocated", busy]
     used = device.memory_used_mib
     if used is not None:
         figures.append(f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB")
     parts: list[BarSegment] = []
-    at = 0.0
+    offset = 0.0
     for allocation in device.allocations:
-        known = workloads.get(allocation.workload)
+        workload = workloads.get(allocation.workload)
         utilized = min(allocation.utilized or 0.0, allocation.gpus)
         name = allocation.workload or "another project"
         title = f"{name}: {allocation.gpus:g} allocated, " + (
@@ -237,11 +241,11 @@ def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> Device
             if allocation.utilized is None
             else f"{100 * utilized / allocation.gpus:.0f} % utilized"
         )
-        kind = "other" if known is None else "train" if known.preemptible else "build"
-        label = known.name if known else name
-        gpus, workload = allocation.gpus, allocation.workload
-        parts.append(BarSegment(at, gpus, utilized, kind, title, workload, gpus, label))
-        at += allocation.gpus
+        kind = "other" if workload is None else "train" if workload.preemptible else "build"
+        label = workload.name if workload else name
+        gpus, holder = allocation.gpus, allocation.workload
+        parts.append(BarSegment(offset, gpus, utilized, kind, title, holder, gpus, label))
+        offset += allocation.gpus
     return DeviceCard(
         device.device,
         device.simulated,
@@ -268,40 +272,42 @@ def life(history: Sequence[HistoryView], until: datetime) -> dict[str, Any]:
         return {"bands": [], "marks": [], "kinds": [], "words": "nothing is known", "stopped": ""}
     start = states[0].at
     ended = states[-1].at if states[-1].kind in FINISHED else until
-    whole = max((ended - start).total_seconds(), 0.001)
+    length_s = max((ended - start).total_seconds(), 0.001)
     bands: list[dict[str, Any]] = []
-    lasted: dict[str, float] = {}
+    seconds_by_state: dict[str, float] = {}
     ends = [*(event.at for event in states[1:]), ended]
     for event, end in zip(states, ends, strict=True):
         seconds = max(0.0, (end - event.at).total_seconds())
         if event.kind in FINISHED:
             continue
-        lasted[event.kind] = lasted.get(event.kind, 0.0) + seconds
+        seconds_by_state[event.kind] = seconds_by_state.get(event.kind, 0.0) + seconds
         bands.append(
             {
                 "kind": event.kind,
-                "at": (event.at - start).total_seconds() / whole,
-                "width": seconds / whole,
-                "title": f"{event.kind} for {_lasting(seconds)}",
+                "at": (event.at - start).total_seconds() / length_s,
+                "width": seconds / length_s,
+                "title": f"{event.kind} for {_duration_text(seconds)}",
             }
         )
     stops = [event.text for event in states if event.kind == "stopping"]
     marks = [
-        {"at": (event.at - start).total_seconds() / whole, "title": event.text}
+        {"at": (event.at - start).total_seconds() / length_s, "title": event.text}
         for event in history
         if event.kind == "resized"
     ]
-    words = ", ".join(f"{kind} for {_lasting(seconds)}" for kind, seconds in lasted.items())
+    words = ", ".join(
+        f"{kind} for {_duration_text(seconds)}" for kind, seconds in seconds_by_state.items()
+    )
     return {
         "bands": bands,
         "marks": marks,
-        "kinds": list(lasted),
+        "kinds": list(seconds_by_state),
         "words": words,
         "stopped": stops[-1] if stops else "",
     }
 
 
-def _lasting(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

@@ -78,13 +78,13 @@ def with_query(path: str, request: Request) -> str:
 async def pieces(rendered: Iterable[str]) -> AsyncIterator[bytes]:
     """Join small texts into chunks, and yield to the event loop between them."""
     buffer: list[str] = []
-    length, enough = 0, _FIRST
+    length, chunk_length = 0, _FIRST
     for text in rendered:
         buffer.append(text)
         length += len(text)
-        if length >= enough:
+        if length >= chunk_length:
             yield "".join(buffer).encode()
-            buffer, length, enough = [], 0, _NEXT
+            buffer, length, chunk_length = [], 0, _NEXT
             # Serves the browser's requests for scripts, which otherwise waited for the last row.
             await asyncio.sleep(0)
     yield "".join(buffer).encode()

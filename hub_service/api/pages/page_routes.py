@@ -125,12 +125,12 @@ async def workload(
     name = workload_id(project, name)
 
     async def values(caller: Actor) -> dict[str, Any]:
-        record = await platform.allowed(caller, Action.SEE_WORKLOAD, name)
+        record = await platform.access(caller, Action.SEE_WORKLOAD, name)
         query, usage_filter = f"workload={record.id}", UsageFilter(workload=record.id)
         return {
             "here": None,
             "live": f"workloads/{record.id}",
-            **await _workload(platform, caller, record),
+            **await _workload_values(platform, caller, record),
             **await _chart_values(platform, range_name, query, usage_filter, None),
         }
 
@@ -143,12 +143,12 @@ async def workload_live(
 ) -> StreamingResponse:
     """Stream the changed parts of that page; the stream ends when the workload is deleted."""
     name = workload_id(project, name)
-    await platform.allowed(watcher.actor, Action.SEE_WORKLOAD, name)
+    await platform.access(watcher.actor, Action.SEE_WORKLOAD, name)
     template = templates(platform.prefix).get_template("workload_parts.html")
 
     async def render() -> RenderedParts:
-        record = await platform.allowed(watcher.actor, Action.SEE_WORKLOAD, name)
-        html = template.render(await _workload(platform, watcher.actor, record))
+        record = await platform.access(watcher.actor, Action.SEE_WORKLOAD, name)
+        html = template.render(await _workload_values(platform, watcher.actor, record))
         what, cut, after = html.partition('<section id="life"')
         return RenderedParts({"what": what.strip(), "life": cut + after.strip()}, [])
 
@@ -210,7 +210,7 @@ async def usage(request: Request, platform: PlatformDep, range_name: RangeName =
     """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
-        time_range, end = _range(range_name), platform.clock()
+        time_range, end = _named_range(range_name), platform.clock()
         start = end - time_range.seconds
         tables = [
             (kind, title, await usage_of_each(platform, caller, kind, start, end))
@@ -232,17 +232,17 @@ async def usage_csv(
     kind: UsageKind, platform: PlatformDep, caller: Caller, range_name: RangeName = "24h"
 ) -> Response:
     """Return the same table as CSV, for spreadsheets."""
-    time_range, end = _range(range_name), platform.clock()
-    found = await usage_of_each(platform, caller, kind, end - time_range.seconds, end)
+    time_range, end = _named_range(range_name), platform.clock()
+    usages = await usage_of_each(platform, caller, kind, end - time_range.seconds, end)
     text = io.StringIO()
     table = csv.writer(text)
     figures = ("allocated_average", "utilized_average", "allocated_gpu_hours", "used_gpu_hours",
                "idle_gpu_hours")  # fmt: skip
     table.writerow([kind, *figures])
-    for each in found:
-        table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
-    named = f'attachment; filename="usage-{kind}-{time_range.name}.csv"'
-    headers = {"Content-Disposition": named}
+    for usage_of in usages:
+        table.writerow([_cell(usage_of.name), *(getattr(usage_of, figure) for figure in figures)])
+    disposition = f'attachment; filename="usage-{kind}-{time_range.name}.csv"'
+    headers = {"Content-Disposition": disposition}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
@@ -252,14 +252,14 @@ async def submit(request: Request, platform: PlatformDep) -> Response:
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        mine = [p for p in (await platform.viewer(caller)).projects() if p.may_submit]
+        own_projects = [p for p in (await platform.viewer(caller)).projects() if p.may_submit]
         projects = [
             {
                 "name": p.name,
                 "quota": p.quota,
                 "free": None if p.quota is None else max(0.0, p.quota - p.allocated),
             }
-            for p in mine
+            for p in own_projects
         ]
         return {"here": "submit", "live": "", "projects": projects}
 
@@ -306,7 +306,7 @@ async def _chart_values(
     platform: Platform, range_name: str, query: str, usage_filter: UsageFilter, quota: float | None
 ) -> dict[str, Any]:
     """Return a chart's range and headline; the browser fetches its points later."""
-    time_range, end = _range(range_name), platform.clock()
+    time_range, end = _named_range(range_name), platform.clock()
     return {
         "range": time_range,
         "ranges": list(RANGES),
@@ -316,7 +316,10 @@ async def _chart_values(
     }
 
 
-async def _workload(platform: Platform, caller: Actor, record: WorkloadRecord) -> dict[str, Any]:
+async def _workload_values(
+    platform: Platform, caller: Actor, record: WorkloadRecord
+) -> dict[str, Any]:
+    """Return the values of a workload's page; history and output only for its readers."""
     viewer = await platform.viewer(caller)
     spec = viewer.read_model.spec(record.spec.project)
     reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
@@ -332,7 +335,8 @@ async def _workload(platform: Platform, caller: Actor, record: WorkloadRecord) -
     }
 
 
-def _range(name: str) -> NamedRange:
+def _named_range(name: str) -> NamedRange:
+    """Return the range of this name; raise InvalidRequest for any other."""
     if name not in RANGES:
         raise InvalidRequest(f"There is no range {name}.", hint=f"Ranges: {', '.join(RANGES)}.")
     return RANGES[name]

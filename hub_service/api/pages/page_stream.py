@@ -36,17 +36,20 @@ def part_stream(
 async def _changes(
     platform: Platform, render: Callable[[], Awaitable[RenderedParts]]
 ) -> AsyncIterator[bytes]:
+    """Yield the parts that changed since the last event; render after changes of the state."""
     sent = RenderedParts({}, [])
     while True:
         version = platform.controller.changes.version
         async with platform.render_turns.turn():
-            now = await render()
-        changed = {key: html for key, html in now.parts.items() if sent.parts.get(key) != html}
-        if changed or now.rows != sent.rows:
-            news = {"parts": changed} | ({"rows": now.rows} if now.rows != sent.rows else {})
-            yield b"event: parts\ndata: " + json.dumps(news).encode() + b"\n\n"
-            sent = now
+            rendered = await render()
+        changed = {key: html for key, html in rendered.parts.items() if sent.parts.get(key) != html}
+        if changed or rendered.rows != sent.rows:
+            event = {"parts": changed} | (
+                {"rows": rendered.rows} if rendered.rows != sent.rows else {}
+            )
+            yield b"event: parts\ndata: " + json.dumps(event).encode() + b"\n\n"
+            sent = rendered
         await asyncio.sleep(AT_MOST_EVERY_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_EVERY_S - AT_MOST_EVERY_S):
-                await platform.controller.changes.after(version)
+                await platform.controller.changes.newer_than(version)

@@ -57,9 +57,9 @@ def templates(prefix: str) -> Environment:
         "gpus": _gpus,
         "hours": _hours,
         "measured": _measured,
-        "of": _of,
+        "of": _percent_of,
         "path": lambda name: "/".join(quote(part, safe="") for part in name.split("/")),
-        "typed": _typed,
+        "typed": _with_code,
         "percent": lambda part: f"{100 * max(0.0, min(1.0, part)):.4g}%",
     }
     environment.globals |= {
@@ -93,9 +93,9 @@ class RowCache:
     read again.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_rows: int) -> None:
         self._rows: dict[int, tuple[ReferenceType[object], dict[Hashable, Markup]]] = {}
-        self._most = most
+        self._max_rows = max_rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -105,7 +105,7 @@ class RowCache:
         key = id(view)
         if key not in self._rows:
             self._rows[key] = ref(view, lambda _reference: self._rows.pop(key, None)), {}
-            if len(self._rows) > self._most:
+            if len(self._rows) > self._max_rows:
                 del self._rows[next(iter(self._rows))]
         rows = self._rows[key][1]
         if variant not in rows:
@@ -130,11 +130,11 @@ def _hours(amount: float) -> str:
     return f"{amount:.{2 if amount < 1 else 1 if amount < 10 else 0}f}"
 
 
-def _of(part: float | None, whole: float) -> str:
+def _percent_of(part: float | None, whole: float) -> str:
     return NO_VALUE if part is None or not whole else f"{100 * part / whole:.0f} %"
 
 
-def _typed(sentence: str) -> Markup:
+def _with_code(sentence: str) -> Markup:
     """Mark up text between backticks as code."""
     parts = sentence.split("`")
     return Markup("").join(

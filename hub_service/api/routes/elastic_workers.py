@@ -46,6 +46,7 @@ async def end(report: EndedReport, platform: PlatformDep, caller: Caller) -> End
 
 
 def _messages(platform: Platform, caller: Actor) -> WorkerMessages:
+    """Return the messages of workers if the caller is one, and this platform has any."""
     authorise(caller, Action.TRAIN)
     if platform.workers is None:
         raise NotFound(

@@ -37,7 +37,7 @@ async def execute(
     uid: Uid = "",
 ) -> StreamingResponse:
     """Run a program in a worker's pod; stream its output and its exit code."""
-    record = await platform.allowed(watcher.actor, Action.RUN_IN, workload_id(project, name), uid)
+    record = await platform.access(watcher.actor, Action.RUN_IN, workload_id(project, name), uid)
     if worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
@@ -49,21 +49,25 @@ async def execute(
             code="no_pod",
         )
     pieces = await platform.programs.execute(
-        record.id, worker, _alone(record.spec, request.command), request.stdin, uid=record.uid
+        record.id,
+        worker,
+        _without_rendezvous(record.spec, request.command),
+        request.stdin,
+        uid=record.uid,
     )
     still_allowed = partial(watcher.check_allowed, Action.RUN_IN, record.id, record.uid)
-    body = with_heartbeats(_lines(pieces), b"\n", still_allowed, platform.shutdown)
+    body = with_heartbeats(_json_lines(pieces), b"\n", still_allowed, platform.shutdown)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 
-def _alone(spec: WorkloadSpec, command: Sequence[str]) -> Sequence[str]:
+def _without_rendezvous(spec: WorkloadSpec, command: Sequence[str]) -> Sequence[str]:
     """Return the command without the variables by which it would join its worker's training."""
     if spec.workers == 1 and not spec.elastic:
         return command  # the image of a notebook may have no `env`
     return ["env", *(word for name in RENDEZVOUS for word in ("-u", name)), *command]
 
 
-async def _lines(pieces: AsyncIterator[OutputChunk | ProgramEnd]) -> AsyncIterator[bytes]:
+async def _json_lines(pieces: AsyncIterator[OutputChunk | ProgramEnd]) -> AsyncIterator[bytes]:
     async for piece in pieces:
         yield _exec_piece(piece).model_dump_json(exclude_defaults=True).encode() + b"\n"
 

@@ -47,10 +47,12 @@ async def put(
     """Create a project, or change the given fields."""
     given = {field: getattr(change, field) for field in change.model_fields_set}
 
-    def changed(known: ProjectSpec | None) -> ProjectSpec:
-        changes_members_only = known is not None and given.keys() <= _BY_PROJECT_ADMINS
-        authorise(caller, Action.SET_MEMBERS if changes_members_only else Action.SET_PROJECT, known)
-        spec = changed_project(known or ProjectSpec(name), given)
+    def changed(stored: ProjectSpec | None) -> ProjectSpec:
+        """Return the changed project if the caller may change it."""
+        changes_members_only = stored is not None and given.keys() <= _BY_PROJECT_ADMINS
+        action = Action.SET_MEMBERS if changes_members_only else Action.SET_PROJECT
+        authorise(caller, action, stored)
+        spec = changed_project(stored or ProjectSpec(name), given)
         if "quota" in given and spec.quota_by_type is not None:
             return replace(spec, quota_by_type=checked_table(spec.quota_by_type, types))
         return spec
@@ -60,10 +62,10 @@ async def put(
     changed(before)  # refuse before anything is stored
     record = await platform.cluster.change_project(name, changed)
     if platform.former_members is not None:
-        await platform.former_members.changed()
+        await platform.former_members.refresh_quickly()
     view = (await platform.viewer(caller, progress_of=())).project(record.spec)
-    known = {*before.members, *before.admins} if before is not None else set()
-    added = [n for n in dict.fromkeys((*view.members, *view.admins)) if n not in known]
+    old_names = {*before.members, *before.admins} if before is not None else set()
+    added = [n for n in dict.fromkeys((*view.members, *view.admins)) if n not in old_names]
     notes = await _notes_on_unknown(platform, added[:MAX_HUB_LOOKUPS])
     return view.model_copy(update={"notes": [*view.notes, *notes]})
 
@@ -104,19 +106,19 @@ async def end_memberships(name: UserName, platform: PlatformDep, caller: Caller)
     """
     authorise(caller, Action.END_MEMBERSHIPS)
 
-    def without_user(known: ProjectSpec | None) -> ProjectSpec:
-        if known is None:
+    def without_user(stored: ProjectSpec | None) -> ProjectSpec:
+        if stored is None:
             raise _no_such(project)  # deleted meanwhile
         remaining = [
-            tuple(n for n in names if n != name) for names in (known.members, known.admins)
+            tuple(n for n in names if n != name) for names in (stored.members, stored.admins)
         ]
-        return replace(known, members=remaining[0], admins=remaining[1])
+        return replace(stored, members=remaining[0], admins=remaining[1])
 
     for project, spec in (await platform.project_specs()).items():
         if name in (*spec.members, *spec.admins):
             await platform.cluster.change_project(project, without_user)
     if platform.former_members is not None:
-        await platform.former_members.changed()
+        await platform.former_members.refresh_quickly()
 
 
 def _no_such(name: str) -> NotFound:

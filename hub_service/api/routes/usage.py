@@ -62,10 +62,10 @@ async def usage(
             "node is asked for together with something else.", hint="Ask for the node alone."
         )
     end = _seconds(until) if until else platform.clock()
-    start = _start(since, end)
+    start = _start_of_range(since, end)
     usage_filter = UsageFilter(workload, project, user, node)
-    found = await platform.ledger.usage(usage_filter, start, end, step_s)
-    return await _series(platform, found)
+    ledger_usage = await platform.ledger.usage(usage_filter, start, end, step_s)
+    return await _series(platform, ledger_usage)
 
 
 @router.get("/usage/by/{kind}")
@@ -78,7 +78,7 @@ async def usage_by(
 ) -> list[UsageOf]:
     """Return averages of each project, node or visible user; by default over the last hour."""
     end = _seconds(until) if until else platform.clock()
-    return await usage_of_each(platform, caller, kind, _start(since, end), end)
+    return await usage_of_each(platform, caller, kind, _start_of_range(since, end), end)
 
 
 async def usage_of_each(
@@ -89,11 +89,11 @@ async def usage_of_each(
     names = platform.ledger.names(kind)
     if kind == "user" and not _may_see_all_users(caller):
         names = [name for name in names if name == caller.name]
-    found = []
+    usages = []
     for name in names:
         usage = await platform.ledger.usage(UsageFilter(**{kind: name}), start, end, ONE_STEP_S)
         if usage.allocated_gpu_hours > 0:
-            found.append(
+            usages.append(
                 UsageOf(
                     name=name,
                     allocated_average=usage.allocated_average,
@@ -103,20 +103,20 @@ async def usage_of_each(
                     idle_gpu_hours=usage.idle_gpu_hours,
                 )
             )
-    return found
+    return usages
 
 
 @router.get("/history")
 async def history(platform: PlatformDep, caller: Caller, since: Time) -> list[PastWorkload]:
     """List every workload that held GPUs after a time, deleted ones too: a simulation's trace."""
     authorise(caller, Action.READ_PAST)
-    known = {record.id: record.spec.kind for record in await platform.cluster.workloads()}
+    kinds = {record.id: record.spec.kind for record in await platform.cluster.workloads()}
     return [
         PastWorkload(
             id=past.workload,
             project=past.project,
             user=past.user,
-            kind=known.get(past.workload, "session" if past.is_session else "job"),
+            kind=kinds.get(past.workload, "session" if past.is_session else "job"),
             submitted=_time(past.submitted),
             gpus=past.allocated_s / past.runtime_s,
             held_s=past.runtime_s,
@@ -140,7 +140,7 @@ async def samples(
     devices = await platform.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
-    report = _with_our_time(report, platform.clock())
+    report = _with_service_time(report, platform.clock())
     # Delayed reports describe the past, and a current one follows.
     if platform.clock() - report.at < NOW_S:
         faults = {device.device: device.fault for device in report.devices}
@@ -150,7 +150,7 @@ async def samples(
         await platform.cluster.note_holders(node, node_report)
         devices = await platform.cluster.devices()
     uuids = {device.uuid for device in devices.get(node, ())}
-    report = _of_its_node(report, uuids, await platform.cluster.names())
+    report = _without_foreign_entries(report, uuids, await platform.cluster.names())
     platform.ledger.record(platform.clock(), report.interval, await platform.holdings.now(), report)
     # Yield again. The ledger has the whole report by now; all that follows reads the current
     # holders and skips workloads that hold no device any more. If the agent sends the report again
@@ -180,15 +180,15 @@ def _node_report(report: AgentReport, pods: Sequence[PodDevices], now: float) ->
     age = report.age if report.pods_age is None else report.pods_age
     return NodeReport(
         0.0 if age is None else now - age,
-        {of.pod: tuple(of.devices) for of in pods},
+        {pod_devices.pod: tuple(pod_devices.devices) for pod_devices in pods},
         tuple(
-            Device(index, found.uuid, found.name, found.memory_mib, simulated=found.simulated)
-            for index, found in enumerate(report.inventory)
+            Device(index, device.uuid, device.name, device.memory_mib, simulated=device.simulated)
+            for index, device in enumerate(report.inventory)
         ),
     )
 
 
-def _of_its_node(
+def _without_foreign_entries(
     report: AgentReport, uuids: AbstractSet[str], workloads: Container[WorkloadId]
 ) -> AgentReport:
     """Drop samples of unknown workloads, and entries of other nodes' devices."""
@@ -203,7 +203,7 @@ def _of_its_node(
     )
 
 
-def _with_our_time(report: AgentReport, now: float) -> AgentReport:
+def _with_service_time(report: AgentReport, now: float) -> AgentReport:
     """Return the report with its time corrected if the node's clock is wrong."""
     if report.age is None or abs(now - report.age - report.at) <= SKEW_S:
         return report
@@ -223,8 +223,8 @@ async def _authorise(
         try:
             spec = (await platform.cluster.workload(workload)).spec
         except NotFound:
-            name, _, rest = workload.partition("/")
-            spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
+            project_name, _, name = workload.partition("/")
+            spec = WorkloadSpec(project_name, name, user="", kind="job", command=None)
         authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
     elif user not in {None, caller.name} and not _may_see_all_users(caller):
         raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
@@ -234,35 +234,38 @@ def _may_see_all_users(caller: Actor) -> bool:
     return caller.kind == "hub" or may(caller, Action.READ_PAST)
 
 
-def _start(since: datetime | None, end: float) -> float:
+def _start_of_range(since: datetime | None, end: float) -> float:
+    """Return the start of a range, by default an hour before its end; raise if it is later."""
     start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
     if start >= end:
         raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
     return start
 
 
-async def _series(platform: Platform, found: Usage) -> UsageSeries:
+async def _series(platform: Platform, ledger_usage: Usage) -> UsageSeries:
+    """Convert a usage to the wire schema, with the cluster's capacity."""
     read_model = await platform.shared_read_model()
     return UsageSeries(
-        since=_time(found.since),
-        until=_time(found.until),
-        step_s=found.step_s,
+        since=_time(ledger_usage.since),
+        until=_time(ledger_usage.until),
+        step_s=ledger_usage.step_s,
         capacity=read_model.capacity / 1000,
         points=[
             UsagePoint(at=_time(p.at), allocated=p.allocated, utilized=p.utilized)
-            for p in found.points
+            for p in ledger_usage.points
         ],
-        allocated_average=found.allocated_average,
-        utilized_average=found.utilized_average,
-        allocated_gpu_hours=found.allocated_gpu_hours,
-        used_gpu_hours=found.used_gpu_hours,
-        idle_gpu_hours=found.idle_gpu_hours,
-        measured=found.measured,
+        allocated_average=ledger_usage.allocated_average,
+        utilized_average=ledger_usage.utilized_average,
+        allocated_gpu_hours=ledger_usage.allocated_gpu_hours,
+        used_gpu_hours=ledger_usage.used_gpu_hours,
+        idle_gpu_hours=ledger_usage.idle_gpu_hours,
+        measured=ledger_usage.measured,
         simulated=read_model.simulated,
     )
 
 
 def _seconds(at: datetime) -> float:
+    """Convert a time to Unix seconds within the years that all zones can show."""
     # Times without a zone are UTC, like all times of the API. There is no data before 1970, and the
     # first and last day of the calendar overflow in some zones.
     seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

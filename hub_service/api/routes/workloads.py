@@ -77,11 +77,11 @@ async def describe(
     timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the client's
 ) -> WorkloadDetail:
     """Return a workload; with `changed_from`, as soon as its version differs (long poll)."""
-    record = await platform.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if changed_from is not None:
         await _wait_for_change(platform, record, changed_from, timeout)
         # The caller's permission may be another now, and so may the workload of that name.
-        record = await platform.allowed(caller, Action.READ_WORKLOAD, record.id, uid)
+        record = await platform.access(caller, Action.READ_WORKLOAD, record.id, uid)
         return await _detail(platform, caller, record)
     account = await platform.account_note(record)
     return (await _detail(platform, caller, record)).model_copy(update={"account": account})
@@ -92,7 +92,7 @@ async def explain(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> ExplanationView:
     """Return what a waiting workload waits for, what would help, and when it starts."""
-    record = await platform.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.SEE_WORKLOAD, workload_id(project, name), uid)
     return await explanation(platform, caller, record)
 
 
@@ -101,7 +101,7 @@ async def delete(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> None:
     """Stop a workload, and delete it when its processes have ended."""
-    record = await platform.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     await platform.cluster.delete(record.id, by=caller.name, uid=record.uid)
 
 
@@ -110,7 +110,7 @@ async def suspend(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Remove a job from the queue, and stop it if it runs."""
-    record = await platform.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     suspended = await platform.cluster.suspend(record.id, by=caller.name, uid=record.uid)
     return await _detail(platform, caller, suspended)
 
@@ -120,7 +120,7 @@ async def resume(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Put a suspended job back into its place in the queue."""
-    record = await platform.allowed(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
     resumed = await platform.cluster.resume(record.id, by=caller.name, uid=record.uid)
     return await _detail(platform, caller, resumed)
 
@@ -135,10 +135,10 @@ async def scale(
     uid: Uid = "",
 ) -> WorkloadDetail:
     """Change the number of workers of an elastic job, which keeps running."""
-    record = await platform.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     spec = record.spec
     if (request.workers or 0) > spec.workers or (request.min_workers or 0) > spec.min_workers:
-        await platform.allowed(caller, Action.REQUEST_GPUS, record.id)
+        await platform.access(caller, Action.REQUEST_GPUS, record.id)
     if request.workers is None and request.min_workers is None:
         raise InvalidRequest(
             "No number of workers is given.", hint="Give workers, min_workers or both."
@@ -163,7 +163,7 @@ async def keep(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
-    record = await platform.allowed(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
     await platform.idle.extend(record, by=caller.name)
     return await _detail(platform, caller, record)
 
@@ -173,7 +173,7 @@ async def release(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Release a session's GPUs: its programs on them end, the session stays."""
-    record = await platform.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     await platform.idle.release(record, by=caller.name)
     return await _detail(platform, caller, record)
 
@@ -183,7 +183,7 @@ async def regain(
     project: str, name: str, platform: PlatformDep, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Request a released session's GPUs again; the session keeps running while it waits."""
-    record = await platform.allowed(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.REQUEST_GPUS, workload_id(project, name), uid)
     if record.released is None and platform.idle.releasing(record):
         raise Conflict(
             f"{record.id} is still giving its GPUs back.",
@@ -204,7 +204,7 @@ async def attach(
     uid: Uid = "",
 ) -> WorkloadDetail:
     """Register the process of a granted session."""
-    record = await platform.allowed(caller, Action.ATTACH, workload_id(project, name), uid)
+    record = await platform.access(caller, Action.ATTACH, workload_id(project, name), uid)
     process = Process(report.pid, report.created)
     attached = await platform.cluster.attach(record.id, process, uid=record.uid)
     return await _detail(platform, caller, attached)
@@ -221,16 +221,18 @@ async def environment(
 ) -> EnvironmentView:
     """Return the environment that gives a worker its devices."""
     workload = workload_id(project, name)
-    record = await platform.allowed(caller, Action.READ_ENVIRONMENT, workload, uid)
+    record = await platform.access(caller, Action.READ_ENVIRONMENT, workload, uid)
     if record.released is None and platform.idle.releasing(record):
         raise Conflict(
             f"{record.id} is about to give its GPUs to others.",
             hint="`runai regain` asks for them again.",
             code="no_allocation",
         )
-    handed = await platform.cluster.environment(record.id, worker, uid=record.uid)
+    worker_environment = await platform.cluster.environment(record.id, worker, uid=record.uid)
     return EnvironmentView(
-        environment=dict(handed.variables), workdir=handed.workdir, umask=handed.umask
+        environment=dict(worker_environment.variables),
+        workdir=worker_environment.workdir,
+        umask=worker_environment.umask,
     )
 
 
@@ -256,7 +258,7 @@ async def logs(
 ) -> StreamingResponse:
     """Stream the workers' output, one JSON object for each line or, if asked, each part."""
     workload = workload_id(project, name)
-    record = await platform.allowed(watcher.actor, Action.READ_WORKLOAD, workload, uid)
+    record = await platform.access(watcher.actor, Action.READ_WORKLOAD, workload, uid)
     if record.spec.is_array:
         raise of_whole_array(record)
     if worker is not None and worker >= record.spec.workers:
@@ -272,6 +274,7 @@ async def logs(
 
 
 async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
+    """Yield each line of output as a line of JSON."""
     async for chunk in chunks:
         lines = (chunk.lines or str(chunk.missing).encode()).removesuffix(b"\n").split(b"\n")
         # A chunk may be a line of a megabyte, or a hundred thousand empty lines.
@@ -294,6 +297,7 @@ async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
 async def _wait_for_change(
     platform: Platform, record: WorkloadRecord, known_version: str, within_s: float
 ) -> None:
+    """Wait until the workload has another version, the time is over or the service ends."""
     deadline = asyncio.get_running_loop().time() + within_s
     while version_of(record) == known_version:
         left_s = deadline - asyncio.get_running_loop().time()

@@ -32,50 +32,53 @@ async def with_heartbeats(
     # Stagger the first check: a restart reopens all streams together, and each check is a call.
     last_check = time.monotonic() - SystemRandom().uniform(0, CHECK_EVERY_S)
     # No TaskGroup: another task may close a generator than the one that started it.
-    end = asyncio.ensure_future(shutdown.wait())
-    piece = asyncio.ensure_future(_next(source))
+    shutdown_wait = asyncio.ensure_future(shutdown.wait())
+    next_piece = asyncio.ensure_future(_next_or_none(source))
     try:
-        while not end.done():
+        while not shutdown_wait.done():
             # Wake in time for the check, so that a revoked reader is cut off within a minute.
-            left = max(0.0, last_check + CHECK_EVERY_S - time.monotonic())
-            silent = max(0.0, last_sent + HEARTBEAT_S - time.monotonic())
-            within = min(silent, left)
-            await asyncio.wait({piece, end}, timeout=within, return_when=FIRST_COMPLETED)
+            until_check = max(0.0, last_check + CHECK_EVERY_S - time.monotonic())
+            until_heartbeat = max(0.0, last_sent + HEARTBEAT_S - time.monotonic())
+            timeout = min(until_heartbeat, until_check)
+            await asyncio.wait(
+                {next_piece, shutdown_wait}, timeout=timeout, return_when=FIRST_COMPLETED
+            )
             if time.monotonic() - last_check >= CHECK_EVERY_S:
                 await check()
                 last_check = time.monotonic()
-            if not piece.done():
-                if (
-                    time.monotonic() - last_sent >= HEARTBEAT_S
-                ):  # woken for the heartbeat, not for the check
+            if not next_piece.done():
+                # Otherwise the wait ended for the check.
+                if time.monotonic() - last_sent >= HEARTBEAT_S:
                     yield heartbeat
                     last_sent = time.monotonic()
                 continue
-            if (result := piece.result()) is None:
+            if (piece := next_piece.result()) is None:
                 return
-            piece = asyncio.ensure_future(_next(source))
-            yield result
+            next_piece = asyncio.ensure_future(_next_or_none(source))
+            yield piece
             last_sent = time.monotonic()
     except RunaiError:
         return
     finally:
-        piece.cancel()
-        end.cancel()
+        next_piece.cancel()
+        shutdown_wait.cancel()
 
 
 async def result_before_shutdown(
     shutdown: asyncio.Event, work: Awaitable[T], within_s: float
 ) -> T | None:
     """Return the result of `work`; None at a timeout or the service's end."""
-    working = asyncio.ensure_future(work)
-    end = asyncio.ensure_future(shutdown.wait())
+    work_task = asyncio.ensure_future(work)
+    shutdown_wait = asyncio.ensure_future(shutdown.wait())
     try:
-        await asyncio.wait({working, end}, timeout=within_s, return_when=FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        await asyncio.wait(
+            {work_task, shutdown_wait}, timeout=within_s, return_when=FIRST_COMPLETED
+        )
+        return work_task.result() if work_task.done() else None
     finally:
-        working.cancel()
-        end.cancel()
+        work_task.cancel()
+        shutdown_wait.cancel()
 
 
-async def _next(source: AsyncIterator[bytes]) -> bytes | None:
+async def _next_or_none(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)

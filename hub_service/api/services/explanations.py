@@ -26,8 +26,13 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.model.workload_spec import SubmissionContext, find_project, workload_spec
-from runai.hub_service.scheduler import OutcomeChange as Outlook
-from runai.hub_service.scheduler import OutcomeDifference, Reason, SetProject, Workload
+from runai.hub_service.scheduler import (
+    OutcomeChange,
+    OutcomeDifference,
+    Reason,
+    SetProject,
+    Workload,
+)
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import (
@@ -49,9 +54,9 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
     """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
     explained = await _next_of_array(platform, record)
-    found = await platform.decision_worker.explain(explained, _visible_names(viewer))
-    view = ExplanationView(workload=record.id, at=_time(found.now))
-    wait = found.wait
+    answer = await platform.decision_worker.explain(explained, _visible_names(viewer))
+    view = ExplanationView(workload=record.id, at=_time(answer.now))
+    wait = answer.wait
     if wait is None or wait.explanation is None:
         if record.position is not None:  # not in the scheduler's snapshot yet
             return view.model_copy(update={"reason": viewer.workload(record).reason})
@@ -88,12 +93,12 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
         InvalidRequest, NotFound: something in the question does not exist or has no valid value.
     """
     viewer = await platform.viewer(actor)
-    known = _visible_names(viewer)
+    visible = _visible_names(viewer)
     specs = _added_specs(platform, viewer, actor, question)
     compare = Compare(
-        known,
+        visible,
         added=_added(platform, specs),
-        ended=_ended(known, question),
+        ended=_ended(visible, question),
         settings=tuple(_settings(viewer, question)),
         tables=_tables(viewer, question),
     )
@@ -124,6 +129,7 @@ def _visible_names(viewer: Viewer) -> VisibleNames:
 def _added_specs(
     platform: Platform, viewer: Viewer, actor: Actor, question: PlanQuestion
 ) -> list[WorkloadSpec]:
+    """Build the specifications of the added workloads; any project may be named."""
     read_model = viewer.read_model
     projects = {name: record.spec for name, record in read_model.projects.items()}
     taken = {record.id for record in read_model.workloads}
@@ -132,9 +138,9 @@ def _added_specs(
         if request.project is None:
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
         project = find_project(request.project, projects, sorted(projects))
-        most = (read_model.largest_device_mib, read_model.most_devices)
+        largest_device = (read_model.largest_device_mib, read_model.most_devices)
         site = SubmissionContext(
-            projects, taken, *most, images=True, default_cpu=not platform.images
+            projects, taken, *largest_device, images=True, default_cpu=not platform.images
         )
         if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
@@ -145,6 +151,7 @@ def _added_specs(
 
 
 def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> tuple[Workload, ...]:
+    """Return the added workloads as the scheduler sees them, all elements of arrays."""
     now = platform.clock()
     rows = (
         row
@@ -155,6 +162,7 @@ def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> tuple[Workload,
 
 
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
+    """Return the changed settings, except quotas by GPU type."""
     projects = {name: record.spec for name, record in viewer.read_model.projects.items()}
     for change in question.set:
         find_project(change.project, projects, sorted(projects))
@@ -178,6 +186,7 @@ def _tables(viewer: Viewer, question: PlanQuestion) -> dict[str, dict[str, Any]]
 
 
 def _value(change: SettingChange) -> int | None:
+    """Convert a setting's value: GPUs to milli-GPU; null is the setting's default."""
     value = change.value
     assert not isinstance(value, dict), "tables are set by `_tables`"
     if change.setting in _WHOLE_NUMBERS:
@@ -194,30 +203,30 @@ def _value(change: SettingChange) -> int | None:
     return milli_gpus(float(value))
 
 
-def _ended(known: VisibleNames, question: PlanQuestion) -> VisibleNames:
+def _ended(visible: VisibleNames, question: PlanQuestion) -> VisibleNames:
     """Return the workloads that the question ends; an array's name stands for its elements."""
     for workload in question.end:
-        part_of = arrays.split_id(workload)
-        of_array = part_of is not None and f"{part_of[0]}-" in known
-        if not {workload, f"{workload}-"} & known and not of_array:
+        array_and_index = arrays.split_id(workload)
+        of_array = array_and_index is not None and f"{array_and_index[0]}-" in visible
+        if not {workload, f"{workload}-"} & visible and not of_array:
             raise no_such_workload(workload)
     wholes = {f"{workload}-" for workload in question.end}
-    return frozenset(question.end) | (wholes & known)
+    return frozenset(question.end) | (wholes & visible)
 
 
 # -- the answer ----------------------------------------------------------------------------------
 
 
-def _what_if_view(found: OutcomeDifference) -> WhatIf:
+def _what_if_view(difference: OutcomeDifference) -> WhatIf:
     return WhatIf(
-        at=_time(found.now),
-        effects=[_effect(effect) for effect in found.effects],
-        others=dict(found.hidden_counts),
-        projects=_project_effects(found),
+        at=_time(difference.now),
+        effects=[_effect(effect) for effect in difference.effects],
+        others=dict(difference.hidden_counts),
+        projects=_project_effects(difference),
     )
 
 
-def _effect(effect: Outlook) -> Effect:
+def _effect(effect: OutcomeChange) -> Effect:
     workload, reason = effect.workload, effect.reason
     return Effect(
         workload=workload.name,
@@ -231,7 +240,8 @@ def _effect(effect: Outlook) -> Effect:
     )
 
 
-def _project_effects(found: OutcomeDifference) -> list[ProjectEffect]:
+def _project_effects(difference: OutcomeDifference) -> list[ProjectEffect]:
+    """Return the projects' figures before and after, without added and removed projects."""
     return [
         ProjectEffect(
             name=name,
@@ -241,8 +251,8 @@ def _project_effects(found: OutcomeDifference) -> list[ProjectEffect]:
             allocated_before=before.allocated / 1000,
             allocated=share.allocated / 1000,
         )
-        for name, share in found.projects.items()
-        if (before := found.projects_before.get(name)) is not None
+        for name, share in difference.projects.items()
+        if (before := difference.projects_before.get(name)) is not None
     ]
 
 

@@ -37,7 +37,7 @@ class FormerMembers:
         self._specs: list[ProjectSpec] = []
         self._groups: dict[str, frozenset[str]] = {}
         """Last known groups by user. A user whose groups are unknown counts as a member."""
-        self.now: Mapping[str, tuple[str, ...]] = {}
+        self.by_project: Mapping[str, tuple[str, ...]] = {}
         """Former members by project; projects without any are left out."""
 
     async def run(self) -> NoReturn:
@@ -48,22 +48,22 @@ class FormerMembers:
                 await self.refresh()
 
     async def marked(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with each project's former members."""
+        """Return the snapshot with each project's former members; refresh if a project changed."""
         specs = [record.spec for record in await self._cluster.projects()]
         if specs != self._specs:
-            await self.changed()
-        if not self.now:
+            await self.refresh_quickly()
+        if not self.by_project:
             return snapshot
         return replace(
             snapshot,
             projects=tuple(
-                replace(project, former_members=self.now.get(project.name, ()))
+                replace(project, former_members=self.by_project.get(project.name, ()))
                 for project in snapshot.projects
             ),
         )
 
-    async def changed(self) -> None:
-        """Read everything again after a change of a project; wait for the hub a second at most."""
+    async def refresh_quickly(self) -> None:
+        """Refresh, but wait for the hub a second at most: a cycle or a request waits for this."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GROUPS_WITHIN_S):
                 await self.refresh()
@@ -76,7 +76,7 @@ class FormerMembers:
             spec = record.spec
             if spec.user and not record.state.finished and self._was_checked(spec):
                 owners.setdefault(spec.project, set()).add(spec.user)
-        self._judge(owners)
+        self._update(owners)
         undecided = {
             user
             for spec in self._specs
@@ -86,9 +86,10 @@ class FormerMembers:
         }
         await asyncio.gather(*map(self._read_groups, undecided))
         self._groups = {user: self._groups[user] for user in undecided & self._groups.keys()}
-        self._judge(owners)
+        self._update(owners)
 
     async def _read_groups(self, user: str) -> None:
+        """Read a user's groups again; keep the last ones if the hub does not answer."""
         try:
             self._groups[user] = (await self._person(user)).groups
         except NotFound:
@@ -96,14 +97,18 @@ class FormerMembers:
         except Unavailable:
             return  # the last answer stands
 
-    def _judge(self, owners: Mapping[str, set[str]]) -> None:
-        left = {
-            spec.name: tuple(sorted(u for u in owners.get(spec.name, ()) if self._left(u, spec)))
+    def _update(self, owners: Mapping[str, set[str]]) -> None:
+        """Find the former members among the owners of unfinished workloads, by project."""
+        former = {
+            spec.name: tuple(
+                sorted(u for u in owners.get(spec.name, ()) if self._has_left(u, spec))
+            )
             for spec in self._specs
         }
-        self.now = {project: users for project, users in left.items() if users}
+        self.by_project = {project: users for project, users in former.items() if users}
 
-    def _left(self, user: str, spec: ProjectSpec) -> bool:
+    def _has_left(self, user: str, spec: ProjectSpec) -> bool:
+        """Return True if a user is known to be no member any more."""
         groups = self._groups.get(user)
         if groups is None and (spec.groups or spec.admin_groups):
             return False

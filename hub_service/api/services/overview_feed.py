@@ -55,11 +55,12 @@ class _Feed:
         self.readers = 0
         self.text = b""
         """The last event; "" before the first."""
-        self.news = b""
+        self.content = b""
+        """The last overview without its time."""
         self.updates = Broadcast()
         self.render_task: asyncio.Task[None] | None = None
 
-    def ended(self, _task: object) -> None:
+    def wake_readers(self, _task: object) -> None:
         """Wake the readers when the rendering task ends: its error reaches them like an update."""
         self.updates.announce()
 
@@ -94,7 +95,7 @@ class OverviewFeeds:
             try:
                 if feed.render_task is None or feed.render_task.done():
                     feed.render_task = asyncio.ensure_future(self._render_loop(feed))
-                    feed.render_task.add_done_callback(feed.ended)
+                    feed.render_task.add_done_callback(feed.wake_readers)
                 while replace(actor(), xsrf="") == current_actor:
                     version = feed.updates.version
                     if feed.text not in {b"", last_text}:
@@ -103,36 +104,39 @@ class OverviewFeeds:
                         continue  # a newer one may exist since this was sent
                     with suppress(TimeoutError):
                         async with asyncio.timeout(REFRESH_EVERY_S):
-                            await feed.updates.after(version)
+                            await feed.updates.newer_than(version)
                     if feed.render_task.done():
                         feed.render_task.result()
             finally:
                 feed.readers -= 1
                 if not feed.readers:
-                    self._end(feed)
+                    self._remove(feed)
 
-    def _end(self, feed: _Feed) -> None:
+    def _remove(self, feed: _Feed) -> None:
         if feed.render_task is not None:
             feed.render_task.cancel()
         if self._feeds.get(feed.actor) is feed:
             del self._feeds[feed.actor]
 
     async def _render_loop(self, feed: _Feed) -> None:
+        """Render after each change, at most once a second, and without one every two seconds."""
         while True:
             version = self._changes.version
             async with self._render_turns.turn():
-                self._publish(feed, overview_view(Viewer(await self._read_model(), feed.actor)))
+                self._publish_if_changed(
+                    feed, overview_view(Viewer(await self._read_model(), feed.actor))
+                )
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_EVERY_S - AT_MOST_EVERY_S):
-                    await self._changes.after(version)
+                    await self._changes.newer_than(version)
 
-    def _publish(self, feed: _Feed, overview: Overview) -> None:
+    def _publish_if_changed(self, feed: _Feed, overview: Overview) -> None:
+        """Make an overview the feed's text, and wake its readers, unless only its time is new."""
         self.render_count += 1
-        # A new timestamp alone is no update.
-        news = overview.model_dump_json(exclude={"at"}).encode()
-        if news != feed.news:
-            feed.news = news
+        content = overview.model_dump_json(exclude={"at"}).encode()
+        if content != feed.content:
+            feed.content = content
             at = overview.model_dump_json(include={"at"}).encode()
-            feed.text = b"event: overview\ndata: " + at[:-1] + b"," + news[1:] + b"\n\n"
+            feed.text = b"event: overview\ndata: " + at[:-1] + b"," + content[1:] + b"\n\n"
             feed.updates.announce()

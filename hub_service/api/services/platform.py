@@ -115,10 +115,12 @@ class Platform:
             return ""
         try:
             await self.accounts.compare(user)
-            known = self.accounts.known_accounts.get(user)
+            account = self.accounts.known_accounts.get(user)
         except (Forbidden, Unavailable) as refused:
             return refused.message
-        return "" if known is None or known.uid == uid else f"uid {uid}; {user} has {known.uid} now"
+        if account is None or account.uid == uid:
+            return ""
+        return f"uid {uid}; {user} has {account.uid} now"
 
     async def read_model(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
@@ -149,17 +151,19 @@ class Platform:
             queued=self.queues.of,
             agent_reports=self.agent_reports,
             recent=self.recent,
-            former_members={} if self.former_members is None else self.former_members.now,
+            former_members={} if self.former_members is None else self.former_members.by_project,
         )
 
-    async def _progress(self, of: Collection[WorkloadId] | None) -> Mapping[WorkloadId, Progress]:
+    async def _progress(
+        self, workloads: Collection[WorkloadId] | None
+    ) -> Mapping[WorkloadId, Progress]:
         """Return the progress that jobs report; reuse a fresh reading of all jobs."""
-        if of == ():
+        if workloads == ():
             return {}
-        if of is None:
+        if workloads is None:
             return await self._progress_cache.get("", self.cluster.progress)
-        known = self._progress_cache.cached("")
-        return await self.cluster.progress(of) if known is None else known
+        all_progress = self._progress_cache.cached("")
+        return await self.cluster.progress(workloads) if all_progress is None else all_progress
 
     async def shared_read_model(self) -> ReadModel:
         """Return all streams' read model. It is rebuilt after each cycle and twice a second."""
@@ -186,7 +190,7 @@ class Platform:
         """Return all projects by name."""
         return {record.spec.name: record.spec for record in await self.cluster.projects()}
 
-    async def allowed(
+    async def access(
         self, actor: Actor, action: Action, workload: WorkloadId, uid: str = ""
     ) -> WorkloadRecord:
         """Return a workload on which the actor may perform the action.
@@ -242,7 +246,7 @@ class Watcher:
             Conflict: another workload has the name now.
         """
         await self.check()
-        await self._platform.allowed(self.actor, action, workload, uid)
+        await self._platform.access(self.actor, action, workload, uid)
 
 
 async def _watcher(request: Request) -> Watcher:

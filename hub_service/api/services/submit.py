@@ -48,7 +48,7 @@ async def submit(
     Raises:
         InvalidRequest, Forbidden, NotFound, Conflict: nothing was stored.
     """
-    owner = await _owner(platform, actor, request)
+    owner = await _find_owner(platform, actor, request)
     jobs = (request.array or 1) if request.kind == "job" else 0
     for attempt in range(TRIES):
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
@@ -57,7 +57,7 @@ async def submit(
         unfinished = await platform.cluster.unfinished_jobs(owner.name)
         platform.job_limit.check(owner.name, jobs, unfinished)
         taken = await platform.cluster.names()
-        spec = _spec(platform, viewer, owner, request, taken, key)
+        spec = _build_spec(platform, viewer, owner, request, taken, key)
         if platform.accounts is not None:
             account = await platform.accounts.account(owner.name)
             spec = _with_umask(viewer, request, spec, account)
@@ -71,11 +71,12 @@ async def submit(
             if request.name is not None or attempt == TRIES - 1:
                 raise
             continue
-        return await _decided(platform, actor, added[0])
+        return await _reply_after_decision(platform, actor, added[0])
     raise AssertionError
 
 
-async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Actor:
+async def _find_owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Actor:
+    """Return the owner of the workloads: the caller, or the user for whom the hub submits."""
     if request.owner is None and not request.server and actor.kind == "user":
         if request.command is None and request.kind == "session":
             raise InvalidRequest(
@@ -89,7 +90,7 @@ async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Ac
     return await platform.authenticator.person(request.owner)
 
 
-def _spec(
+def _build_spec(
     platform: Platform,
     viewer: Viewer,
     owner: Actor,
@@ -97,6 +98,7 @@ def _spec(
     taken: Container[WorkloadId],
     key: str,
 ) -> WorkloadSpec:
+    """Choose the project and build the specification; raise what its owner may not do."""
     read_model = viewer.read_model
     projects = {name: record.spec for name, record in read_model.projects.items()}
     own_projects = [name for name, spec in projects.items() if is_member(owner, spec)]
@@ -116,11 +118,11 @@ def _spec(
             code="priority",
         )
     _check_workdir(platform, request.workdir)
-    most = (read_model.largest_device_mib, read_model.most_devices)
+    largest_device = (read_model.largest_device_mib, read_model.most_devices)
     site = SubmissionContext(
         projects,
         taken,
-        *most,
+        *largest_device,
         platform.images,
         read_model.gpu_types,
         default_cpu=not platform.images,
@@ -137,6 +139,7 @@ def _spec(
 def _with_umask(
     viewer: Viewer, request: SubmitRequest, spec: WorkloadSpec, account: UnixAccount
 ) -> WorkloadSpec:
+    """Return the specification with the umask of its user, project or account."""
     is_server = spec.command is None
     umask = "" if is_server else umask_of_submission(request.umask, account.uid or 0)
     setting = viewer.read_model.projects[spec.project].spec.umask
@@ -144,6 +147,7 @@ def _with_umask(
 
 
 def _check_workdir(platform: Platform, workdir: str) -> None:
+    """Raise InvalidRequest unless jobs can start in the directory; "" is none."""
     if workdir and not workdir.startswith("/"):
         raise InvalidRequest(
             f"The working directory {workdir} is not absolute.", hint="Begin it with a slash."
@@ -167,7 +171,9 @@ def _subject(owner: Actor, actor: Actor) -> str:
     return "You are" if owner is actor else f"{owner.name} is"
 
 
-async def _decided(platform: Platform, actor: Actor, record: WorkloadRecord) -> SubmitReply:
+async def _reply_after_decision(
+    platform: Platform, actor: Actor, record: WorkloadRecord
+) -> SubmitReply:
     """Describe a stored workload, with the scheduler's decision if it comes soon."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DECIDED_WITHIN_S):
@@ -195,17 +201,17 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     rows = user_actions.rows_of(spec, now=platform.clock(), max_elements=MAX_PLANNED_ELEMENTS)
     # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
-    other = with_rows(snapshot, rows)
+    changed = with_rows(snapshot, rows)
     forecast_ids = [row.id for row in rows[:MAX_FORECAST_ELEMENTS]]
-    plan, starts = await platform.decision_worker.what_if(other, forecast_ids)
+    plan, starts = await platform.decision_worker.what_if(changed, forecast_ids)
     viewer = replace(viewer, read_model=replace(viewer.read_model, starts=starts))
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
     if spec.is_array and waits:  # one line of the queue, at the place of its first one
-        first = next((waits[row.id].position for row in rows if row.id in waits), 1)
-        waits = {name: replace(wait, position=first) for name, wait in waits.items()}
-    room = _making_room(plan)
-    tried = [_with_reason(r.record, waits.get(r.id), room) for r in rows[:MAX_LISTED_ELEMENTS]]
-    reply = _reply(viewer, tried, dry_run=True)
+        position = next((waits[row.id].position for row in rows if row.id in waits), 1)
+        waits = {name: replace(wait, position=position) for name, wait in waits.items()}
+    stopped = _stopped_by_beneficiary(plan)
+    records = [_with_reason(r.record, waits.get(r.id), stopped) for r in rows[:MAX_LISTED_ELEMENTS]]
+    reply = _reply(viewer, records, dry_run=True)
     if not platform.images:
         return reply
     # Kubernetes has further conditions, which the snapshot of a workload that is no Job lacks.
@@ -213,7 +219,7 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     return reply.model_copy(update={"unchecked": UNCHECKED, "notes": notes})
 
 
-def _making_room(plan: Plan) -> Mapping[str, Sequence[str]]:
+def _stopped_by_beneficiary(plan: Plan) -> Mapping[str, Sequence[str]]:
     """Return the workloads that a plan stops, by the workload that benefits."""
     stopped: dict[str, dict[str, None]] = {}
     for decision in plan.decisions:
@@ -223,14 +229,15 @@ def _making_room(plan: Plan) -> Mapping[str, Sequence[str]]:
 
 
 def _with_reason(
-    record: WorkloadRecord, wait: Wait | None, room: Mapping[str, Sequence[str]]
+    record: WorkloadRecord, wait: Wait | None, stopped: Mapping[str, Sequence[str]]
 ) -> WorkloadRecord:
+    """Return a record of a dry run with the plan's reason for its wait."""
     if wait is None:
         return record
     why = wait.reason
     text = why.text
     if why.code == "stopping":  # the plan's sentence says "reserved", which nothing is yet
-        names = room.get(record.id, ("other work",))
+        names = stopped.get(record.id, ("other work",))
         unnamed = len(names) - MAX_NAMED_WORKLOADS
         more = [f"{unnamed} more"] if unnamed > 0 else []
         names_text = " and ".join([*names[:MAX_NAMED_WORKLOADS], *more])
@@ -240,6 +247,7 @@ def _with_reason(
 
 
 def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) -> SubmitReply:
+    """Describe the workloads, and why they wait."""
     # All elements of an array wait for the same reason: report it once.
     waits: dict[str, WorkloadRecord] = {}
     for record in records:

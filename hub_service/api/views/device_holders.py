@@ -33,11 +33,11 @@ class Holders:
     @cached_property
     def by_device(self) -> Mapping[tuple[str, int], DeviceHolders]:
         """Return the holders of each allocated device, by node and index."""
-        found: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
+        shares_by_device: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
         for record in self.records:
             for worker in record.workers:
                 for share in worker.devices:
-                    shares = found.setdefault((worker.node or "", share.device), [])
+                    shares = shares_by_device.setdefault((worker.node or "", share.device), [])
                     shares.append((record, share.gpus))
         return {
             device: DeviceHolders(
@@ -46,16 +46,16 @@ class Holders:
                 frozenset([record.spec.project for record, _ in shares]),
                 frozenset([record.spec.user for record, _ in shares]),
             )
-            for device, shares in found.items()
+            for device, shares in shares_by_device.items()
         }
 
     @cached_property
     def by_project(self) -> Mapping[str, Sequence[WorkloadRecord]]:
         """Return the workloads of each project, without its children's."""
-        found: dict[str, list[WorkloadRecord]] = {}
+        records_by_project: dict[str, list[WorkloadRecord]] = {}
         for record in self.records:
-            found.setdefault(record.spec.project, []).append(record)
-        return found
+            records_by_project.setdefault(record.spec.project, []).append(record)
+        return records_by_project
 
     @cached_property
     def allocated(self) -> Mapping[str, tuple[MilliGpu, MilliGpu]]:

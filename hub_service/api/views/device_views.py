@@ -51,25 +51,25 @@ def device_view(
 
 def _busy(processes: Sequence[ProcessSample], workload: WorkloadId) -> float | None:
     """Sum the utilization of a workload's processes on the device; 0 without processes."""
-    found = [p.utilization for p in processes if p.workload == workload]
-    known = [each for each in found if each is not None]
-    return sum(known) if known or not found else None
+    utilizations = [p.utilization for p in processes if p.workload == workload]
+    known = [each for each in utilizations if each is not None]
+    return sum(known) if known or not utilizations else None
 
 
 def _other_processes(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
     """Group processes by account; admins see all accounts, users their own."""
     by_account: dict[str, list[ProcessSample]] = {}
     for process in processes:
-        known = actor.admin or process.account == actor.name
-        by_account.setdefault(process.account if known else "", []).append(process)
+        is_visible = actor.admin or process.account == actor.name
+        by_account.setdefault(process.account if is_visible else "", []).append(process)
     views = []
-    for account, found in sorted(by_account.items()):
-        busy = [p.utilization for p in found if p.utilization is not None]
-        memory = [p.memory_mib for p in found if p.memory_mib is not None]
+    for account, of_account in sorted(by_account.items()):
+        busy = [p.utilization for p in of_account if p.utilization is not None]
+        memory = [p.memory_mib for p in of_account if p.memory_mib is not None]
         views.append(
             OthersView(
                 account=account,
-                processes=len(found),
+                processes=len(of_account),
                 utilized=sum(busy) if busy else None,
                 memory_mib=sum(memory) if memory else None,
             )
@@ -98,6 +98,7 @@ def agent_reply(
 def _allocation(
     allocation: Allocation, uuids: Mapping[int, str], *, release: bool
 ) -> AgentAllocation:
+    """Return what the agent measures and limits of one worker; `release`: and ends."""
     return AgentAllocation(
         workload=allocation.workload,
         worker=allocation.worker,

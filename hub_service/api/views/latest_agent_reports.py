@@ -49,21 +49,23 @@ class AgentReports:
         Workloads that held devices within NOTICE_FOR_S count too: a killed one is gone when the
         agent reports it. Notices about any other workload are dropped.
         """
-        before = self._reports.get(report.node)
-        if before is None or report.at >= before[1].at:  # delayed reports arrive out of order
+        last = self._reports.get(report.node)
+        if last is None or report.at >= last[1].at:  # delayed reports arrive out of order
             self._reports[report.node] = now, report
-            self._processes[report.node] = _by_device(report)
-        lately = self._last_allocated.get(report.node, {}) | dict.fromkeys(holders, now)
-        lately = {workload: at for workload, at in lately.items() if now - at < NOTICE_FOR_S}
-        self._last_allocated[report.node] = lately
-        news = [n for n in report.notices if n.workload in lately]
-        self._notices |= {notice.workload: (now, notice) for notice in news}
+            self._processes[report.node] = _processes_by_device(report)
+        recent_holders = self._last_allocated.get(report.node, {}) | dict.fromkeys(holders, now)
+        recent_holders = {
+            workload: at for workload, at in recent_holders.items() if now - at < NOTICE_FOR_S
+        }
+        self._last_allocated[report.node] = recent_holders
+        accepted = [n for n in report.notices if n.workload in recent_holders]
+        self._notices |= {notice.workload: (now, notice) for notice in accepted}
         self._notices = {
             workload: (at, notice)
             for workload, (at, notice) in self._notices.items()
             if now - at < NOTICE_FOR_S
         }
-        return news
+        return accepted
 
     def notice(self, now: float, workload: WorkloadId, *, reads: bool = True) -> str:
         """Return the last action on a workload's memory use, "" if none is recent or it is over.
@@ -80,7 +82,7 @@ class AgentReports:
         tiers = (report.tiers.get(workload) for _, report in self._holder_reports(workload))
         return Tier(next(filter(None, tiers), Tier.FRAMEWORKS))
 
-    def no_hard_limit(self, node: str) -> str:
+    def no_hard_limit_reason(self, node: str) -> str:
         """Return why a node's driver enforces no limit; "" if it does or is unknown."""
         return self._reports[node][1].no_hard_limit if node in self._reports else ""
 
@@ -90,22 +92,22 @@ class AgentReports:
 
     def device_processes(self, now: float, device: str) -> Sequence[ProcessSample]:
         """Return the processes on a device, by its UUID."""
-        found: Sequence[ProcessSample] = ()
+        all_processes: Sequence[ProcessSample] = ()
         for node, (at, _) in self._reports.items():
             if now - at < RECENT_S and (processes := self._processes[node].get(device)):
-                found = [*found, *processes] if found else processes
-        return found
+                all_processes = [*all_processes, *processes] if all_processes else processes
+        return all_processes
 
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
         """Return a workload's processes on devices, by descending memory."""
-        mine = (
+        own_processes = (
             process
             for at, report in self._holder_reports(workload)
             if now - at < RECENT_S
             for process in report.processes
             if process.workload == workload
         )
-        return sorted(mine, key=lambda p: (-(p.memory_mib or 0), p.pid))
+        return sorted(own_processes, key=lambda p: (-(p.memory_mib or 0), p.pid))
 
     def _holder_reports(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
         """Yield the reports of the nodes where the workload holds devices."""
@@ -114,8 +116,8 @@ class AgentReports:
                 yield entry
 
 
-def _by_device(report: AgentReport) -> Mapping[str, Sequence[ProcessSample]]:
-    found: dict[str, list[ProcessSample]] = {}
+def _processes_by_device(report: AgentReport) -> Mapping[str, Sequence[ProcessSample]]:
+    processes: dict[str, list[ProcessSample]] = {}
     for process in report.processes:
-        found.setdefault(process.device, []).append(process)
-    return found
+        processes.setdefault(process.device, []).append(process)
+    return processes

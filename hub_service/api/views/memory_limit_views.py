@@ -29,7 +29,7 @@ def limit_view(
         uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
         troubles = sorted({agent_reports.sharing.unavailable_reason(uuid) for uuid in uuids} - {""})
         why += "".join(f" MPS is not available here: {trouble}." for trouble in troubles)
-    reasons = {agent_reports.no_hard_limit(worker.node) for worker in record.workers} - {""}
+    reasons = {agent_reports.no_hard_limit_reason(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:
         why += f" A hard limit is not available here: {min(reasons)}."
     return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)

@@ -38,7 +38,7 @@ def overview_view(viewer: Viewer) -> Overview:
         nodes=viewer.nodes(),
         idle_gpu_hours_reclaimed=read_model.meter.reclaimed() / 3600,
         notifications=_notifications(viewer),
-        notes=[*_more(left_out), *(_notes(viewer) if viewer.actor.admin else ())],
+        notes=[*_left_out_notes(left_out), *(_admin_notes(viewer) if viewer.actor.admin else ())],
     )
 
 
@@ -49,20 +49,22 @@ def _first_in_queue(viewer: Viewer) -> tuple[list[WorkloadRecord], int]:
     """
     queues = viewer.read_model.queues
     own = queues.of_user.first(viewer.actor.name, MAX_OWN_WAITING)
-    found = {record.id: record for record in own if viewer.may_see(record)}
-    many = {name: each for name, each in queues.of_project.many() if viewer.may_see_all_of(name)}
+    listed = {record.id: record for record in own if viewer.may_see(record)}
+    lengths = {
+        name: length for name, length in queues.of_project.lengths() if viewer.may_see_all_of(name)
+    }
     # Sorted, so that ties have the same order each time.
-    firsts = [queues.of_project.first(name, MAX_WAITING) for name in sorted(many)]
-    merged = heapq.merge(*firsts, key=place)
-    for record in merged:
-        if len(found) >= MAX_WAITING:
+    firsts = [queues.of_project.first(name, MAX_WAITING) for name in sorted(lengths)]
+    for record in heapq.merge(*firsts, key=place):
+        if len(listed) >= MAX_WAITING:
             break
-        found.setdefault(record.id, record)
-    left_out = sum(many.values()) - len(found)
-    for (user, project), theirs in queues.of_user_and_project.items():
-        if user == viewer.actor.name and project not in many:
-            left_out += len(theirs) if viewer.may_see(next(iter(theirs.values()))) else 0
-    return list(found.values()), left_out
+        listed.setdefault(record.id, record)
+    visible = sum(lengths.values())
+    for (user, project), waiting in queues.of_user_and_project.items():
+        # Of a project that the actor left, it sees its own workloads alone: all, or none of them.
+        if user == viewer.actor.name and project not in lengths:
+            visible += len(waiting) if viewer.may_see(next(iter(waiting.values()))) else 0
+    return list(listed.values()), visible - len(listed)
 
 
 def _notifications(viewer: Viewer) -> list[NotificationView]:
@@ -75,7 +77,8 @@ def _notifications(viewer: Viewer) -> list[NotificationView]:
     ]
 
 
-def _notes(viewer: Viewer) -> list[str]:
+def _admin_notes(viewer: Viewer) -> list[str]:
+    """Return sentences on broken devices, missing MPS and quotas beyond the capacity."""
     roots = [r.spec for r in viewer.read_model.projects.values() if r.spec.parent is None]
     notes = [
         f"GPU {device.index} of {node} is taken out: {device.fault}."
@@ -120,10 +123,11 @@ def _notes_by_type(read_model: ReadModel) -> list[str]:
     ]
 
 
-def _more(waiting: int) -> list[str]:
+def _left_out_notes(left_out: int) -> list[str]:
+    """Return the sentence on waiting workloads that the overview leaves out."""
     return (
-        [f"{waiting} more wait than are listed here: `runai list --all` lists them."]
-        if waiting
+        [f"{left_out} more wait than are listed here: `runai list --all` lists them."]
+        if left_out
         else []
     )
 

@@ -48,7 +48,7 @@ class NodeResources(NamedTuple):
     """Why it offers fewer GPUs than it has."""
 
 
-_HOLDS = (WorkerState.RUNNING, WorkerState.STOPPING)
+_HOLDING = (WorkerState.RUNNING, WorkerState.STOPPING)
 
 
 class Meter(Protocol):
@@ -116,7 +116,7 @@ class ReadModel:
         cpu, memory = Counter[str](), Counter[str]()
         for workload in self.snapshot.workloads:
             for worker in workload.workers:
-                if worker.node and worker.state in _HOLDS:
+                if worker.node and worker.state in _HOLDING:
                     cpu[worker.node] += worker.cpu_milli
                     memory[worker.node] += worker.memory_mib
         return {
@@ -186,12 +186,12 @@ class ReadModel:
 
         A node is of its first device's type, as the scheduler sees it.
         """
-        found: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, tuple[int, int]] = {}
         for devices in filter(None, self.devices.values()):
-            most, largest = found.get(devices[0].name, (0, 0))
+            most, largest = sizes.get(devices[0].name, (0, 0))
             mib = max(device.memory_mib for device in devices)
-            found[devices[0].name] = max(most, len(devices)), max(largest, mib)
-        return found
+            sizes[devices[0].name] = max(most, len(devices)), max(largest, mib)
+        return sizes
 
     @cached_property
     def largest_node(self) -> NodeCapacity:
@@ -235,7 +235,9 @@ class ReadModel:
         """Return the GPUs kept busy by each project's own workloads, of the measured ones."""
         busy = {}
         for project, records in self.queues.holding.by_project.items():
-            measured = [found for r in records if (found := self.meter.current(r.id)) is not None]
+            measured = [
+                current for r in records if (current := self.meter.current(r.id)) is not None
+            ]
             if measured:
                 busy[project] = sum(gpus for gpus, _ in measured)
         return busy

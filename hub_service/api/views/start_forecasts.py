@@ -35,27 +35,28 @@ class StartForecasts:
         self._cycle: Cycle | None = None
         """Cycle at the start of the last forecast."""
         self._starts = _AdjustedStarts({}, 0)
-        self._again_at = 0.0
-        self._work: asyncio.Task[None] | None = None
+        self._next_at = 0.0
+        self._task: asyncio.Task[None] | None = None
 
     def of(self, cycle: Cycle, forecast: ForecastCall) -> Mapping[str, ExpectedStart]:
-        """Return the known expected starts; `forecast` new ones if they are of another cycle."""
-        working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
-        if cycle is not self._cycle and not working and self._clock() >= self._again_at:
+        """Return the known starts; begin a `forecast` if they are of another cycle than this."""
+        is_running, now = self._task is not None and not self._task.done(), cycle.snapshot.now
+        if cycle is not self._cycle and not is_running and self._clock() >= self._next_at:
             if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
                 self._starts = _AdjustedStarts({}, now)
-            self._work = asyncio.ensure_future(self._forecast(cycle, forecast))
+            self._task = asyncio.ensure_future(self._forecast(cycle, forecast))
         if self._starts.now != now:
             self._starts = _AdjustedStarts(self._starts.starts, now)
         return self._starts
 
     async def _forecast(self, cycle: Cycle, forecast: ForecastCall) -> None:
+        """Forecast the starts after a cycle, and set the earliest time of the next forecast."""
         began = self._clock()
         with suppress(Unavailable):  # a person's forecast came first, or the worker is new
-            found = await forecast()
-            self._starts, self._cycle = _AdjustedStarts(found.starts, found.now), cycle
+            foreseen = await forecast()
+            self._starts, self._cycle = _AdjustedStarts(foreseen.starts, foreseen.now), cycle
         ended = self._clock()
-        self._again_at = ended + PAUSE_FACTOR * (ended - began)
+        self._next_at = ended + PAUSE_FACTOR * (ended - began)
 
 
 class _AdjustedStarts(Mapping[str, ExpectedStart]):

@@ -125,36 +125,36 @@ class ViewCache:
         after each forecast, their fields alone are replaced, with the measured ones from `measure`.
         """
         key = (record.id, *rights)
-        known = self._views.get(key)
+        cached = self._views.get(key)
         if (
-            known is None
-            or known.record is not record
-            or known.inputs != inputs
-            or (known.measurement_times is None) is not (measurement_times is None)
+            cached is None
+            or cached.record is not record
+            or cached.inputs != inputs
+            or (cached.measurement_times is None) is not (measurement_times is None)
         ):
             view = render()
             self._views.insert(key, _CachedView(record, start, inputs, measurement_times, view))
             return view
-        new: dict[str, Any] = {}
-        if known.start != start:
-            new["expected_start"] = start_view(start) if start else None
-        known_times = known.measurement_times
-        if measurement_times and known_times and not known_times.is_recent(measurement_times):
-            new |= measure()
-            known = known._replace(measurement_times=measurement_times)
-        if not new:
-            return known.view
-        view = known.view.model_copy(update=new)
-        self._views[key] = known._replace(start=start, view=view)
+        updates: dict[str, Any] = {}
+        if cached.start != start:
+            updates["expected_start"] = start_view(start) if start else None
+        cached_times = cached.measurement_times
+        if measurement_times and cached_times and not cached_times.is_recent(measurement_times):
+            updates |= measure()
+            cached = cached._replace(measurement_times=measurement_times)
+        if not updates:
+            return cached.view
+        view = cached.view.model_copy(update=updates)
+        self._views[key] = cached._replace(start=start, view=view)
         return view
 
     def device(
         self, key: DeviceKey, device_state: object, render: Callable[[], DeviceView]
     ) -> DeviceView:
         """Return a device's cached view, or render it again if its `device_state` changed."""
-        known = self._devices.get(key)
-        if known is not None and known[0] == device_state:
-            return known[1]
+        cached = self._devices.get(key)
+        if cached is not None and cached[0] == device_state:
+            return cached[1]
         view = render()
         self._devices.insert(key, (device_state, view))
         return view
@@ -163,8 +163,8 @@ class ViewCache:
         self, at: float, holding: object, measure: Callable[[], Mapping[str, float]]
     ) -> Mapping[str, float]:
         """Return the projects' busy GPUs; reused for a moment while the holders are the same."""
-        known, measured_at, busy = self._busy
-        if known is not holding or not 0 <= at - measured_at < MEASURED_FOR_S:
+        measured_for, measured_at, busy = self._busy
+        if measured_for is not holding or not 0 <= at - measured_at < MEASURED_FOR_S:
             busy = measure()
             self._busy = holding, at, busy
         return busy

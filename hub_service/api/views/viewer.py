@@ -91,14 +91,14 @@ class Viewer:
         """Return True if the actor may see a workload."""
         spec = record.spec
         key = spec.project, spec.user
-        known = self._visible.get(key)
-        if known is None:
-            mine = spec.user == self.actor.name
+        is_visible = self._visible.get(key)
+        if is_visible is None:
+            is_own = spec.user == self.actor.name
             project = self.read_model.spec(spec.project)
-            known = self._visible[key] = self.may_see_all_of(spec.project) or (
-                mine and may(self.actor, Action.SEE_WORKLOAD, project, spec)
+            is_visible = self._visible[key] = self.may_see_all_of(spec.project) or (
+                is_own and may(self.actor, Action.SEE_WORKLOAD, project, spec)
             )
-        return known
+        return is_visible
 
     @cached_property
     def _visible(self) -> dict[tuple[str, str], bool]:
@@ -107,17 +107,17 @@ class Viewer:
 
     def may_see_all_of(self, project: str) -> bool:
         """Return True if the actor may see every workload of a project."""
-        known = self._visible_projects.get(project)
-        if known is None:
-            known = may(self.actor, Action.SEE_WORKLOAD, self.read_model.spec(project))
-            self._visible_projects[project] = known
-        return known
+        is_visible = self._visible_projects.get(project)
+        if is_visible is None:
+            is_visible = may(self.actor, Action.SEE_WORKLOAD, self.read_model.spec(project))
+            self._visible_projects[project] = is_visible
+        return is_visible
 
     @cached_property
     def _visible_projects(self) -> dict[str, bool]:
         return {}
 
-    def changes(self, record: WorkloadRecord) -> bool:
+    def may_change(self, record: WorkloadRecord) -> bool:
         """Return True if the actor may pause, resume and delete a workload."""
         return self._rights(record.spec)[0]
 
@@ -130,21 +130,21 @@ class Viewer:
             read_model.start_of(record),
             read_model.view_inputs(record),
             read_model.measurement_times(record),
-            lambda: self._measured(record),
-            lambda: WorkloadView(**self._workload(record)),
+            lambda: self._measured_fields(record),
+            lambda: WorkloadView(**self._workload_fields(record)),
         )
 
     def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
         """Return whether the actor may change a workload, and whether it may read it."""
         key = spec.project, spec.user
-        known = self._cached_rights.get(key)
-        if known is None:
+        rights = self._cached_rights.get(key)
+        if rights is None:
             project = self.read_model.spec(spec.project)
-            known = self._cached_rights[key] = (
+            rights = self._cached_rights[key] = (
                 may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
                 may(self.actor, Action.READ_WORKLOAD, project, spec),
             )
-        return known
+        return rights
 
     @cached_property
     def _cached_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
@@ -155,7 +155,7 @@ class Viewer:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
         return WorkloadDetail(
-            **{**self._workload(record), "moved": last_move(history) or record.moved},
+            **{**self._workload_fields(record), "moved": last_move(history) or record.moved},
             command=None if spec.command is None else list(spec.command),
             workdir=spec.workdir,
             source=spec.source,
@@ -174,7 +174,8 @@ class Viewer:
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
 
-    def _workload(self, record: WorkloadRecord) -> dict[str, object]:
+    def _workload_fields(self, record: WorkloadRecord) -> dict[str, object]:
+        """Return the fields that lists and details share."""
         read_model, spec = self.read_model, record.spec
         start = read_model.start_of(record)
         changes, reads = self._rights(spec)
@@ -189,7 +190,7 @@ class Viewer:
             "state": record.state.value,
             "preemptible": spec.preemptible,
             "priority": spec.priority,
-            "gpus": self._requested(record) / 1000,
+            "gpus": self._requested_milli(record) / 1000,
             "gpu_memory_mib": spec.gpu_memory_mib or None,
             "cpu": spec.cpu_milli * spec.workers / 1000,
             "memory_mib": spec.memory_mib * spec.workers,
@@ -200,7 +201,7 @@ class Viewer:
             "submitted": _time(record.submitted),
             "started": _maybe_time(record.started),
             "finished": _maybe_time(record.finished),
-            "reason": self._reason(record),
+            "reason": self._visible_reason(record),
             "expected_start": start_view(start) if start else None,
             "max_runtime": spec.max_runtime,
             "ran_s": record.ran_s,
@@ -226,10 +227,10 @@ class Viewer:
             "simulated": read_model.simulated,
             "manageable": changes,
             "version": version_of(record),
-            **self._measured(record),
+            **self._measured_fields(record),
         }
 
-    def _measured(self, record: WorkloadRecord) -> dict[str, object]:
+    def _measured_fields(self, record: WorkloadRecord) -> dict[str, object]:
         """Return the fields that change with each agent report."""
         read_model = self.read_model
         now = read_model.meter.current(record.id) if record.allocated else None
@@ -242,7 +243,8 @@ class Viewer:
             "idle": idle_view(read_model.idle(record.id), read_model.at),
         }
 
-    def _reason(self, record: WorkloadRecord) -> ReasonView | None:
+    def _visible_reason(self, record: WorkloadRecord) -> ReasonView | None:
+        """Return why a workload waits or ended, without text that the actor may not read."""
         why = record.reason
         if why is None:
             return None
@@ -253,7 +255,8 @@ class Viewer:
             code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
         )
 
-    def _requested(self, record: WorkloadRecord) -> int:
+    def _requested_milli(self, record: WorkloadRecord) -> int:
+        """Return the milli-GPU of all workers; memory as a fraction of the largest device."""
         spec = record.spec
         if spec.gpu_memory_mib and self.read_model.largest_device_mib:
             each = fraction_of_memory(spec.gpu_memory_mib, self.read_model.largest_device_mib)
@@ -333,13 +336,13 @@ class Viewer:
             may_admin=actor.admin or is_project_admin(actor, spec),
             may_submit=may(actor, Action.SUBMIT, spec),
             notes=[
-                *_above_limit(sums.allocated, spec.limit),
+                *_limit_notes(sums.allocated, spec.limit),
                 *table_notes(spec.quota_by_type or {}, read_model.gpu_types),
-                *(self._former_members(spec.name) if inside else ()),
+                *(self._former_member_notes(spec.name) if inside else ()),
             ],
         )
 
-    def _former_members(self, project: str) -> Iterator[str]:
+    def _former_member_notes(self, project: str) -> Iterator[str]:
         """Yield a sentence on each user who left a project: what runs, and what does not start."""
         for user in self.read_model.former_members.get(project, ()):
             unfinished = [
@@ -348,33 +351,37 @@ class Viewer:
                 if (record.spec.project, record.spec.user) == (project, user)
                 and not record.state.finished
             ]
-            runs = sum(1 for record in unfinished if record.state in _RUNS)
-            rest = len(unfinished) - runs
+            running = sum(1 for record in unfinished if record.state in _RUNNING)
+            waiting = len(unfinished) - running
             parts = [
-                *([f"{runs} {'runs' if runs == 1 else 'run'} on"] if runs else []),
-                *([f"{rest} {'does' if rest == 1 else 'do'} not start"] if rest else []),
+                *([f"{running} {'runs' if running == 1 else 'run'} on"] if running else []),
+                *([f"{waiting} {'does' if waiting == 1 else 'do'} not start"] if waiting else []),
             ]
             yield f"{user} is no member any more: of {user}'s workloads {' and '.join(parts)}"
 
     def nodes(self) -> list[NodeView]:
         """Return every device; holders are named only to callers that may see them."""
         holding = self.read_model.queues.holding
-        open_ = frozenset(name for name in holding.by_project if self.may_see_all_of(name))
+        visible = frozenset(name for name in holding.by_project if self.may_see_all_of(name))
         return [
             NodeView(
                 name=name,
-                devices=[self._device(name, device_state, open_) for device_state in device_states],
+                devices=[
+                    self._device(name, device_state, visible) for device_state in device_states
+                ],
                 **self.read_model.node_resources.get(name, NodeResources())._asdict(),
             )
             for name, device_states in self.read_model.device_states.items()
         ]
 
-    def _device(self, node: str, device_state: DeviceState, open_: frozenset[str]) -> DeviceView:
-        """Return a device's view; the actor sees all users of the projects in `open_`."""
+    def _device(
+        self, node: str, device_state: DeviceState, visible_projects: frozenset[str]
+    ) -> DeviceView:
+        """Return a device's view; the actor sees all users of `visible_projects`."""
         actor, holders = self.actor, device_state.holders
         # The cache key has all that differs between readers: visible holders and visible accounts.
         visible_holders: tuple[bool, ...] = ()
-        if actor.name in holders.users or not holders.projects.isdisjoint(open_):
+        if actor.name in holders.users or not holders.projects.isdisjoint(visible_projects):
             visible_holders = tuple([self.may_see(record) for record, _ in holders.shares])
         visible_accounts = (
             bool(device_state.other_accounts) and actor.admin,
@@ -387,14 +394,14 @@ class Viewer:
         )
 
 
-def _above_limit(allocated: int, limit: MilliGpu | None) -> list[str]:
+def _limit_notes(allocated: int, limit: MilliGpu | None) -> list[str]:
     if limit is None or allocated <= limit:
         return []
     text = f"holds {count_text(allocated)}, {gpu_text(allocated - limit)} above its limit"
     return [f"{text}; nothing starts until it is below, and it is the first to give GPUs back"]
 
 
-_RUNS = (WorkloadState.STARTING, WorkloadState.RUNNING)
+_RUNNING = (WorkloadState.STARTING, WorkloadState.RUNNING)
 _PUBLIC_REASONS = {
     "failed": "failed",
     "not_started": "could not be started",
@@ -408,6 +415,7 @@ def _time_rules(rules: TimeRules) -> TimePut:
 
 
 def _code(code: Code | None) -> CodeView | None:
+    """Convert the code of a job; None: it is unknown, or a Job's annotations have another form."""
     if code is None or not (text := code.text()):
         return None
     try:

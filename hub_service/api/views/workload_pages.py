@@ -44,7 +44,7 @@ class WorkloadListFilter:
             and (not self.kind or record.spec.kind == self.kind)
             and (not self.text or self.text in record.id or self.text in record.spec.user)
             and viewer.may_see(record)
-            and (not self.manageable or viewer.changes(record))
+            and (not self.manageable or viewer.may_change(record))
         ]
 
     def query(self) -> str:
@@ -86,6 +86,7 @@ def _key(submitted: float, workload: str) -> Key:
 
 
 def _key_of(token: str) -> Key:
+    """Parse a token; raise InvalidRequest if it is none."""
     submitted, _, workload = token.partition(":")
     try:
         return _key(float(submitted), workload)

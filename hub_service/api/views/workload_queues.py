@@ -32,18 +32,18 @@ class SortedQueues(Mapping[str, Sequence[WorkloadRecord]]):
     def __init__(
         self,
         waiting: Mapping[str, NumberedRecords] | None = None,
-        known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
+        queues: Mapping[str, Sequence[WorkloadRecord]] | None = None,
     ) -> None:
-        """Index the `waiting` records by name; the queues in `known` are sorted already."""
+        """Start with the `waiting` records by name; the `queues` are sorted already."""
         self._waiting = waiting or {}
-        self._known = dict(known or {})
+        self._sorted = dict(queues or {})
 
     def __getitem__(self, name: str) -> Sequence[WorkloadRecord]:
-        queue = self._known.get(name)
+        queue = self._sorted.get(name)
         if queue is None:
             queue = _oldest_first(self._waiting[name])
             queue.sort(key=place)
-            self._known[name] = queue
+            self._sorted[name] = queue
         return queue
 
     def __iter__(self) -> Iterator[str]:
@@ -52,27 +52,27 @@ class SortedQueues(Mapping[str, Sequence[WorkloadRecord]]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def first(self, name: str, many: int) -> Sequence[WorkloadRecord]:
-        """Return the first `many` of a queue, without sorting tens of thousands."""
-        found = self._waiting.get(name, {})
-        if name not in self._known:
+    def first(self, name: str, limit: int) -> Sequence[WorkloadRecord]:
+        """Return the first `limit` of a queue, without sorting tens of thousands."""
+        records = self._waiting.get(name, {})
+        if name not in self._sorted:
             # Positions are in the project's queue: a user's own workloads have gaps between them.
-            near = [(place(r), n) for n, r in found.items() if place(r) <= 2 * many]
-            if len(near) >= many:
-                near.sort()
-                return [found[number] for _, number in near[:many]]
-        return self[name][:many] if found else ()
+            front = [(place(r), n) for n, r in records.items() if place(r) <= 2 * limit]
+            if len(front) >= limit:
+                front.sort()
+                return [records[number] for _, number in front[:limit]]
+        return self[name][:limit] if records else ()
 
-    def many(self) -> Iterator[tuple[str, int]]:
+    def lengths(self) -> Iterator[tuple[str, int]]:
         """Yield the length of each queue, without sorting it."""
-        return ((name, len(found)) for name, found in self._waiting.items())
+        return ((name, len(records)) for name, records in self._waiting.items())
 
-    def without(self, touched: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return the sorted queues, except the `touched` ones."""
-        known = dict(self._known)
-        for name in touched:
-            known.pop(name, None)
-        return known
+    def sorted_except(self, names: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
+        """Return the queues that are sorted already, except those of some names."""
+        queues = dict(self._sorted)
+        for name in names:
+            queues.pop(name, None)
+        return queues
 
 
 @dataclass(frozen=True)
@@ -129,30 +129,31 @@ class LastQueues:
         return self._queues
 
     def _update(self, records: Sequence[WorkloadRecord]) -> None:
-        before, numbers, last = self._records, self._numbers, self._queues
-        removed, changed, new = compared(before, records, is_same_workload)
+        """Update the indexes and queues to the new list of records."""
+        before, numbers, last_queues = self._records, self._numbers, self._queues
+        removed, changed, added_from = compared(before, records, is_same_workload)
         holders_changed = False
-        for was in removed:
-            holders_changed |= self._remove(numbers[was], before[was])
-            self._owned.discard(before[was].spec.user, numbers[was])
-        for was, now in changed:
-            holders_changed |= self._remove(numbers[was], before[was])
-            holders_changed |= self._insert(numbers[was], records[now])
+        for old_index in removed:
+            holders_changed |= self._remove(numbers[old_index], before[old_index])
+            self._owned.discard(before[old_index].spec.user, numbers[old_index])
+        for old_index, new_index in changed:
+            holders_changed |= self._remove(numbers[old_index], before[old_index])
+            holders_changed |= self._insert(numbers[old_index], records[new_index])
         if removed:
-            numbers = _without(numbers, removed)
-        for record in records[new:]:
+            numbers = _without_removed(numbers, removed)
+        for record in records[added_from:]:
             numbers.append(self._next)
             holders_changed |= self._insert(self._next, record)
             self._next += 1
         self._records, self._numbers = records, numbers
-        holding = last.holding
+        holding = last_queues.holding
         if holders_changed:
             holding = Holders(tuple(_oldest_first(self._holding)))
         self._queues = Queues(
             self._present(),
             holding,
-            SortedQueues(*self._projects.after(last.of_project)),
-            SortedQueues(*self._users.after(last.of_user)),
+            SortedQueues(*self._projects.publish_with_unchanged(last_queues.of_project)),
+            SortedQueues(*self._users.publish_with_unchanged(last_queues.of_user)),
             self._users_and_projects.publish(),
             self._owned.publish(),
             tuple(self._arrays.values()),
@@ -184,6 +185,7 @@ class LastQueues:
         return record.has_devices
 
     def _present(self) -> list[WorkloadRecord]:
+        """Return the records that do not wait, of finished ones the last RECENT; oldest first."""
         records = _oldest_first(self._not_waiting)
         long_ago = sum(record.state.finished for record in records) - RECENT
         present = []
@@ -199,45 +201,47 @@ class _Index(Generic[Name]):
     """Copy-on-write index of records by name and number."""
 
     def __init__(self) -> None:
-        self._found: dict[Name, NumberedRecords] = {}
-        self._touched: dict[Name, NumberedRecords] = {}
+        self._published: dict[Name, NumberedRecords] = {}
+        self._changed: dict[Name, NumberedRecords] = {}
 
     def insert(self, name: Name, number: int, record: WorkloadRecord) -> None:
-        self._own(name)[number] = record
+        self._changed_copy(name)[number] = record
 
     def discard(self, name: Name, number: int) -> None:
-        self._own(name).pop(number, None)
+        self._changed_copy(name).pop(number, None)
 
     def publish(self) -> Mapping[Name, NumberedRecords]:
         """Publish the changes, and return the records of each non-empty name."""
-        touched, self._touched = self._touched, {}
-        found = self._found | touched
-        self._found = {name: records for name, records in found.items() if records}
-        return self._found
+        changed, self._changed = self._changed, {}
+        records_by_name = self._published | changed
+        self._published = {name: records for name, records in records_by_name.items() if records}
+        return self._published
 
-    def after(
+    def publish_with_unchanged(
         self: "_Index[str]", queues: SortedQueues
     ) -> tuple[Mapping[str, NumberedRecords], Mapping[str, Sequence[WorkloadRecord]]]:
         """Return the published index, and the earlier queues that did not change."""
-        known = queues.without(self._touched)
-        return self.publish(), known
+        unchanged = queues.sorted_except(self._changed)
+        return self.publish(), unchanged
 
-    def _own(self, name: Name) -> NumberedRecords:
-        own = self._touched.get(name)
-        if own is None:
-            own = self._touched[name] = dict(self._found.get(name, ()))
-        return own
-
-
-def _without(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
-    stays = bytearray(b"\1") * len(numbers)
-    for place in removed:
-        stays[place] = 0
-    return list(compress(numbers, stays))
+    def _changed_copy(self, name: Name) -> NumberedRecords:
+        """Return the records of a name to change: a copy, once between two publications."""
+        records = self._changed.get(name)
+        if records is None:
+            records = self._changed[name] = dict(self._published.get(name, ()))
+        return records
 
 
-def _oldest_first(found: NumberedRecords) -> list[WorkloadRecord]:
-    return [found[number] for number in sorted(found)]
+def _without_removed(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
+    """Return the numbers without those at the removed indexes."""
+    is_kept = bytearray(b"\1") * len(numbers)
+    for index in removed:
+        is_kept[index] = 0
+    return list(compress(numbers, is_kept))
+
+
+def _oldest_first(records: NumberedRecords) -> list[WorkloadRecord]:
+    return [records[number] for number in sorted(records)]
 
 
 def place(record: WorkloadRecord) -> int:
@@ -260,25 +264,25 @@ def sums_of(
     queues: Queues, projects: Mapping[str, ProjectSpec], busy: Mapping[str, float]
 ) -> Mapping[str, ProjectSums]:
     """Sum up each project; `busy` has the GPUs that its own workloads keep busy."""
-    found = {name: ProjectSums() for name in projects}
+    sums_by_project = {name: ProjectSums() for name in projects}
 
-    def above(project: str) -> Iterator[ProjectSums]:
+    def with_ancestors(project: str) -> Iterator[ProjectSums]:
         name: str | None = project
-        while name is not None and name in found:
-            yield found[name]
+        while name is not None and name in sums_by_project:
+            yield sums_by_project[name]
             name = projects[name].parent
 
-    for project, many in queues.of_project.many():
-        for sums in above(project):
-            sums.waiting += many
+    for project, length in queues.of_project.lengths():
+        for sums in with_ancestors(project):
+            sums.waiting += length
     for record in queues.arrays:
-        for sums in above(record.spec.project):
+        for sums in with_ancestors(record.spec.project):
             sums.waiting += record.size - 1
     for project, (allocated, building) in queues.holding.allocated.items():
-        for sums in above(project):
+        for sums in with_ancestors(project):
             sums.allocated += allocated
             sums.building += building
-    for project, now in busy.items():
-        for sums in above(project):
-            sums.utilized = (sums.utilized or 0.0) + now
-    return found
+    for project, gpus in busy.items():
+        for sums in with_ancestors(project):
+            sums.utilized = (sums.utilized or 0.0) + gpus
+    return sums_by_project

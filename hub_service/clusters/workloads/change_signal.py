@@ -30,4 +30,4 @@ class ChangeSignal:
 
     async def next(self) -> None:
         """Return at the next change of any kind."""
-        await self._anything.after(self._anything.version)
+        await self._anything.newer_than(self._anything.version)

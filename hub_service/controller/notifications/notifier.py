@@ -83,7 +83,7 @@ class Notifier:
                 await asyncio.sleep(PAUSE_FACTOR * await self.poll())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
-                        await self._changes.after(version)
+                        await self._changes.newer_than(version)
 
     async def poll(self) -> float:
         """Send the events since the last poll; the first poll only stores states.

@@ -137,7 +137,7 @@ def test_rate_limiter_remembers_a_bounded_number_of_credentials():
     for number in range(2 * MOST_KNOWN):
         limiter.store(str(number).encode(), f"user {number}", exempt=False)
 
-    assert len(limiter._known) <= MOST_KNOWN
+    assert len(limiter._owners) <= MOST_KNOWN
 
 
 @pytest.mark.parametrize(

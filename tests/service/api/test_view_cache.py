@@ -303,7 +303,7 @@ def test_page_renders_unchanged_workload_once():
 
 
 def test_html_row_cache_drops_rows_with_their_workload_views():
-    cache = RowCache(most=10)
+    cache = RowCache(max_rows=10)
     lasting = [VIEW.model_copy() for _ in range(2)]
     for view in lasting:
         cache.row(view, True, lambda: Markup("lasting"))
@@ -319,7 +319,7 @@ def test_html_row_cache_drops_rows_with_their_workload_views():
 
 
 def test_html_row_cache_never_exceeds_its_maximum_size():
-    cache = RowCache(most=10)
+    cache = RowCache(max_rows=10)
     lasting = [VIEW.model_copy() for _ in range(20)]
 
     for view in lasting:

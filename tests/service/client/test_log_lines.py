@@ -26,8 +26,8 @@ def test_log_line_parts_are_joined_separately_for_each_worker_and_attempt():
     whole = [(joined.worker, joined.text) for line in stream for joined in lines.add(line)]
 
     assert whole == [(1, "xy"), (0, "abc"), (0, "… gone …")]
-    assert lines.rest() == [end("n", attempt=2)]
-    assert lines.rest() == []
+    assert lines.end_all() == [end("n", attempt=2)]
+    assert lines.end_all() == []
 
 
 def test_log_line_with_a_missing_end_is_closed_before_the_gap_line():

@@ -199,9 +199,9 @@ def test_waiter_for_a_cluster_change_wakes_after_the_cycle_that_applied_it(loop,
     async def scenario() -> tuple[int, str]:
         async with TimedController(cluster) as timed:
             changes = timed.controller.changes
-            version = await changes.after(0)
+            version = await changes.newer_than(0)
             await cluster.submit([job("exp1")])
-            return await changes.after(version) - version, (
+            return await changes.newer_than(version) - version, (
                 await cluster.workload("vision/exp1")
             ).state
 
@@ -256,12 +256,12 @@ def test_controller_pauses_after_a_long_cycle(loop, cluster, took, next_at, chan
             await asyncio.sleep(5)
             await cluster.submit([job("one-more")])
             while (ended := timed.cycle_times[-1]) < 5:
-                await timed.controller.changes.after(timed.controller.changes.version)
+                await timed.controller.changes.newer_than(timed.controller.changes.version)
             if change == "deleted":
                 await cluster.delete("vision/exp3", by="ana")
             else:
                 await cluster.submit([job("another")])
-            await timed.controller.changes.after(timed.controller.changes.version)
+            await timed.controller.changes.newer_than(timed.controller.changes.version)
             return float(timed.cycle_times[-1] - ended - took)
 
     assert -0.001 <= loop.run_until_complete(scenario()) - next_at <= SETTLE_S + 0.001

@@ -42,7 +42,7 @@ def test_list_comparison_splits_items_into_removed_changed_and_added(
     assert [(before[was].name, after[now].version) for was, now in comparison.changed] == [
         (n, 1) for n, what in enumerate(happens) if what == "changes"
     ]
-    assert [*after, *new][comparison.new :] == new
+    assert [*after, *new][comparison.added_from :] == new
     assert comparison.changed_or_added([*after, *new]) == [
         item for item in [*after, *new] if item not in before
     ]
@@ -60,4 +60,6 @@ def test_list_comparison_reports_moved_items_as_removed_and_added(
     changed = {before[was].name: after[now].name for was, now in comparison.changed}
     assert all(was == now for was, now in changed.items())
     assert left == changed.keys()
-    assert {t.name for t in after} == changed.keys() | {t.name for t in after[comparison.new :]}
+    assert {t.name for t in after} == changed.keys() | {
+        t.name for t in after[comparison.added_from :]
+    }
