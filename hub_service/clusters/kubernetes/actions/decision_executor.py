@@ -16,10 +16,10 @@ from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     binding,
     eviction,
+    patch_wait_condition,
     pod_path,
+    reason_sentence,
     report_waiting,
-    show_waiting,
-    why,
 )
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_reconciler import (
@@ -157,7 +157,7 @@ class DecisionExecutor:
     def _report_stop(self, word: str, sentence: str, pods: Iterable[Pod], job: Job | None) -> None:
         """Enqueue the Events of a stop: of each pod, and one of the whole Job."""
         for pod in pods:
-            self._events.enqueue(pod, word, sentence, leaves=True)
+            self._events.enqueue(pod, word, sentence, is_ending=True)
         if job is not None and (job.uid, sentence) not in self._events_of_jobs:
             self._events_of_jobs.add((job.uid, sentence))
             self._events.enqueue(job, word, sentence)
@@ -181,7 +181,7 @@ class DecisionExecutor:
         The reason is written to the Job; Events are sent in the background.
         """
         assert group.job is not None
-        sentence = why(decision.reason)
+        sentence = reason_sentence(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
         moved, priority = _moved(decision), group.first.priority
@@ -204,7 +204,7 @@ class DecisionExecutor:
         This does not count as a pause.
         """
         assert group.job is not None
-        sentence = why(decision.reason)
+        sentence = reason_sentence(decision.reason)
         ran = self._ran(group.job.uid, now)
         change = resizing(group.job, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
@@ -269,7 +269,7 @@ class DecisionExecutor:
         The nominated node is set as kube-scheduler does, so that autoscalers see it too.
         """
         if pod.sentence != sentence:
-            writing = show_waiting(self._api, pod, "stopping", sentence, node)
+            writing = patch_wait_condition(self._api, pod, "stopping", sentence, node)
             if not await self._try_write(writing):
                 return
             self.wait_reasons[pod.uid] = sentence
@@ -332,7 +332,7 @@ def _event_of(decision: Stop | Move) -> tuple[str, str]:
     """Return the reason and the message of a stop's Event; a move's message names no rule."""
     if isinstance(decision, Move):
         return "Moved", decision.reason.text
-    return "Preempted", why(decision.reason)
+    return "Preempted", reason_sentence(decision.reason)
 
 
 async def at_once(calls: Iterable[ApiCall]) -> None:

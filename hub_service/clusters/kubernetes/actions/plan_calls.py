@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.actions.decision_executor import (
     promised,
 )
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceChoice
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import reason_sentence
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     DeviceReservation,
     Slot,
@@ -146,7 +146,9 @@ class PlanCalls:
         if isinstance(decision, Start) and not pod.node:
             return self._start_refusal(decision, pod, starting[decision.workload])
         if isinstance(decision, Reserve):
-            return self._bookings.lacks(decision.node, (share.device for share in decision.devices))
+            return self._bookings.missing_device(
+                decision.node, (share.device for share in decision.devices)
+            )
         return ""
 
     def _start_refusal(self, decision: Start, pod: Pod, starting: int) -> str:
@@ -252,7 +254,8 @@ class PlanCalls:
 
     def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
-        report = partial(self._executor.report_why_suspended, job, why(wait.reason))
+        sentence = reason_sentence(wait.reason)
+        report = partial(self._executor.report_why_suspended, job, sentence)
         return [report] if job.is_queued else []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
@@ -313,7 +316,7 @@ class PlanCalls:
         group = self._groups.get(wait.workload)
         if group is None:
             return []
-        sentence = why(wait.reason) + self._explain_protection(wait.workload)
+        sentence = reason_sentence(wait.reason) + self._explain_protection(wait.workload)
         if wait.reason.code == "no_such_node":
             sentence += self._obstacle_counts(group.first.demands) or too_few_for_all(group.pods)
         sentence += self._reservation_trouble(group.first)

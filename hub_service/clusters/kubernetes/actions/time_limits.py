@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.actions.array_reconciler import CHANG
 from runai.hub_service.clusters.kubernetes.actions.decision_executor import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import final_status, pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import TIMED_OUT
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran, ended_for_good
@@ -40,7 +40,7 @@ async def end_timed_out(
 
     async def end(pod: Pod) -> None:
         if pod.owner is not None:
-            await api.patch(pod_path(pod, "status"), ends_for_good(pod, TIMED_OUT), strategic=True)
+            await api.patch(pod_path(pod, "status"), final_status(pod, TIMED_OUT), strategic=True)
         await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
         ended.add(pod.uid)
 
@@ -53,7 +53,7 @@ async def end_timed_out(
             for one in fresh:
                 text = f"ran {clock_text(one.limit)}, its time limit: it ends for good"
                 of = subject if job is not None and not job.is_array else one.up[0]
-                events.enqueue(of, "TimedOut", text, leaves=True)
+                events.enqueue(of, "TimedOut", text, is_ending=True)
             if job is not None and fresh:
                 ran = {one.element: Ran(one.seconds_at(now), now) for one in fresh}
                 apply(await api.patch(job.path, ended_for_good(job, ran)))

@@ -43,7 +43,7 @@ class GpuInventory:
         await nodes.listed()
         if self._built_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            device_numbers = self._cache.device_ids.numbers(pods)
+            device_numbers = self._cache.device_ids.update(pods)
             known = named(pods, device_numbers, self._sharing.devices_of)
             most = Counter[str]()
             for pod in pods:
@@ -64,12 +64,12 @@ class GpuInventory:
         """Store a node's devices and their holders."""
         is_new = self._sharing.store_report(node, report)
         if self._sizes.store(node, report.devices) or is_new:
-            self._changes.signal()
+            self._changes.wake_all()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Disable faulty shared devices; the device plugin removes unshared ones."""
         if self._sharing.store_faults(node, faults):
-            self._changes.signal()
+            self._changes.wake_all()
 
 
 def named(
