@@ -142,7 +142,7 @@ class DecisionExecutor:
         """
         path = pod_path(pod, "eviction")
         try:
-            version = await self._leave_out(pod) if pod.counting else ""
+            version = await self._exclude_from_count(pod) if pod.counting else ""
             # An exhausted disruption budget answers 429 like a throttled server.
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
@@ -162,11 +162,11 @@ class DecisionExecutor:
             self._events_of_jobs.add((job.uid, sentence))
             self._events.enqueue(job, word, sentence)
 
-    async def _leave_out(self, pod: Pod) -> str:
-        """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
+    async def _exclude_from_count(self, pod: Pod) -> str:
+        """Let a Job not count a pod's end; return the pod's resourceVersion for its eviction.
 
-        If the pod has another version when it is evicted, it may have succeeded: then it stays, and
-        is counted again at the next cycle.
+        If the pod has another version by then, it may have succeeded: it is not evicted, and is
+        counted again at the next cycle.
         """
         change = remove_finalizer_patch(pod.uid)
         found = await self._api.patch(pod_path(pod, "status"), change, strategic=True)
@@ -182,15 +182,15 @@ class DecisionExecutor:
         """
         assert group.job is not None
         sentence = reason_sentence(decision.reason)
-        up = [pod for pod in group.pods if pod.node and pod.deleted is None]
+        running = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
         moved, priority = _moved(decision), group.first.priority
         change = suspend_patch(
             group.job, now=now, why=sentence, priority=priority, moved=moved, ran=ran
         )
         if await self._change(decision, group.job, change):
-            self._report_stop(*_event_of(decision), up, group.job)
-            self.evicted.update(pod.uid for pod in up)
+            self._report_stop(*_event_of(decision), running, group.job)
+            self.evicted.update(pod.uid for pod in running)
             self.paused.add(group.job.uid)
 
     def _ran(self, job: str, now: float) -> dict[int, Ran]:
@@ -208,9 +208,9 @@ class DecisionExecutor:
         ran = self._ran(group.job.uid, now)
         change = resizing(group.job, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
-            up = [pod for pod in group.pods if pod.node and pod.deleted is None]
-            self._report_stop("Resized", sentence, up, group.job)
-            self.evicted.update(pod.uid for pod in up)
+            running = [pod for pod in group.pods if pod.node and pod.deleted is None]
+            self._report_stop("Resized", sentence, running, group.job)
+            self.evicted.update(pod.uid for pod in running)
 
     async def unsuspend_job(self, decision: Start, group: PodGroup, now: float) -> None:
         """Unsuspend a Job so that it creates its pods; each is bound when it exists."""
@@ -231,7 +231,7 @@ class DecisionExecutor:
     async def pause_elements(
         self, array: ArrayJob, stops: Sequence[tuple[Stop | Move, Pod]], now: float
     ) -> None:
-        """Evict elements of an array; it is stored before that they are to go on from there."""
+        """Store that elements of an array are paused and will resume; then evict their pods."""
         indexes = [pod.index or 0 for _, pod in stops]
         limited = {i: self._limited.get(f"{array.job.uid}/{i}") for i in indexes}
         ran = {i: Ran(one.seconds_at(now), now) for i, one in limited.items() if one is not None}
@@ -249,6 +249,7 @@ class DecisionExecutor:
     async def _change(
         self, decision: Start | Stop | Move | Resize | Wait, job: Job, change: Steps
     ) -> bool:
+        """Patch a Job; return True on success, else record the decision as refused."""
         try:
             found = await self._api.change(job.path, change)
         except ApiError as error:
@@ -302,7 +303,7 @@ class DecisionExecutor:
                 self.wait_reasons[pod.uid] = sentence
 
     async def _try_write(self, writing: Awaitable[None]) -> bool:
-        """Write a reason; return False if the write is to be retried."""
+        """Write a reason; return True if it was written or never can be, False to retry."""
         try:
             await writing
         except ApiError as error:
@@ -312,6 +313,7 @@ class DecisionExecutor:
         return True
 
     def _refuse(self, decision: Start | Stop | Move | Resize, pod: Pod, error: ApiError) -> None:
+        """Record a decision as refused, and its pod as doubtful if the outcome is unknown."""
         if error.is_unanswered:
             self.doubtful[pod.uid] = pod
         self.refused.append(Refused(decision.workload, decision.worker, error.message))
