@@ -57,9 +57,9 @@ class SessionRefused(_SpawnException):
     def of_end(
         cls, how: str, lines: str, *, hint: str = "", suggestion: str = ""
     ) -> "SessionRefused":
-        """Tell of a server's early end; its last lines are for the user, and never in a log.
+        """Return the refusal after a server's early end; only the user sees its last `lines`.
 
-        `how`, `hint`, a sentence for a server without lines, and `suggestion` may be empty.
+        `how` is in a few words, `hint` replaces missing lines; all but the first may be "".
         """
         sentence = f"Your server ended before it answered{f' ({how})' if how else ''}."
         if hint and not lines:
@@ -123,8 +123,11 @@ class Admission:
                         raise SessionRefused(
                             f"The session ended while it waited{_why(detail)}.", reason="ended"
                         )
-                    last_reason = self._report_wait(detail, last_reason)
-                    detail = await self._next(detail)
+                    reason = detail.reason.text if detail.reason else ""
+                    if reason and reason != last_reason:
+                        self._notify(f"Waiting: {reason}")
+                    last_reason = reason or last_reason
+                    detail = await self._next_change(detail)
         except NotFound as deleted:
             raise SessionRefused(
                 "The session was deleted while it waited.", reason="deleted"
@@ -137,7 +140,7 @@ class Admission:
                 f"{': ' + last_reason if last_reason else ''}. Ask for less, or try again later.",
                 reason="queue_timeout",
             ) from late
-        self._notify(_granted(detail))
+        self._notify(_granted_text(detail))
         return detail
 
     async def check(self, request: SubmitRequest) -> SubmitReply:
@@ -181,7 +184,7 @@ class Admission:
         return True
 
     async def _submit(self, request: SubmitRequest) -> WorkloadIdentity:
-        """Submit; first delete an old workload of this server."""
+        """Submit; if an old workload of this server has the name, delete that first."""
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while True:
             try:
@@ -212,7 +215,7 @@ class Admission:
             await self._client.delete(detail)
             async with asyncio.timeout(STALE_SECONDS):
                 while True:
-                    detail = await self._next(detail)
+                    detail = await self._next_change(detail)
         except NotFound:
             return
         except TimeoutError:
@@ -220,12 +223,12 @@ class Admission:
                 f"The earlier session {workload} has not ended yet.", hint="Try again in a minute."
             ) from None
 
-    async def _next(self, detail: WorkloadDetail) -> WorkloadDetail:
+    async def _next_change(self, detail: WorkloadDetail) -> WorkloadDetail:
         """Return the workload at its next change, or after one poll."""
         return await self._retrying(lambda: self._client.wait(detail, detail.version, POLL_SECONDS))
 
     async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call, and retry for 30 s while the service restarts."""
+        """Call, and retry for 30 s while the service does not answer, as at a restart."""
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while True:
             try:
@@ -236,14 +239,9 @@ class Admission:
                 self._notify("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _report_wait(self, detail: WorkloadDetail, last: str) -> str:
-        reason = detail.reason.text if detail.reason else ""
-        if reason and reason != last:
-            self._notify(f"Waiting: {reason}")
-        return reason or last
 
-
-def _granted(detail: WorkloadDetail) -> str:
+def _granted_text(detail: WorkloadDetail) -> str:
+    """Return the sentence about the granted devices and their node."""
     shares = [
         f"{share.gpus:g} of GPU {share.device}" for w in detail.workers for share in w.devices
     ]

@@ -99,6 +99,7 @@ Amount(milli_gpus=0, memory_mib=8192))
 
 
 def _memory(number: str, unit: str, text: str) -> Amount:
+    """Return an amount of memory, rounded up to whole MiB; `text` is for errors."""
     mib = math.ceil(Decimal(number.replace(",", ".")) * _MIB_PER_UNIT[unit])
     if mib < 1:
         raise InvalidRequest(
@@ -112,17 +113,18 @@ def _memory(number: str, unit: str, text: str) -> Amount:
 
 
 def _gpus(number: str, text: str) -> Amount:
-    percent = number.endswith("%")
-    above, _slash, below = number.rstrip("%").replace(",", ".").partition("/")
+    """Return an amount of GPUs from a number, a fraction or percent; `text` is for errors."""
+    is_percent = number.endswith("%")
+    numerator, _slash, denominator = number.rstrip("%").replace(",", ".").partition("/")
     try:
-        value = Fraction(Decimal(above.strip())) / Fraction(
-            int(below or 1) * (100 if percent else 1)
+        value = Fraction(Decimal(numerator.strip())) / Fraction(
+            int(denominator or 1) * (100 if is_percent else 1)
         )
     except (InvalidOperation, ValueError, ZeroDivisionError):
         raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT) from None
     # Round a third down: a session must not get more than the ledger records.
     milli = math.floor(value * 1000)
-    if not below and not percent and milli != value * 1000:
+    if not denominator and not is_percent and milli != value * 1000:
         raise InvalidRequest(
             f"{_quoted(text)} GPUs are too fine.", hint="Use at most three decimals."
         )

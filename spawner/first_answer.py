@@ -24,14 +24,14 @@ async def unless_ended(work: Awaitable[T], end: Coroutine[Any, Any, NoReturn]) -
 def end_wait_with_server(server: Any, end: Callable[[], Coroutine[Any, Any, NoReturn]]) -> None:  # noqa: ANN401 - JupyterHub's, untyped
     """Let JupyterHub's wait for the server's first answer end when `end` raises.
 
-    JupyterHub waits for the whole `http_timeout`, and asks nothing else meanwhile.
+    By itself JupyterHub waits for the whole `http_timeout`, even if the server has ended.
     """
     wait_up = server.wait_up
 
-    async def answered(**how: Any) -> Any:  # noqa: ANN401 - JupyterHub's arguments
-        return await unless_ended(wait_up(**how), end())
+    async def wait_up_unless_ended(**arguments: Any) -> Any:  # noqa: ANN401 - JupyterHub's
+        return await unless_ended(wait_up(**arguments), end())
 
-    server.wait_up = answered
+    server.wait_up = wait_up_unless_ended
 
 
 async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:

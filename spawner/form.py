@@ -6,7 +6,7 @@ them again, since the REST API has no form.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -99,18 +99,18 @@ class Offer(NamedTuple):
     """What may still delay a free choice, for example "taints, volumes, admission"; "": nothing."""
 
 
-def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
+def possible_amounts(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
     """Return the amounts possible for a project's sessions: ¼, ½, 1, 2, 4 … GPUs."""
-    most = max((len(node.devices) for node in nodes), default=0) * 1000
-    room = build_room(project)
-    if room is not None:
-        most = min(most, room)
+    max_milli = max((len(node.devices) for node in nodes), default=0) * 1000
+    limit = build_limit(project)
+    if limit is not None:
+        max_milli = min(max_milli, limit)
     doubled = (1000 * 2**power for power in range(1, 11))
-    return [Amount(milli_gpus=milli) for milli in (*FRACTIONS, *doubled) if milli <= most]
+    return [Amount(milli_gpus=milli) for milli in (*FRACTIONS, *doubled) if milli <= max_milli]
 
 
-def build_room(project: ProjectView) -> int | None:
-    """Return the bound of all sessions' GPUs together in milli-GPUs, None without one."""
+def build_limit(project: ProjectView) -> int | None:
+    """Return the limit of a project's sessions together in milli-GPUs; None: unlimited."""
     bounds = [gpus for gpus in (project.build_quota, project.quota) if gpus is not None]
     return round(min(bounds) * 1000) if bounds else None
 
@@ -127,7 +127,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
         (project, amount)
         for project in overview.projects
         if person.is_member(project)
-        for amount in offers(project, overview.nodes)
+        for amount in possible_amounts(project, overview.nodes)
     ]
     answers: dict[tuple[str, Amount], Choice] = {}
 
@@ -147,7 +147,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
             [
                 *(
                     answers.get((project.name, amount)) or _choice(amount, overview, is_known=False)
-                    for amount in offers(project, overview.nodes)
+                    for amount in possible_amounts(project, overview.nodes)
                 ),
                 _choice(NO_GPU, overview),
             ],
@@ -161,6 +161,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
 
 
 def _gpu_types(nodes: Sequence[NodeView]) -> Sequence[str]:
+    """Return the types of GPU, none if there is one only."""
     types = sorted({device.name for node in nodes for device in node.devices})
     return types if len(types) > 1 else ()
 
@@ -190,7 +191,7 @@ def render(
         request = SessionRequest.parse(last) if last else None
     offer = Offer(projects, free or FreeMap(), gpu_types, device_mib, unchecked)
     return _template().render(
-        **_values(offer, request),
+        **_template_values(offer, request),
         of_machine=of_machine,
         trouble=trouble,
         sharing=sharing,
@@ -205,25 +206,26 @@ def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
     Raises:
         InvalidRequest: a field is not valid.
     """
-    first = {name: values[0] for name, values in fields.items() if values}
-    first.pop("_xsrf", None)
-    if not first:
+    options = {name: values[0] for name, values in fields.items() if values}
+    options.pop("_xsrf", None)
+    if not options:
         # Reloading a submitted form sends its XSRF token alone.
         raise InvalidRequest("Nothing was chosen.", hint="Choose an amount of GPU, or none.")
-    amount = first.pop("amount", "")
-    gpus = first.pop("gpus", "0")
+    amount = options.pop("amount", "")
+    gpus = options.pop("gpus", "0")
     if gpus == OTHER:
         if not amount.strip():
             raise InvalidRequest(
                 "The other amount is empty.", hint="Write for example 0.35 or 8 GiB."
             )
         gpus = amount
-    return SessionRequest.parse({**first, "gpus": gpus}).options()
+    return SessionRequest.parse({**options, "gpus": gpus}).options()
 
 
 async def _dry_run_choice(
     client: AsyncClient, person: Person, project: ProjectView, amount: Amount, overview: Overview
 ) -> Choice:
+    """Dry-run a session with an amount; return the choice with its wait or refusal."""
     fields = {
         "project": project.name,
         "kind": "session",
@@ -236,13 +238,13 @@ async def _dry_run_choice(
         reply = await client.submit(request, dry_run=True)
     except RunaiError as error:
         return _choice(amount, overview, refused=error.message)
-    tried = reply.workloads[0]
-    if tried.reason is None:
+    workload = reply.workloads[0]
+    if workload.reason is None:
         return _choice(amount, overview, unchecked=reply.unchecked)
-    if tried.reason.is_making_room:
-        return _choice(amount, overview, waits=tried.reason.text, is_soon=True)
-    start = tried.expected_start.text if tried.expected_start else ""
-    waits = "; ".join(part for part in (tried.reason.text, start) if part)
+    if workload.reason.is_making_room:
+        return _choice(amount, overview, waits=workload.reason.text, is_soon=True)
+    start = workload.expected_start.text if workload.expected_start else ""
+    waits = "; ".join(part for part in (workload.reason.text, start) if part)
     return _choice(amount, overview, waits=waits)
 
 
@@ -260,7 +262,7 @@ def _choice(
     return Choice(
         amount,
         label=_LABELS.get(milli, f"{amount.text()} GPUs"),
-        detail=_memory(milli, overview.nodes),
+        detail=_memory_text(milli, overview.nodes),
         waits=waits,
         is_soon=is_soon,
         refused=refused,
@@ -269,7 +271,7 @@ def _choice(
     )
 
 
-def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
+def _memory_text(milli: int, nodes: Sequence[NodeView]) -> str:
     """Return the memory of an amount for display, "" unless all devices have the same size."""
     size = _device_mib(nodes)
     simulated = any(device.simulated for node in nodes for device in node.devices)
@@ -279,27 +281,33 @@ def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
 
 
 def _device_mib(nodes: Sequence[NodeView]) -> int:
+    """Return the memory of each device in MiB; 0: unknown, or sizes differ."""
     sizes = {device.memory_mib for node in nodes for device in node.devices}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _summary(project: ProjectView) -> str:
+    """Return a line about a project's build quota and its sessions' time limits."""
     rules = project.time_session
-    own = rules.default_s or rules.most_s
-    most = f" · at most {clock_text(rules.most_s)}" if rules.most_s else ""
+    default_s = rules.default_s or rules.most_s
+    limit_text = f" · at most {clock_text(rules.most_s)}" if rules.most_s else ""
     return (
-        _room(project)
-        + (f" · ends after {clock_text(own)} unless you choose another time" if own else "")
-        + most
+        _quota_text(project)
+        + (
+            f" · ends after {clock_text(default_s)} unless you choose another time"
+            if default_s
+            else ""
+        )
+        + limit_text
     )
 
 
-def _room(project: ProjectView) -> str:
-    room = build_room(project)
+def _quota_text(project: ProjectView) -> str:
+    limit = build_limit(project)
     used = f"{project.build_allocated:g}"
-    if room is None:
+    if limit is None:
         return f"build quota: unlimited, {used} in use"
-    return f"build quota: {used} of {room / 1000:g} GPUs in use"
+    return f"build quota: {used} of {limit / 1000:g} GPUs in use"
 
 
 @cache
@@ -309,16 +317,16 @@ def _template() -> Template:
     return environment.get_template("form.html")
 
 
-def _values(offer: Offer, last: SessionRequest | None) -> dict[str, Any]:
+def _template_values(offer: Offer, last: SessionRequest | None) -> dict[str, Any]:
+    """Return the template's values from the offer and the last choice, which is selected."""
     projects = offer.projects
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
-    marked: Callable[[ProjectChoices], str] = lambda project: _selected_value(project, last)  # noqa: E731
     return {
         "projects": projects,
         "free": offer.free,
         "chosen": chosen,
-        "marks": {project.name: marked(project) for project in projects},
+        "marks": {project.name: _selected_value(project, last) for project in projects},
         "written": last.amount.text() if last else "",
         "gpu_types": offer.gpu_types,
         "device_mib": offer.device_mib,
@@ -336,7 +344,7 @@ def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str
         if any(choice.amount == last.amount for choice in possible):
             return last.amount.text()
         return OTHER
-    free = [choice for choice in possible if not choice.waits]
-    with_gpus = [choice for choice in free if choice.is_free and not choice.amount.is_nothing]
+    not_waiting = [choice for choice in possible if not choice.waits]  # also those not checked
+    with_gpus = [c for c in not_waiting if c.is_free and not c.amount.is_nothing]
     soon = [choice for choice in possible if choice.is_soon]
-    return next((choice.value for choice in (*with_gpus, *soon, *free, *possible)), OTHER)
+    return next((choice.value for choice in (*with_gpus, *soon, *not_waiting, *possible)), OTHER)

@@ -43,11 +43,11 @@ def free_map(nodes: Sequence[NodeView]) -> FreeMap:
 
 
 def _node(node: NodeView) -> FreeNode:
-    free = [f"GPU {device.device}: {_state(device)}" for device in node.devices]
+    device_words = [f"GPU {device.device}: {_state(device)}" for device in node.devices]
     return FreeNode(
         node.name,
         tuple(1 - _free(device) if device.healthy else None for device in node.devices),
-        f"{node.name}, {'; '.join(free)}",
+        f"{node.name}, {'; '.join(device_words)}",
     )
 
 
@@ -56,6 +56,7 @@ def _state(device: DeviceView) -> str:
 
 
 def _free(device: DeviceView) -> float:
+    """Return the free part of a device, 0 to 1; 0 if it is unhealthy."""
     return max(0.0, 1 - device.allocated) if device.healthy else 0.0
 
 

@@ -88,6 +88,7 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         return self._render_options_form(profiles) + chosen if profiles else chosen
 
     def _options_from_fields(self, fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Convert the fields of the profiles, and ours, to user options."""
         profile_fields = {key: value for key, value in fields.items() if key not in FIELDS}
         options: dict[str, str] = self._options_from_form(profile_fields)
         if "profile" in options and "gpus" not in fields:  # a link with ?profile=…
@@ -117,7 +118,7 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         for key, value in options.items():
             name = key.removesuffix("--unlisted-choice")
             if name not in known:
-                if self.apply_user_options is leave_to_start:  # else another hook reads it
+                if self.apply_user_options is leave_to_start:  # else a hook of the admin reads it
                     raise ValueError(f"There is no option {key[:40]!r}.")
             elif key == name:
                 if value not in known[name].get("choices", {}):
@@ -133,38 +134,40 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         """
         self.start_timeout = self._launch_timeout  # a profile may change this value
         with self._options_accepted():
-            session_request(self._chosen())  # refuse before applying anything
+            session_request(self._session_options())  # refuse before applying anything
             try:
                 await super().load_user_options()
             except ValueError as wrong:
                 raise SessionRefused(str(wrong), reason="invalid_option") from wrong
-            self._request = session_request(self._decided())
+            self._request = session_request(self._effective_options())
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
         self._gpu_types = ()
         if self._request.is_workload:
-            await self._check(self._request)
+            await self._dry_run(self._request)
 
-    def _chosen(self) -> dict[str, Any]:
+    def _session_options(self) -> dict[str, Any]:
+        """Return the user options without those of profiles."""
         return {k: v for k, v in (self.user_options or {}).items() if k in OPTIONS}
 
-    def _decided(self) -> dict[str, Any]:
+    def _effective_options(self) -> dict[str, Any]:
         """Return the user's options, overridden by configuration and profile."""
         requests = (self.extra_resource_limits, self.extra_resource_guarantees)
         whole = [str(amounts[GPU_RESOURCE]) for amounts in requests if GPU_RESOURCE in amounts]
-        decided = {"project": self.project, "gpus": self.gpus or next(iter(whole), "")}
-        return {**self._chosen(), **{key: value for key, value in decided.items() if value}}
+        overrides = {"project": self.project, "gpus": self.gpus or next(iter(whole), "")}
+        return self._session_options() | {key: value for key, value in overrides.items() if value}
 
-    async def _check(self, request: SessionRequest) -> None:
+    async def _dry_run(self, request: SessionRequest) -> None:
+        """Dry-run the request at the service; store the types of GPU that it resolves."""
         self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request)
         async with self._client(self._log_request(f"a dry run in {request.project}")) as client:
             # Without a name: the pod has its own.
-            tried = await Admission(client, self._progress.append).check(
+            reply = await Admission(client, self._progress.append).check(
                 submission.model_copy(update={"name": None})
             )
         # The service knows which nodes' types the words of a name mean.
-        self._gpu_types = tried.workloads[0].gpu_types
+        self._gpu_types = reply.workloads[0].gpu_types
 
     # -- the pod ---------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
 
     def start(self) -> asyncio.Future[str]:
         """Start the server; JupyterHub's timeout is `start_timeout` plus `queue_timeout`."""
-        if self._progress.is_over:  # else a browser may listen since before the start
+        if self._progress.is_over:  # else keep it: a browser may already listen to it
             self._progress = StartProgress()
         self._pod_created.clear()
         self._pod_start = None
@@ -234,15 +237,16 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         """Report why the pod waits, until it ends or its queue or launch takes too long.
 
         Raises:
-            SessionRefused: the pod was not bound within `queue_timeout`, or as `_pod_state`.
+            SessionRefused: the pod was not bound within `queue_timeout`, or as `_update_pod_start`.
             StartTimeout: the pod was bound, but its server did not start.
         """
         await self._pod_created.wait()
         clock = asyncio.get_running_loop().time
-        waits_since, launched = clock(), None if self._request.is_workload else clock()
+        waits_since = clock()
+        launched = None if self._request.is_workload else clock()  # only a workload is queued
         sentence = ""
         while True:
-            pod_start = self._pod_state()
+            pod_start = self._update_pod_start()
             sentence = pod_start.sentence or sentence
             self._report_wait(pod_start)
             if launched is None and pod_start.node:
@@ -261,25 +265,26 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         """Wait until the pod's server has ended.
 
         Raises:
-            SessionRefused: as `_pod_state`.
+            SessionRefused: as `_update_pod_start`.
         """
         self._awaits_answer = True
         try:
             while True:
-                self._pod_state()
+                self._update_pod_start()
                 await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             self._awaits_answer = False
 
-    def _pod_state(self) -> PodStart:
-        """Return the state of this start's pod.
+    def _update_pod_start(self) -> PodStart:
+        """Read this start's pod again; return its state.
 
         Raises:
             SessionRefused: its server has ended, or it was deleted.
         """
         reflector = self.pod_reflector
         pod = reflector.pods.get(f"{self.namespace}/{self.pod_name}")
-        if pod is not None and pod["metadata"]["uid"] == self._pod_uid:  # else an old namesake
+        # Without the uid it might be an old pod of the same name.
+        if pod is not None and pod["metadata"]["uid"] == self._pod_uid:
             self._pod_start = start_state(pod)
         elif self._pod_start is not None and reflector.first_load_future.done():
             self._pod_start = PodStart(is_deleted=True)
@@ -291,12 +296,14 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
         return pod_start
 
     def _report_wait(self, pod_start: PodStart) -> None:
+        """Show why the pod waits, or on which node it starts."""
         if pod_start.sentence:
             self._progress.append(f"Waiting: {pod_start.sentence}")
         elif pod_start.node:
             self._progress.append(f"Starting JupyterLab on {pod_start.node}")
 
     def _launch_error(self, pod_start: PodStart) -> str:
+        """Return the sentence about a bound pod whose server did not start in time."""
         last = next((event["message"] for event in reversed(self.events)), "")
         return (
             f"The server has its place{' on ' + pod_start.node if pod_start.node else ''}, but did"
@@ -316,6 +323,7 @@ class RunaiKubeSpawner(SessionSpawnerMixin, KubeSpawner):
 
 
 def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:
+    """Raise ValueError if the `rules` of a profile option do not allow a value of the user's."""
     if not rules.get("enabled"):
         raise ValueError(f"{name} cannot be other than what is on offer.")
     if not re.match(rules.get("validation_regex") or "", value):

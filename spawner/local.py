@@ -52,7 +52,7 @@ from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.first_answer import end_wait_with_server
-from runai.spawner.session_request import SessionRequest, with_handed
+from runai.spawner.session_request import SessionRequest, with_allocated
 from runai.spawner.session_spawner import SessionSpawnerMixin, options_from_form, session_request
 from runai.spawner.settings_folder import STARTED_WITHOUT, SettingsFolder
 from runai.spawner.start_output import StartOutput, output_file
@@ -136,14 +136,14 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
 
     async def start(self) -> tuple[str, int]:
         """Wait for the GPU, start the process, and attach it to its workload."""
-        if self._progress.is_over:  # else a browser may listen since before the start
+        if self._progress.is_over:  # else keep it: a browser may already listen to it
             self._progress = StartProgress()
         progress = self._progress
         self.is_starting = True
         try:
             with self._options_accepted():
                 request = session_request(self.user_options or {})
-            self._settings = self._without_settings() if request.without_settings else None
+            self._settings = self._take_settings_option() if request.without_settings else None
             if self.system_users:
                 self._start_account = await self._find_account()
             else:
@@ -160,7 +160,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
                         await self._admit(admission, request)
                     progress.append("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
-                    report = await self._process()
+                    report = await self._process_report()
                     end_wait_with_server(self.server, self._watch_process)
                     if admission.workload:
                         await admission.attach(report)
@@ -176,7 +176,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
         """Stop the process, then release its GPU."""
-        workload, session = self.workload, self._session()
+        workload, session = self.workload, self._session_processes()
         await super().stop(now=now)
         await self._release(workload if self.workload else "", session)
 
@@ -186,7 +186,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
             return 0  # not started yet; the base class would clear `workload`
         if self.proc is None and not self._is_ours():
             self.pid = 0  # it ended while no hub ran; the pid may be reused
-        workload, session = self.workload, self._session()
+        workload, session = self.workload, self._session_processes()
         status: int | None = await super().poll()  # clears the workload with the process
         if status is not None:
             await self._release(workload, session)
@@ -227,7 +227,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
     # -- environment -----------------------------------------------------------------------------
 
     def get_env(self) -> dict[str, str]:
-        """Return the server's environment: the shell's, the user's, then the allocation's."""
+        """Choose a session id; return the environment: the shell's, user's, then allocation's."""
         env = beneath(self.inherited_environment(), super().get_env())
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
@@ -238,14 +238,14 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
             env[NOTE] = self._python.note
         if self._settings is not None:
             env |= self._settings.variables(self._home)
-        # A workload's id is the service's, which ends its processes, too.
-        handed = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
-        theirs = env.get("TMPDIR", "")  # the admin's setting, or of a session that we run in
-        chosen = {"TMPDIR": theirs} if theirs and not is_in_tmp_dir(theirs) else {}
-        if not chosen and "TMPDIR" not in handed:
-            handed |= self._tmp_dir(handed[SESSION_ID])
-        self._start_env = caches(self._home) | with_handed(env, handed) | chosen
-        self._session_id = handed[SESSION_ID]
+        # The service chooses a workload's session id, and ends its processes by it.
+        allocated = {SESSION_ID: uuid4().hex, **(self._session_env or NO_DEVICES)}
+        inherited = env.get("TMPDIR", "")  # the admin's setting, or of a session that we run in
+        own_tmp = {"TMPDIR": inherited} if inherited and not is_in_tmp_dir(inherited) else {}
+        if not own_tmp and "TMPDIR" not in allocated:
+            allocated |= self._make_tmp_dir(allocated[SESSION_ID])
+        self._start_env = caches(self._home) | with_allocated(env, allocated) | own_tmp
+        self._session_id = allocated[SESSION_ID]
         return self._start_env
 
     def inherited_environment(self) -> dict[str, str]:
@@ -306,7 +306,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
 
     @property
     def _account(self) -> UnixAccount:
-        """Return the account of the server: that of its start, else what is known of the name."""
+        """Return the account of this start; before it what is known of the user's name."""
         name = self.user.name
         if self._start_account is not None:
             return self._start_account
@@ -334,7 +334,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
 
     @property
     def _umask(self) -> str:
-        """Return the session's umask; of one without a project the account's own."""
+        """Return the umask that the service gave the session; without one the account's own."""
         return self._session_umask or self._account.umask or USUAL
 
     @property
@@ -344,8 +344,8 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
     def _tmp_dirs(self) -> TmpDirs:
         return TmpDirs(Path(self.data_directory), for_all=self.system_users)
 
-    def _tmp_dir(self, session_id: str) -> dict[str, str]:
-        """Return the TMPDIR of a server that is no workload, made now; {} if there is none."""
+    def _make_tmp_dir(self, session_id: str) -> dict[str, str]:
+        """Make a TMPDIR for a server that is no workload; return its variable, {} without one."""
         try:
             if self.data_directory:
                 made = self._tmp_dirs().make(session_id, self._account.uid, self._account.gid)
@@ -355,22 +355,24 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
         return {}
 
     def _lock_tmp_dir(self) -> Sequence[int]:
-        """Return a descriptor by which the server keeps its TMPDIR from cleaners, until closed."""
-        own = self._start_env.get("TMPDIR", "")
+        """Lock the server's TMPDIR against cleaners; return the descriptors that hold the lock."""
+        tmp_dir = self._start_env.get("TMPDIR", "")
         with suppress(OSError):
-            if is_in_tmp_dir(own):
-                descriptor = locked(own)
+            if is_in_tmp_dir(tmp_dir):
+                descriptor = locked(tmp_dir)
                 self._tmp_fds.callback(os.close, descriptor)
                 return [descriptor]
         return []
 
     async def _find_account(self) -> UnixAccount:
+        """Look the user's account up; refuse the session if it cannot be used."""
         try:
             return await self._directory.account(self.user.name)
         except RunaiError as refused:
             raise SessionRefused.of(refused) from None
 
     def _prepare_home(self) -> None:
+        """Make the home unless it exists; refuse the session if that fails."""
         if not self._home.exists():
             try:
                 self._make_home()
@@ -399,7 +401,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
             "program": self.cmd[0] if Path(self.cmd[0]).is_absolute() else "",
             "folder": "" if is_elsewhere else str(self._home / RUNTIME),
         }
-        ran = subprocess.run(  # noqa: S603 - our own command
+        check = subprocess.run(  # noqa: S603 - our own command
             # Run by our account at first: the server's may not be able to run this Python.
             [sys.executable, "-I", "-S", PATH_CHECK, json.dumps(options)],
             cwd="/",
@@ -408,14 +410,14 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
             capture_output=True,
             check=False,
         )
-        if ran.returncode == -signal.SIGALRM:
+        if check.returncode == -signal.SIGALRM:
             text = f"cannot start: {self._home} does not answer"
             fault: dict[str, Any] = {"text": text, "is_home_away": True, "is_settings": False}
-        elif ran.returncode:  # as on a machine without memory: the server may start
-            self.log.warning("%s: not checked: %s", self.user.name, ran.stderr.decode())
+        elif check.returncode:  # as on a machine without memory: the server may start
+            self.log.warning("%s: not checked: %s", self.user.name, check.stderr.decode())
             return
         else:
-            fault = json.loads(ran.stdout)
+            fault = json.loads(check.stdout)
         if fault:
             self.has_failed = fault["is_settings"]
             sentence = f"Your server {fault['text']}. Ask an admin of this machine."
@@ -424,8 +426,8 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
                 reason="home_away" if fault["is_home_away"] else "account_cannot",
             )
 
-    def _without_settings(self) -> SettingsFolder:
-        """Return the folder for a start without the user's settings; the next one has them."""
+    def _take_settings_option(self) -> SettingsFolder:
+        """Remove the option `settings`: it holds for this start only; return its folder."""
         options = {name: value for name, value in self.user_options.items() if name != "settings"}
         self.user_options = self.orm_spawner.user_options = self.accepted_options = options
         self.user.db.commit()
@@ -449,12 +451,12 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
                 f"{failed}. Ask an admin of this machine.", reason="no_pam_session"
             ) from failed
 
-    async def _process(self) -> ProcessReport:
-        """Return the started process's pid and start time: the kernel reuses pids."""
+    async def _process_report(self) -> ProcessReport:
+        """Store the start time of the process; return it with the pid, which the kernel reuses."""
         try:
             self._created = psutil.Process(self.pid).create_time()
         except psutil.Error:
-            raise await self._ended(await self.poll()) from None
+            raise await self._end_refusal(await self.poll()) from None
         return ProcessReport(pid=self.pid, created=self._created)
 
     async def _watch_process(self) -> NoReturn:
@@ -466,13 +468,13 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
         try:
             while True:
                 if (status := await self.poll()) is not None:
-                    raise await self._ended(status)
+                    raise await self._end_refusal(status)
                 await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             self._start_output.close()
 
-    async def _ended(self, status: int | None) -> SessionRefused:
-        """Return the refusal for a server that ended before it answered."""
+    async def _end_refusal(self, status: int | None) -> SessionRefused:
+        """Note the failed start; return the refusal for a server that ended before it answered."""
         lines = await asyncio.to_thread(self._start_output.last_lines, self._start_env)
         how = _exit_text(status) if status else ""
         self.has_failed = True
@@ -480,6 +482,7 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
         return SessionRefused.of_end(how, lines, hint=hint, suggestion=suggestion)
 
     def _make_home(self) -> None:
+        """Make the home with the examples; another start may make it at the same time."""
         users = Path(self.users_directory)
         # Without parents: a data directory that was moved away, or its disk, is not made anew.
         users.mkdir(mode=0o700, exist_ok=True)
@@ -508,19 +511,20 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
         self._session_env = await admission.environment()
 
     async def _undo(self, admission: Admission) -> None:
+        """End the processes of a failed start, and release its workload."""
         if self.pid:
-            session = self._session()
+            session = self._session_processes()
             await super().stop(now=True)
             await self._end_processes(session)
         if admission.workload and not await admission.release():
-            self._not_released(admission.workload)
+            self._warn_not_released(admission.workload)
         self.workload = ""
         self._session_env, self._session_umask = {}, ""
 
     async def _release(self, workload: str, session: SessionProcesses | None) -> None:
-        """Release the allocation; the service ends what the server has left, or we do.
+        """Release the allocation, and end the processes that the server has left.
 
-        An unreachable service detects the ended process itself.
+        The service ends a workload's processes; if it does not answer, it notices the end itself.
         """
         self.workload = ""
         self._session_env, self._session_umask = {}, ""
@@ -528,27 +532,27 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
             await asyncio.to_thread(self._settings.remove)
         if workload:
             async with self._client(self._log_request(f"an end of {workload}")) as client:
-                seen = WorkloadIdentity(workload, session.id if session is not None else "")
-                if await Admission(client, self._progress.append, seen).release():
+                identity = WorkloadIdentity(workload, session.id if session is not None else "")
+                if await Admission(client, self._progress.append, identity).release():
                     return
-            self._not_released(workload)
+            self._warn_not_released(workload)
         await self._end_processes(session)
 
-    def _session(self) -> SessionProcesses | None:
-        """Return how this start's processes are recognised; None before it has one."""
+    def _session_processes(self) -> SessionProcesses | None:
+        """Return the identity of this start's processes; None before it has one."""
         if not (self._session_id and self._created):
             return None
         return SessionProcesses(self._session_id, self._created, self._uid)
 
     async def _end_processes(self, session: SessionProcesses | None) -> None:
-        """End what a server without a workload, or without a service, has left."""
-        if session is not None and (left := await end_session(session)):
-            pids = ", ".join(f"{one.pid} ({one.name} of {one.account})" for one in left)
+        """End the processes that a server has left, and remove its TMPDIR."""
+        if session is not None and (remaining := await end_session(session)):
+            pids = ", ".join(f"{p.pid} ({p.name} of {p.account})" for p in remaining)
             self.log.warning("%s: processes outlive the server: %s", self.user.name, pids)
         if session is not None and self.data_directory:
             self._tmp_dirs().remove(session.id)
 
-    def _not_released(self, workload: str) -> None:
+    def _warn_not_released(self, workload: str) -> None:
         request_id = current_request.get()
         self.log.warning(
             "Cannot release %s; the service detects its end. [%s]", workload, request_id
@@ -562,8 +566,8 @@ class RunaiLocalSpawner(SessionSpawnerMixin, LocalProcessSpawner):
         """Return True if the pid still belongs to our process, and it is no zombie."""
         try:
             process = psutil.Process(self.pid)
-            same = not self._created or abs(process.create_time() - self._created) < 1
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            has_same_start = not self._created or abs(process.create_time() - self._created) < 1
+            return has_same_start and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 

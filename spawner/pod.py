@@ -43,16 +43,19 @@ _REASONS: Final = {
 }
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
 """Written by the scheduler at binding, so that containers see only their devices."""
-_OF_MEMORY: Final = {
+_MEMORY_ANNOTATIONS: Final = {
     "RUNAI_GPU_MEMORY_LIMIT_MIB": "runai/gpu-memory-limit-mib",
     "RUNAI_GPU_MEMORY_LIMITS_MIB": "runai/gpu-memory-limits-mib",
     "RUNAI_GPU_DEVICES_MIB": "runai/gpu-devices-mib",
     "RUNAI_GPU_CONTEXT_MIB": "runai/gpu-context-mib",
 }
 """Memory limits in the binding's annotations: `runai_limits` enforces them in programs."""
-_HIDING: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_DEVICE_VARIABLES: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 # Else frameworks allocate all memory of a GPU, including the neighbour's share.
-_SHARING: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+_SHARED_GPU_VARIABLES: Final = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
 
 
 def environment(request: SessionRequest, *, workload: str, api_url: str = "") -> dict[str, str]:
@@ -64,7 +67,7 @@ def environment(request: SessionRequest, *, workload: str, api_url: str = "") ->
     env |= {"RUNAI_KIND": "session", "RUNAI_PROJECT": request.project, "RUNAI_WORKLOAD": workload}
     if not amount.memory_mib:
         env["RUNAI_GPU_FRACTION"] = f"{min(amount.gpus, Decimal(1)):f}"
-    return env | _SHARING if _is_shared(amount) else env
+    return env | _SHARED_GPU_VARIABLES if _is_shared(amount) else env
 
 
 def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] = ()) -> V1Pod:
@@ -77,16 +80,16 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
     # So that a start that fails can say why, without a right on logs.
     policy = container.termination_message_policy or "FallbackToLogsOnError"
     container.termination_message_policy = policy
-    whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
-    container.resources = _resources(container.resources, whole)
-    # Never from the image or a configured environment: they open other workloads' devices.
-    written = {*_HIDING, *_OF_MEMORY}
-    container.env = [e for e in container.env or () if _name(e) not in written]
+    whole_gpus = 0 if _is_shared(amount) else amount.milli_gpus // 1000
+    container.resources = _with_gpus(container.resources, whole_gpus)
+    # Values of the image or a configured environment could open other workloads' devices.
+    own_names = {*_DEVICE_VARIABLES, *_MEMORY_ANNOTATIONS}
+    container.env = [e for e in container.env or () if _name(e) not in own_names]
     if _is_shared(amount):
         container.env.append(_field_variable("NVIDIA_VISIBLE_DEVICES", VISIBLE_DEVICES))
         container.env += [
             _field_variable(name, f"metadata.annotations['{note}']")
-            for name, note in _OF_MEMORY.items()
+            for name, note in _MEMORY_ANNOTATIONS.items()
         ]
     elif not _requests_devices(container.resources):
         container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
@@ -98,7 +101,7 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
         pod.metadata.annotations = {
             "runai/priority": SESSION_PRIORITY,
             **(pod.metadata.annotations or {}),
-            **_part(amount),
+            **_share_annotation(amount),
             **({} if request.time is None else {"runai/max-runtime": str(request.time)}),
         }
         if gpu_types:
@@ -107,6 +110,7 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
 
 
 def _require_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
+    """Restrict a pod in place to nodes with one of the types of GPU."""
     is_of = V1NodeSelectorRequirement(key=GPU_TYPE_LABEL, operator="In", values=list(gpu_types))
     spec: Any = pod.spec  # the stubs know no field that is not set
     if spec.affinity is None:
@@ -158,38 +162,39 @@ def start_state(pod: Mapping[str, Any]) -> PodStart:
     return PodStart(
         node=node,
         sentence=(scheduled.get("message") or "") if waits and not node else "",
-        end=_end(pod),
+        end=_first_exit(pod),
         is_deleted="deletionTimestamp" in pod.get("metadata", {}),
     )
 
 
-def _end(pod: Mapping[str, Any]) -> PodExit | None:
-    """Return the first end of the server, None before: the kubelet starts it again."""
+def _first_exit(pod: Mapping[str, Any]) -> PodExit | None:
+    """Return the first end of the server, after which the kubelet restarts it; None before."""
     status = pod.get("status", {})
-    container = _named(status.get("containerStatuses") or ())
+    container = _notebook_of(status.get("containerStatuses") or ())
     states = (container.get(state) or {} for state in ("lastState", "state"))
     ends = (state["terminated"] for state in states if state.get("terminated"))
     terminated: Mapping[str, Any] = next(ends, {})
     if status.get("phase") == "Failed" and (why := status.get("message") or status.get("reason")):
         how = " ".join(why.split()).rstrip(".")  # the node's, such as an eviction's
     elif terminated or container.get("restartCount") or status.get("phase") in _OVER:
-        how = _how(terminated)
+        how = _exit_text(terminated)
     else:
         return None
     message = _whole_lines(terminated.get("message") or "", pod["spec"])
     return PodExit(how, last_lines(message, _environment_of(pod["spec"])))
 
 
-def _how(terminated: Mapping[str, Any]) -> str:
+def _exit_text(terminated: Mapping[str, Any]) -> str:
+    """Return a few words on how a container ended, "" after a success."""
     code, reason = terminated.get("exitCode"), terminated.get("reason") or ""
     words = [f"exit code {code}" if code else "", _REASONS.get(reason, reason)]
     return ": ".join(filter(None, words))
 
 
 def _whole_lines(message: str, spec: Mapping[str, Any]) -> str:
-    """Drop a line that the kubelet may have cut inside a secret, which is not recognised then.
+    """Drop lines that the kubelet may have cut: a part of a secret would not be masked.
 
-    It keeps the end of a container's output, and of that the pod's share from its beginning.
+    It cuts the beginning of the output, and the end of what exceeds the container's share.
     """
     containers = len(spec.get("containers", ())) + len(spec.get("initContainers") or ())
     size, share = len(message.encode()), POD_MESSAGES_BYTES // max(containers, 1)
@@ -200,11 +205,12 @@ def _whole_lines(message: str, spec: Mapping[str, Any]) -> str:
 
 def _environment_of(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the server's environment, without values that are only references."""
-    variables = _named(spec.get("containers", ())).get("env") or ()
+    variables = _notebook_of(spec.get("containers", ())).get("env") or ()
     return {variable["name"]: variable["value"] for variable in variables if "value" in variable}
 
 
-def _named(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _notebook_of(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the notebook's container, or its status; {} if there is none."""
     return next((c for c in containers if c["name"] == CONTAINER), {})
 
 
@@ -212,13 +218,15 @@ def _is_shared(amount: Amount) -> bool:
     return bool(amount.memory_mib or amount.milli_gpus % 1000)
 
 
-def _part(amount: Amount) -> dict[str, str]:
+def _share_annotation(amount: Amount) -> dict[str, str]:
+    """Return the annotation that requests a share of a GPU; {} for whole GPUs or none."""
     if amount.memory_mib:
         return {"gpu-memory": str(amount.memory_mib)}
     return {"gpu-fraction": amount.text()} if _is_shared(amount) else {}
 
 
-def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRequirements:
+def _with_gpus(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRequirements:
+    """Set the number of whole GPUs in place, 0 by removing them; return the resources."""
     resources = before or V1ResourceRequirements()
     for kind in ("limits", "requests"):
         amounts = {k: v for k, v in (getattr(resources, kind) or {}).items() if k != GPU_RESOURCE}

@@ -143,6 +143,7 @@ _SECONDS: Final[TypeAdapter[int]] = TypeAdapter(Seconds)
 
 
 def _time(given: object) -> int | None:
+    """Parse a time limit such as 8h into seconds; None: no limit of its own."""
     try:
         return None if given is None else _SECONDS.validate_python(given)
     except ValidationError:
@@ -155,6 +156,7 @@ _CPUS: Final[TypeAdapter[Decimal]] = TypeAdapter(Cpus)
 
 
 def _cpu(given: object) -> Decimal | None:
+    """Parse a number of CPUs; nothing: None."""
     if given is None or given == "":
         return None
     written = given.strip().replace(",", ".") if isinstance(given, str) else given
@@ -167,6 +169,7 @@ def _cpu(given: object) -> Decimal | None:
 
 
 def _memory_mib(given: object) -> int | None:
+    """Parse main memory such as 8 GiB into MiB; nothing: None."""
     if given is None or given == "":
         return None
     with suppress(InvalidRequest):
@@ -206,14 +209,14 @@ def session_name(user: str, server: str = "") -> str:
     return f"{slug}--{base64.b32encode(digest).decode().lower()[:_DIGEST_LETTERS]}"
 
 
-def with_handed(env: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
+def with_allocated(env: Mapping[str, str], allocated: Mapping[str, str]) -> dict[str, str]:
     """Merge the allocation's variables into a server's environment.
 
     The allocation's values win; its PYTHONPATH is put before the server's own.
 
-    >>> with_handed({"PYTHONPATH": "/site", "A": "1"}, {"PYTHONPATH": "/hook"})
+    >>> with_allocated({"PYTHONPATH": "/site", "A": "1"}, {"PYTHONPATH": "/hook"})
     {'PYTHONPATH': '/hook:/site', 'A': '1'}
     """
-    paths = [handed.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
+    paths = [allocated.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
     path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if any(paths) else {}
-    return {**env, **handed, **path}
+    return {**env, **allocated, **path}

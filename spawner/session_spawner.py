@@ -72,6 +72,7 @@ class SessionSpawnerMixin(LoggingConfigurable):
         return unless_stopped
 
     async def _form(self) -> str:
+        """Return the form's HTML; without an answer of the service it offers no GPU."""
         person = form.Person(
             self.user.name, frozenset(group.name for group in self.user.groups), self.name
         )
@@ -90,8 +91,8 @@ class SessionSpawnerMixin(LoggingConfigurable):
                 " page again for the others. If that lasts, an admin finds the reason in the hub's"
                 f" log: {request_id}"
             )
-        ours = (*OPTIONS, *OF_MACHINE) if self.of_machine else OPTIONS
-        last = {key: value for key, value in self._last_options().items() if key in ours}
+        names = (*OPTIONS, *OF_MACHINE) if self.of_machine else OPTIONS
+        last = {key: value for key, value in self._last_options().items() if key in names}
         return form.render(
             offer.projects,
             free=offer.free,
@@ -163,14 +164,14 @@ class SessionSpawnerMixin(LoggingConfigurable):
         self, request_id: str, patience_s: float = PATIENCE_SECONDS
     ) -> AsyncIterator[AsyncClient]:
         """Yield a client of the service; its calls, and their logs, have this request id."""
-        before = current_request.set(request_id)
+        token = current_request.set(request_id)
         try:
             async with AsyncClient(
                 self.service_url, self.service_token, patience_s=patience_s
             ) as client:
                 yield client
         finally:
-            current_request.reset(before)
+            current_request.reset(token)
 
 
 def leave_to_start(_spawner: SessionSpawnerMixin, _user_options: dict[str, Any]) -> None:

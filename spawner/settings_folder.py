@@ -23,15 +23,15 @@ class SettingsFolder:
         self.path = Path("/tmp") / f"runai-lab-{secrets.token_hex(8)}"  # noqa: S108 - made with 0700
 
     def make(self) -> None:
-        """Make it, as the user.
+        """Make the folder, as the user.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it after the server's end; no link in it is followed."""
+        """Remove the folder after the server's end, without following links in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def variables(self, home: Path) -> dict[str, str]:
@@ -44,8 +44,8 @@ class SettingsFolder:
             "JUPYTERLAB_SETTINGS_DIR": "lab/settings",
             "JUPYTERLAB_WORKSPACES_DIR": "lab/workspaces",
         }
-        # JupyterHub's own: no settings in the current folder, which is the home. It would take the
-        # front ends of a platform that is installed in the home, too.
+        # JupyterHub's variable disables settings in the current folder, the home; not set if the
+        # platform is installed there, since it would disable the platform's front ends too.
         hub = (
             {} if Path(sys.prefix).is_relative_to(home) else {"JUPYTERHUB_DISABLE_USER_CONFIG": "1"}
         )

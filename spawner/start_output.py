@@ -55,22 +55,22 @@ class StartOutput:
 
     def redirect(self) -> None:
         """Redirect standard input, output and error in the forked child, as the user."""
-        nothing = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         try:
-            output = _opened(self._home / self._name)
+            output = _open_for_append(self._home / self._name)
         except OSError:  # the server starts anyway
-            output = nothing if self._spare < 0 else self._spare
-        for number, descriptor in enumerate((nothing, output, output)):
+            output = null if self._spare < 0 else self._spare
+        for number, descriptor in enumerate((null, output, output)):
             os.dup2(descriptor, number)
 
     def last_lines(self, environment: Mapping[str, str]) -> str:
         """Return the last lines of this start as plain text, "" without any.
 
-        The hub may be root, so of the user's folders no link is followed, and only a regular file
-        of the user's own account is read.
+        The hub may be root, so it follows no link in the user's folders, and reads only a regular
+        file of the user's own account.
         """
         with contextlib.closing(self._open_log()) as log:
-            # A larger file was put aside by this start.
+            # A smaller file is new: this start has renamed the old one.
             begin = self._begin if log.size >= self._begin else 0
             written = log.read(begin)
         if not written and self._spare >= 0:
@@ -78,7 +78,7 @@ class StartOutput:
         return last_lines(written.decode(errors="replace"), environment)
 
     def close(self) -> None:
-        """Forget the spare memory; a server that writes to it goes on."""
+        """Close our descriptor of the spare memory; a server that writes to it runs on."""
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -99,8 +99,8 @@ class _Log:
             folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             for part in folders:
-                above, folder = folder, os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
-                os.close(above)
+                parent, folder = folder, os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
+                os.close(parent)
             self._file = os.open(last, flags | os.O_NONBLOCK, dir_fd=folder)
         except OSError:
             return
@@ -128,7 +128,7 @@ class _Log:
 def last_lines(text: str, environment: Mapping[str, str]) -> str:
     """Return the last lines of a server's output as plain text, with its secrets masked.
 
-    Secrets are values of such variables of its environment, and what follows such words.
+    Secrets are the values of variables with names such as TOKEN, and what follows "token=".
     """
     text = text.replace("\r\n", "\n")
     secrets = {
@@ -143,7 +143,7 @@ def last_lines(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _sealed_memory() -> int:
-    """Return a file in memory that cannot grow beyond `SPARE_BYTES`; -1 where there is none."""
+    """Create a file in memory of at most `SPARE_BYTES`; return its descriptor, -1 if impossible."""
     try:
         memory = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):  # not Linux, or no descriptor is free
@@ -153,7 +153,7 @@ def _sealed_memory() -> int:
     return memory
 
 
-def _opened(path: Path) -> int:
+def _open_for_append(path: Path) -> int:
     """Open the file for appending; rename one of more than 10 MB to `.1` first.
 
     Raises:
@@ -169,12 +169,12 @@ def _opened(path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(f"{path} is no file")
     os.fchmod(descriptor, 0o600)
-    _check_room(descriptor)
+    _check_disk_space(descriptor)
     return descriptor
 
 
-def _check_room(descriptor: int) -> None:
-    """Check that as much can be written as is read again.
+def _check_disk_space(descriptor: int) -> None:
+    """Check that the file can grow by `READ_BYTES`.
 
     Raises:
         OSError: the disk or the account's quota is full.
@@ -185,5 +185,5 @@ def _check_room(descriptor: int) -> None:
     except OSError as failed:
         if failed.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise
-    finally:  # a file system without it may have begun
+    finally:  # also after an error: the file may have grown
         os.ftruncate(descriptor, size)

@@ -54,24 +54,24 @@ async def merged(*sources: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[
     """Merge event streams until all have ended; `progress` never decreases."""
     events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
-    async def pass_on(source: AsyncIterator[dict[str, Any]]) -> None:
+    async def forward(source: AsyncIterator[dict[str, Any]]) -> None:
         try:
             async for event in source:
                 events.put_nowait(event)
         finally:
             events.put_nowait(None)
 
-    tasks = [asyncio.ensure_future(pass_on(source)) for source in sources]
-    left, reached = len(tasks), 0
+    tasks = [asyncio.ensure_future(forward(source)) for source in sources]
+    open_sources, max_progress = len(tasks), 0
     try:
-        while left:
+        while open_sources:
             event = await events.get()
             if event is None:
-                left -= 1
+                open_sources -= 1
                 continue
             if "progress" in event:
-                reached = max(reached, event["progress"])
-                event = {**event, "progress": reached}
+                max_progress = max(max_progress, event["progress"])
+                event = {**event, "progress": max_progress}
             yield event
         await asyncio.gather(*tasks)  # raise a source's exception here
     finally:

@@ -20,8 +20,8 @@ from runai.spawner.form import (
     Person,
     ProjectChoices,
     form_choices,
-    offers,
     options_of,
+    possible_amounts,
     render,
 )
 
@@ -53,7 +53,7 @@ def test_spawn_form_offers_are_limited_by_quota_build_quota_and_devices(
     quota: float | None, build_quota: float | None, devices: list[int], amounts: list[str]
 ):
     project = ProjectView(name="vision", quota=quota, build_quota=build_quota)
-    offered = offers(project, [node(count) for count in devices])
+    offered = possible_amounts(project, [node(count) for count in devices])
 
     assert [amount.text() for amount in offered] == amounts
 

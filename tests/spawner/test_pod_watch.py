@@ -53,37 +53,37 @@ async def server() -> AsyncIterator[StartingServer]:
 async def test_server_start_ignores_an_old_pod_of_the_same_name(server: StartingServer):
     server.set_pod("old", FAILED)
 
-    assert server.spawner._pod_state() == PodStart()
+    assert server.spawner._update_pod_start() == PodStart()
 
 
 async def test_server_start_is_refused_once_a_new_pod_replaces_its_pod(server: StartingServer):
     server.set_pod("new", RUNNING)
-    server.spawner._pod_state()
+    server.spawner._update_pod_start()
     server.set_pod("another", RUNNING)
 
     with pytest.raises(SessionRefused, match=DELETED):
-        server.spawner._pod_state()
+        server.spawner._update_pod_start()
 
 
 async def test_server_start_continues_while_its_pod_is_not_cached_yet(server: StartingServer):
-    assert server.spawner._pod_state() == PodStart()
+    assert server.spawner._update_pod_start() == PodStart()
 
 
 async def test_server_start_is_refused_once_its_pod_is_deleted(server: StartingServer):
     server.set_pod("new", RUNNING)
-    server.spawner._pod_state()
+    server.spawner._update_pod_start()
     server.clear_pods()
 
     with pytest.raises(SessionRefused, match=DELETED):
-        server.spawner._pod_state()
+        server.spawner._update_pod_start()
 
 
 async def test_server_start_continues_while_the_pod_watch_restarts(server: StartingServer):
     server.set_pod("new", RUNNING)
-    pod_start = server.spawner._pod_state()
+    pod_start = server.spawner._update_pod_start()
     server.reload()
 
-    assert server.spawner._pod_state() == pod_start
+    assert server.spawner._update_pod_start() == pod_start
 
 
 async def test_server_poll_does_not_delete_an_ended_pod_before_its_watch_reports_it(

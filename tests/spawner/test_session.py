@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.amount import Amount
-from runai.spawner.session_request import SessionRequest, session_name, with_handed
+from runai.spawner.session_request import SessionRequest, session_name, with_allocated
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?")
 NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True)
@@ -234,10 +234,10 @@ def test_session_name_cannot_be_imitated_by_other_user_or_server_names(user: str
 
 
 @pytest.mark.parametrize(
-    ("env", "handed", "expected"),
+    ("env", "allocated", "expected"),
     [
         pytest.param({"A": "1"}, {"B": "2"}, {"A": "1", "B": "2"}, id="no path at all"),
-        pytest.param({"A": "1"}, {"A": "2"}, {"A": "2"}, id="what is handed over wins"),
+        pytest.param({"A": "1"}, {"A": "2"}, {"A": "2"}, id="what is allocated over wins"),
         pytest.param(
             {"PYTHONPATH": "/site"},
             {"PYTHONPATH": "/hook"},
@@ -247,5 +247,5 @@ def test_session_name_cannot_be_imitated_by_other_user_or_server_names(user: str
         pytest.param({"PYTHONPATH": "/site"}, {}, {"PYTHONPATH": "/site"}, id="without a GPU"),
     ],
 )
-def test_allocation_variables_extend_the_environment_of_a_server(env, handed, expected):
-    assert with_handed(env, handed) == expected
+def test_allocation_variables_extend_the_environment_of_a_server(env, allocated, expected):
+    assert with_allocated(env, allocated) == expected

@@ -48,16 +48,16 @@ class Cache:
         self._pool = pool
 
     def pods(self) -> list[Pod]:
-        """Return the pods, including our own writes that the informers have not confirmed."""
+        """Return the pods with our own unconfirmed writes; drop those that are confirmed."""
         informers = self.informers
         nodes = informers.nodes.objects
         relevant = self._pool.relevant_pods(informers.pods.objects.values(), nodes)
-        return adopted(self.assumed.applied_to(relevant), informers.jobs.by_uid())
+        return adopted(self.assumed.reconcile(relevant), informers.jobs.by_uid())
 
     def state(self) -> ClusterState:
         """Return the state that workload records are built from."""
         pods = self.pods()
-        return self.state_of(pods, self.device_ids.numbers(pods))
+        return self.state_of(pods, self.device_ids.update(pods))
 
     def state_of(
         self, pods: Sequence[Pod], device_numbers: Mapping[str, tuple[int, ...]]
@@ -79,28 +79,28 @@ class Cache:
         )
 
     def limited(self, pods: Sequence[Pod]) -> dict[str, TimeLimited]:
-        """Return the Jobs, elements and single pods that have a time limit (`run_time.timed`)."""
+        """Return Jobs, elements and single pods with a time limit, by key (`run_time.timed`)."""
         projects = {p.spec.name: p.spec for p in self.informers.projects.objects.values()}
         return timed(pods, self.informers.jobs.by_uid(), partial(self._limit_of, projects))
 
-    def _limit_of(self, projects: Mapping[str, ProjectSpec], found: Job | Pod) -> int | None:
+    def _limit_of(self, projects: Mapping[str, ProjectSpec], subject: Job | Pod) -> int | None:
         """Return the time limit of a Job or a pod, within its project's maximum."""
-        if isinstance(found, Job) and found.spec is not None:
-            return found.spec.max_runtime
-        pod = found.template if isinstance(found, Job) else found
+        if isinstance(subject, Job) and subject.spec is not None:
+            return subject.spec.max_runtime
+        pod = subject.template if isinstance(subject, Job) else subject
         name = project_of(pod, self.informers.namespaces.objects, self.default_project)
         if name not in projects or pod.kind == "inference":
             return pod.max_runtime
         kind = "job" if pod.kind == "train" else "session"
         return limit_within(pod.max_runtime, rules_of(projects[name], kind))
 
-    def id_of(self, found: Job | Pod) -> WorkloadId:
+    def id_of(self, subject: Job | Pod) -> WorkloadId:
         """Return the workload ID of a Job or a pod."""
-        pod = found.template if isinstance(found, Job) else found
+        pod = subject.template if isinstance(subject, Job) else subject
         project = project_of(pod, self.informers.namespaces.objects, self.default_project)
-        return f"{project}/{name_of(found)}"
+        return f"{project}/{name_of(subject)}"
 
-    def drop_nominations(self, job: str) -> None:
-        """Drop the nominated devices of a Job's workers; `job` is its UID."""
-        for place in [place for place in self.nominations if place.startswith(f"{job}/")]:
+    def drop_nominations(self, job_uid: str) -> None:
+        """Drop the nominated devices of a Job's workers."""
+        for place in [place for place in self.nominations if place.startswith(f"{job_uid}/")]:
             del self.nominations[place]

@@ -158,7 +158,11 @@ class KubernetesCluster:
         self.cache.drop_nominations(job.uid)
         now = self._clock()
         limited = self.cache.limited(self.lookup.pods_of_job(job)).values()
-        ran = {o.element: Ran(o.seconds_at(now), now) for o in limited if o.subject.uid == job.uid}
+        ran = {
+            limit.element: Ran(limit.seconds_at(now), now)
+            for limit in limited
+            if limit.subject.uid == job.uid
+        }
         change = suspended(job, by, ran)
         if job.is_array:
             running = {p.index or 0 for p in self.lookup.pods_of_job(job) if p.uses_node}
@@ -202,8 +206,9 @@ class KubernetesCluster:
         terminating = [
             pod.uid for pod in await self.lookup.pods_of(workload) if (pod.index or 0) >= new_max
         ]
-        self.cache.assumed.scaled(job, terminating, now)
-        self._changes.announce()  # a record may have been built meanwhile, if the watch was faster
+        self.cache.assumed.record_scaled(job, terminating, now)
+        # A faster watch may already have caused a record without the assumed state.
+        self._changes.wake_waiters()
         self.cache.informers.jobs.apply(found)
         await self._write_event(job, "Scaled", f"{by} set its workers to {new_min} to {new_max}")
         return await self.workload(workload)
@@ -211,7 +216,7 @@ class KubernetesCluster:
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Delete a workload's Job or pod; a running Job stays until its pods are gone.
 
-        The API server deletes no later one of that name: its precondition is the uid found here.
+        A later Job or pod of the same name is spared: the deletion requires the uid found here.
         """
         await self.lookup.workload_with_uid(workload, uid)
         if (element := self.lookup.element(workload)) is not None:
@@ -231,7 +236,8 @@ class KubernetesCluster:
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning about a workload as an Event."""
         await self.workload(workload)
-        await self._write_event(await self.lookup.subject(workload), "Warning", text, bad=True)
+        subject = await self.lookup.subject(workload)
+        await self._write_event(subject, "Warning", text, is_warning=True)
 
     async def logs(
         self,
@@ -279,7 +285,7 @@ class KubernetesCluster:
     async def _delete_element(self, array: Job, index: int, by: str) -> None:
         """Store that an element is deleted; the next cycle ends its pod.
 
-        The array's Job goes with its last element.
+        With its last element the array's Job is deleted.
         """
         async with self._deleting:
             jobs = self.cache.informers.jobs.by_uid()
@@ -291,22 +297,23 @@ class KubernetesCluster:
                 await self.submissions.delete_job(job, has_pods=has_pods)
                 return
             deleted = arrays.text(arrays.without(((0, job.completions),), remaining))
-            notes = {DELETED_ELEMENTS: deleted}
-            change = {"metadata": {"uid": job.uid, "annotations": notes}}
+            annotations = {DELETED_ELEMENTS: deleted}
+            change = {"metadata": {"uid": job.uid, "annotations": annotations}}
             await self._change_job(job, change, "Deleted", f"element {index} deleted by {by}")
 
     async def _change_job(
-        self, job: Job, change: Object, word: str, sentence: str
+        self, job: Job, change: Object, reason: str, message: str
     ) -> WorkloadRecord:
+        """Patch a Job, write an Event about it, and return the record of its workload."""
         with translate_api_errors():
             found = await self._api.patch(job.path, change)
         self.cache.informers.jobs.apply(found)
         changed = await self.workload(self.cache.id_of(job))
-        await self._write_event(job, word, sentence)
+        await self._write_event(job, reason, message)
         return changed
 
     async def _write_event(
-        self, subject: Job | Pod, word: str, text: str, *, bad: bool = False
+        self, subject: Job | Pod, reason: str, message: str, *, is_warning: bool = False
     ) -> None:
         with translate_api_errors():
-            await create_event(self._api, subject, word, text, bad=bad)
+            await create_event(self._api, subject, reason, message, is_warning=is_warning)

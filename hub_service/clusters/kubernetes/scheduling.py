@@ -141,39 +141,42 @@ class Scheduling:
         await resolve(self._api, self._cache.assumed, self._clock)
         self._changes.unseen.clear()
         now = self._clock()
-        pods, found = self._pods_and_groups(now)
+        pods, groups = self._update_groups(now)
         jobs, node_informer = self._informers.jobs, self._informers.nodes
         if self._rejected_pods.refresh(pods, jobs.by_uid(), node_informer.objects):
-            self._changes.requeue()
+            self._changes.schedule_retry()
         protected = self._pdb_backoff.protected_pods(pods)
         apply = partial(jobs.apply, quietly=True)
-        is_left = await clear_holds(self._api, jobs.by_uid().values(), apply)
-        is_left = await self._killed.note(jobs.by_uid(), now, apply) or is_left
+        must_retry = await clear_holds(self._api, jobs.by_uid().values(), apply)
+        must_retry = await self._killed.note(jobs.by_uid(), now, apply) or must_retry
         arrays = array_jobs(pods, jobs.by_uid()).values()
-        is_left = await reconcile_arrays(self._api, arrays, now, apply) or is_left
+        must_retry = await reconcile_arrays(self._api, arrays, now, apply) or must_retry
         limited = self._cache.limited(pods)
-        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, apply)
-        if ended:
-            self._cache.assumed.evicted.update(dict.fromkeys(ended, now))
-            self._changes.announce()
-            pods, found = self._pods_and_groups(now)
+        ended_uids, has_failed = await end_timed_out(
+            self._api, limited.values(), self.events, now, apply
+        )
+        if ended_uids:
+            self._cache.assumed.evicted.update(dict.fromkeys(ended_uids, now))
+            self._changes.wake_waiters()
+            pods, groups = self._update_groups(now)
             limited = self._cache.limited(pods)
-        is_left = is_left or failed
-        self._wake_at(min((t for one in limited.values() if (t := one.ends_at)), default=None), now)
-        if await restore_finalizers(self._api, pods) or protected or is_left:
-            self._changes.requeue()
+        must_retry = must_retry or has_failed
+        ends = (end for subject in limited.values() if (end := subject.ends_at))
+        self._wake_at(min(ends, default=None), now)
+        if await restore_finalizers(self._api, pods) or protected or must_retry:
+            self._changes.schedule_retry()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
-            await self._reconcile_reservations(pods, found)
-            pods, found = self._pods_and_groups(now)
-        self._groups = {group.name: group for group in found}
-        self._cache.assumed.confirm(found)
+            await self._reconcile_reservations(pods, groups)
+            pods, groups = self._update_groups(now)
+        self._groups = {group.name: group for group in groups}
+        self._cache.assumed.confirm(groups)
         self._track_incomplete_gangs(now)
-        device_numbers = self._cache.device_ids.numbers(pods)
+        device_numbers = self._cache.device_ids.update(pods)
         settled_jobs = await self._elastic.reconcile(
             lambda: elastic_jobs(self._cache.state_of(pods, device_numbers)), now
         )
         if self._elastic.failed:
-            self._changes.requeue()
+            self._changes.schedule_retry()
         records = list(self._informers.projects.objects.values())
         nodes = self._nodes(pods)
         types = {node.gpu_type for node in nodes}
@@ -182,14 +185,14 @@ class Scheduling:
             SnapshotInput(
                 nodes=nodes,
                 pods=pods,
-                groups=found,
+                groups=groups,
                 projects=project_objects.for_core(
                     records, project_objects.misplaced(records), types
                 ),
                 devices=device_numbers,
                 nominations=self._cache.nominations,
                 nodes_in_backoff=self.sharing.nodes_in_backoff(pods),
-                broken=self.sharing.broken(pods, device_numbers),
+                broken=self.sharing.broken_devices(pods, device_numbers),
                 below_min_since=self._below_min_since,
                 protected=protected,
                 limited=limited,
@@ -204,12 +207,12 @@ class Scheduling:
         pods = cache.pods()
         executor = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
         nodes = self._nodes(pods)
-        device_numbers = cache.device_ids.numbers(pods)
+        device_numbers = cache.device_ids.update(pods)
         plan_calls = PlanCalls(
             self._groups,
             cache.nominations,
             executor,
-            absent=self._absent,
+            absent=self._absence_reason,
             bookings=device_bookings(
                 plan, nodes, pods, device_numbers, self._groups.values(), cache.nominations
             ),
@@ -244,36 +247,40 @@ class Scheduling:
         cache.assumed.wait_reasons.update(executor.wait_reasons)
         cache.assumed.doubtful.update(executor.doubtful)
         self._pdb_backoff.record_protected(executor.protected)
-        waits = _as_lines(plan, self._groups)
+        waits = _waits_by_line(plan, self._groups)
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
-        still_waiting = {w: wait for w, wait in cache.waits.items() if w not in started}
-        cache.waits = still_waiting | waits if plan.projects == {} else waits
-        cache.stops = {w: d for w, d in cache.stops.items() if w not in started} | {
+        earlier_waits = {w: wait for w, wait in cache.waits.items() if w not in started}
+        is_partial = plan.projects == {}  # a whole plan has the shares of all projects
+        cache.waits = earlier_waits | waits if is_partial else waits
+        earlier_stops = {w: d for w, d in cache.stops.items() if w not in started}
+        cache.stops = earlier_stops | {
             d.workload: d for d in plan.decisions if isinstance(d, Stop | Move | Resize)
         }
-        self._changes.announce()
+        self._changes.wake_waiters()
         await self._statuses.write(plan, informers.projects.objects, self._groups.values(), nodes)
         if executor.refused:
             # No watch event may ever report that the decision has become possible.
-            self._changes.requeue()
+            self._changes.schedule_retry()
         return executor.refused
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _wake_at(self, when: float | None, now: float) -> None:
-        """Run a cycle at the next end of a time limit, besides all that changes cause."""
+        """Run a cycle at `when`, even if nothing changes; it replaces the last call's `when`."""
         if self._timer is not None:
             self._timer.cancel()
-        wait = None if when is None else max(TRIES_AGAIN_IN_S, when - now)
-        loop = asyncio.get_running_loop()
-        self._timer = None if wait is None else loop.call_later(wait, self._changes.unseen.set)
+        self._timer = None
+        if when is not None:
+            wait_s = max(TRIES_AGAIN_IN_S, when - now)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(wait_s, self._changes.unseen.set)
 
     def _nodes(self, pods: Iterable[Pod]) -> list[KubeNode]:
         """Return the nodes with the memory of their devices."""
         return self.sizes.apply_to(self._informers.nodes.objects.values(), pods)
 
-    def _pods_and_groups(self, now: float) -> tuple[list[Pod], list[PodGroup]]:
-        """Return pods and workloads; drop promises to pods that do not wait any more."""
+    def _update_groups(self, now: float) -> tuple[list[Pod], list[PodGroup]]:
+        """Drop nominations of pods that do not wait any more; return the pods and their groups."""
         storage, jobs = self._informers.storage, self._informers.jobs.by_uid()
         pods = [
             placed(pod, storage) if pod.claims and not pod.node else pod
@@ -283,29 +290,32 @@ class Scheduling:
             is_ours = job.template.scheduler == SCHEDULER
             if is_ours and any(pod.claims for pod in (job.template, *job.templates)):
                 jobs[uid] = with_templates(job, partial(placed, storage=storage))
-        found = self._grouping.groups(
+        groups = self._grouping.groups(
             pods,
             jobs,
             self._informers.namespaces.objects,
             self._cache.default_project,
-            self._cache.assumed.still_awaited(jobs, now),
+            self._cache.assumed.drop_expired(jobs, now),
             lambda request: max_fitting_pods(request, self._informers.nodes.objects.values()) + 1,
         )
-        waiting = {pod.place for group in found for pod in group.pods if pod.may_be_nominated}
-        self._cache.nominations = {u: p for u, p in self._cache.nominations.items() if u in waiting}
-        return pods, found
+        waiting = {pod.place for group in groups for pod in group.pods if pod.may_be_nominated}
+        nominations = self._cache.nominations.items()
+        self._cache.nominations = {place: n for place, n in nominations if place in waiting}
+        return pods, groups
 
-    async def _reconcile_reservations(self, pods: Sequence[Pod], found: Sequence[PodGroup]) -> None:
+    async def _reconcile_reservations(
+        self, pods: Sequence[Pod], groups: Sequence[PodGroup]
+    ) -> None:
         """Reconcile the reservation pods with the shared devices."""
-        waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
+        waiting = {pod.place: pod for group in groups for pod in group.pods if not pod.node}
         nodes = {node.name for node in self._informers.nodes.objects.values()}
-        device_numbers = self._cache.device_ids.numbers(pods)
+        device_numbers = self._cache.device_ids.update(pods)
         await self.sharing.reconcile(pods, device_numbers, nodes, self._cache.nominations, waiting)
-        if self.sharing.failed:
-            self._changes.requeue()
+        if self.sharing.must_retry:
+            self._changes.schedule_retry()
 
-    def _absent(self, workload: WorkloadId, worker: str) -> str:
-        """Return why a decision about a worker cannot be carried out."""
+    def _absence_reason(self, workload: WorkloadId, worker: str) -> str:
+        """Return why a worker that a decision names is not in the last snapshot."""
         if workload in self._groups:
             return f"{workload} has no worker {worker}"
         array, _index = split_id(workload) or ("", 0)
@@ -320,20 +330,20 @@ class Scheduling:
 
     def _track_incomplete_gangs(self, now: float) -> None:
         """Record since when running gangs lack workers (R11)."""
-        broken = {}
+        below_min_since = {}
         for name, group in self._groups.items():
             if group.minimum == 1:
                 continue  # most workloads: no need to count their pods
-            up = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
-            if 0 < up < group.minimum:
-                broken[name] = self._below_min_since.get(name, now)
-        self._below_min_since = broken
+            running = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
+            if 0 < running < group.minimum:
+                below_min_since[name] = self._below_min_since.get(name, now)
+        self._below_min_since = below_min_since
 
 
-def _as_lines(plan: Plan, groups: Mapping[WorkloadId, PodGroup]) -> dict[WorkloadId, Wait]:
-    """Return a plan's waits, for each array one: that of its next element.
+def _waits_by_line(plan: Plan, groups: Mapping[WorkloadId, PodGroup]) -> dict[WorkloadId, Wait]:
+    """Return a plan's waits as lists show them, with one line per array: its next element's.
 
-    So a position counts the lines ahead as a list shows them, and an array is one line.
+    A position counts the lines ahead.
     """
     if all(group.array is None for group in groups.values()):
         return {wait.workload: wait for wait in plan.decisions if isinstance(wait, Wait)}

@@ -62,7 +62,7 @@ async def test_event_queue_sends_events_of_stopping_pods_first() -> None:
     queue = EventQueue(cast("Api", api))
     for number in range(PARALLEL_SENDERS):
         queue.enqueue(a_pod("one"), "Scheduled", str(number))
-    queue.enqueue(a_pod("two"), "Preempted", "for bob", leaves=True)
+    queue.enqueue(a_pod("two"), "Preempted", "for bob", is_ending=True)
     running = asyncio.create_task(queue.run())
     await run_ready_tasks()
     assert api.messages == ["for bob", *map(str, range(PARALLEL_SENDERS - 1))], (

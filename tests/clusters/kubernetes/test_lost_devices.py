@@ -76,7 +76,7 @@ class PlayedCluster:
             pods=self.pods,
             groups=found,
             projects=[OWNS, LENDS],
-            devices=self._ids.numbers(self.pods),
+            devices=self._ids.update(self.pods),
             nominations=self.nominations,
             **fields,
         )
@@ -219,8 +219,8 @@ def test_more_pods_than_devices_for_a_moment_report_no_device_loss():
     lost = LostDevices()
     node = gpu_node(4)
 
-    lost.devices_of(node, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
-    found = lost.devices_of(node, {1, 2, 3, 4}, (), 2.0, rejects=False)
+    lost.update(node, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
+    found = lost.update(node, {1, 2, 3, 4}, (), 2.0, rejects=False)
 
     assert (found.lost, found.loss) == ({0}, "")
 
@@ -234,9 +234,9 @@ def test_more_pods_than_devices_for_a_moment_report_no_device_loss():
 )
 def test_device_loss_message_names_the_time_at_which_the_loss_began(later, since):
     lost = LostDevices()
-    lost.devices_of(gpu_node(3), set(), (), 0.0, rejects=False)
+    lost.update(gpu_node(3), set(), (), 0.0, rejects=False)
 
-    found = lost.devices_of(gpu_node(3), set(), (), float(later), rejects=False)
+    found = lost.update(gpu_node(3), set(), (), float(later), rejects=False)
 
     assert found.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
 
@@ -334,7 +334,7 @@ def test_usable_devices_of_a_node_never_exceed_the_devices_it_offers(history):
     lost = LostDevices()
     for at, (has, offered, allocated, reserved, faulty, rejects) in enumerate(history):
         node, now, in_use = gpu_node(offered, has=has), 20.0 * at, allocated | reserved
-        found = lost.devices_of(node, allocated, faulty, now, reserved=reserved, rejects=rejects)
+        found = lost.update(node, allocated, faulty, now, reserved=reserved, rejects=rejects)
 
         assert found.lost | in_use <= set(range(found.total))
         assert found.total - len(found.lost) <= (0 if rejects else offered)

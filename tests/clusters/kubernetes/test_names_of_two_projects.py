@@ -66,7 +66,7 @@ async def test_resubmitted_workload_is_refused_under_either_job_name(lab):
 
     for workload, (project, name) in NAMES.items():
         with pytest.raises(Conflict) as refused:  # by the API server: our cache may not have it yet
-            await lab.cluster.submissions._make(
+            await lab.cluster.submissions._create_job(
                 spec_of(lab, workload), PodTemplateSource("example/train")
             )
         assert str(refused.value).startswith(f"{project} already has a workload named {name}.")

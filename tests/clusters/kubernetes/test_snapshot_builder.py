@@ -35,7 +35,7 @@ def build_snapshot(*pods, nodes=None, jobs=(), device_ids=None, **fields) -> Sna
         pods=pods,
         groups=PodGrouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
-        devices=(device_ids or DeviceIds()).numbers(pods),
+        devices=(device_ids or DeviceIds()).update(pods),
         **fields,
     )
     return SnapshotBuilder().snapshot(1000.0, snapshot_input)
@@ -66,7 +66,7 @@ def test_cpu_of_other_schedulers_pods_is_unavailable_in_the_snapshot():
 def test_failed_gpu_device_is_not_allocated_again():
     pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
     device_ids = DeviceIds()
-    device_ids.numbers(pods)
+    device_ids.update(pods)
 
     # Of four devices one has failed; the pod with the lowest number has ended.
     found = build_snapshot(
@@ -82,11 +82,11 @@ def test_pod_retains_its_device_ids_when_other_pods_end():
         a_pod("a", node="n", bound=1.0),
         a_pod("b", node="n", bound=2.0),
     )
-    before = device_ids.numbers([first, second])
+    before = device_ids.update([first, second])
 
-    assert device_ids.numbers([second]) == {second.uid: before[second.uid]}
+    assert device_ids.update([second]) == {second.uid: before[second.uid]}
     assert (
-        device_ids.numbers([second, a_pod("c", node="n", bound=3.0)])[second.uid]
+        device_ids.update([second, a_pod("c", node="n", bound=3.0)])[second.uid]
         == before[second.uid]
     )
 

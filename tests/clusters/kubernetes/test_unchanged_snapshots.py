@@ -64,7 +64,7 @@ def build_input(active_pods: list[Pod], device_ids: DeviceIds, **fields: Any) ->
         pods=active_pods,
         groups=PodGrouping().groups(active_pods, {GANG.uid: GANG}, {}, "default"),
         projects=[Project(name="vision", quota=MilliGpu(4000))],
-        devices=device_ids.numbers(active_pods),
+        devices=device_ids.update(active_pods),
         **fields,
     )
 
@@ -106,12 +106,12 @@ def test_device_numbers_of_a_node_are_never_assigned_to_two_pods(
 ) -> None:
     device_ids = DeviceIds()
     for active_pods, name, device in course:
-        assigned = device_ids.numbers(active_pods)
+        assigned = device_ids.update(active_pods)
         places = [(pod.node, number) for pod in active_pods for number in assigned.get(pod.uid, ())]
 
         assert all(count == 1 for count in Counter(places).values())
         assert all(
             len(assigned.get(pod.uid, ())) == (pod.gpus if pod.node else 0) for pod in active_pods
         )
-        assert device_ids.numbers(list(active_pods)) == assigned
+        assert device_ids.update(list(active_pods)) == assigned
         device_ids.assign(f"uid-{name}", "gpu-0", (device,))

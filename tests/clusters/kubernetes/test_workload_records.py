@@ -86,7 +86,7 @@ def cluster_state_of(
         {} if job is None else {job.uid: job},
         {},
         "default",
-        devices=device_ids.numbers(active_pods),
+        devices=device_ids.update(active_pods),
         waits={decision.workload: decision for decision in decisions if isinstance(decision, Wait)},
         stops={decision.workload: decision for decision in decisions if isinstance(decision, Stop)},
         **fields,

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from runai.hub_service.clusters.kubernetes.actions.decision_executor import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import final_status, pod_path
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import with_elements
@@ -28,7 +28,7 @@ async def reconcile_arrays(
     failed = False
 
     async def end(pod: Pod) -> None:
-        await api.patch(pod_path(pod, "status"), ends_for_good(pod), strategic=True)
+        await api.patch(pod_path(pod, "status"), final_status(pod), strategic=True)
         if pod.node:
             await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
 

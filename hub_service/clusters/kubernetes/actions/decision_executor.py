@@ -16,10 +16,10 @@ from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     binding,
     eviction,
+    patch_wait_condition,
     pod_path,
+    reason_sentence,
     report_waiting,
-    show_waiting,
-    why,
 )
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_reconciler import (
@@ -142,7 +142,7 @@ class DecisionExecutor:
         """
         path = pod_path(pod, "eviction")
         try:
-            version = await self._leave_out(pod) if pod.counting else ""
+            version = await self._exclude_from_count(pod) if pod.counting else ""
             # An exhausted disruption budget answers 429 like a throttled server.
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
@@ -157,16 +157,16 @@ class DecisionExecutor:
     def _report_stop(self, word: str, sentence: str, pods: Iterable[Pod], job: Job | None) -> None:
         """Enqueue the Events of a stop: of each pod, and one of the whole Job."""
         for pod in pods:
-            self._events.enqueue(pod, word, sentence, leaves=True)
+            self._events.enqueue(pod, word, sentence, is_ending=True)
         if job is not None and (job.uid, sentence) not in self._events_of_jobs:
             self._events_of_jobs.add((job.uid, sentence))
             self._events.enqueue(job, word, sentence)
 
-    async def _leave_out(self, pod: Pod) -> str:
-        """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
+    async def _exclude_from_count(self, pod: Pod) -> str:
+        """Let a Job not count a pod's end; return the pod's resourceVersion for its eviction.
 
-        If the pod has another version when it is evicted, it may have succeeded: then it stays, and
-        is counted again at the next cycle.
+        If the pod has another version by then, it may have succeeded: it is not evicted, and is
+        counted again at the next cycle.
         """
         change = remove_finalizer_patch(pod.uid)
         found = await self._api.patch(pod_path(pod, "status"), change, strategic=True)
@@ -181,16 +181,16 @@ class DecisionExecutor:
         The reason is written to the Job; Events are sent in the background.
         """
         assert group.job is not None
-        sentence = why(decision.reason)
-        up = [pod for pod in group.pods if pod.node and pod.deleted is None]
+        sentence = reason_sentence(decision.reason)
+        running = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
         moved, priority = _moved(decision), group.first.priority
         change = suspend_patch(
             group.job, now=now, why=sentence, priority=priority, moved=moved, ran=ran
         )
         if await self._change(decision, group.job, change):
-            self._report_stop(*_event_of(decision), up, group.job)
-            self.evicted.update(pod.uid for pod in up)
+            self._report_stop(*_event_of(decision), running, group.job)
+            self.evicted.update(pod.uid for pod in running)
             self.paused.add(group.job.uid)
 
     def _ran(self, job: str, now: float) -> dict[int, Ran]:
@@ -204,13 +204,13 @@ class DecisionExecutor:
         This does not count as a pause.
         """
         assert group.job is not None
-        sentence = why(decision.reason)
+        sentence = reason_sentence(decision.reason)
         ran = self._ran(group.job.uid, now)
         change = resizing(group.job, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
-            up = [pod for pod in group.pods if pod.node and pod.deleted is None]
-            self._report_stop("Resized", sentence, up, group.job)
-            self.evicted.update(pod.uid for pod in up)
+            running = [pod for pod in group.pods if pod.node and pod.deleted is None]
+            self._report_stop("Resized", sentence, running, group.job)
+            self.evicted.update(pod.uid for pod in running)
 
     async def unsuspend_job(self, decision: Start, group: PodGroup, now: float) -> None:
         """Unsuspend a Job so that it creates its pods; each is bound when it exists."""
@@ -231,7 +231,7 @@ class DecisionExecutor:
     async def pause_elements(
         self, array: ArrayJob, stops: Sequence[tuple[Stop | Move, Pod]], now: float
     ) -> None:
-        """Evict elements of an array; it is stored before that they are to go on from there."""
+        """Store that elements of an array are paused and will resume; then evict their pods."""
         indexes = [pod.index or 0 for _, pod in stops]
         limited = {i: self._limited.get(f"{array.job.uid}/{i}") for i in indexes}
         ran = {i: Ran(one.seconds_at(now), now) for i, one in limited.items() if one is not None}
@@ -249,6 +249,7 @@ class DecisionExecutor:
     async def _change(
         self, decision: Start | Stop | Move | Resize | Wait, job: Job, change: Steps
     ) -> bool:
+        """Patch a Job; return True on success, else record the decision as refused."""
         try:
             found = await self._api.change(job.path, change)
         except ApiError as error:
@@ -269,7 +270,7 @@ class DecisionExecutor:
         The nominated node is set as kube-scheduler does, so that autoscalers see it too.
         """
         if pod.sentence != sentence:
-            writing = show_waiting(self._api, pod, "stopping", sentence, node)
+            writing = patch_wait_condition(self._api, pod, "stopping", sentence, node)
             if not await self._try_write(writing):
                 return
             self.wait_reasons[pod.uid] = sentence
@@ -302,7 +303,7 @@ class DecisionExecutor:
                 self.wait_reasons[pod.uid] = sentence
 
     async def _try_write(self, writing: Awaitable[None]) -> bool:
-        """Write a reason; return False if the write is to be retried."""
+        """Write a reason; return True if it was written or never can be, False to retry."""
         try:
             await writing
         except ApiError as error:
@@ -312,6 +313,7 @@ class DecisionExecutor:
         return True
 
     def _refuse(self, decision: Start | Stop | Move | Resize, pod: Pod, error: ApiError) -> None:
+        """Record a decision as refused, and its pod as doubtful if the outcome is unknown."""
         if error.is_unanswered:
             self.doubtful[pod.uid] = pod
         self.refused.append(Refused(decision.workload, decision.worker, error.message))
@@ -332,7 +334,7 @@ def _event_of(decision: Stop | Move) -> tuple[str, str]:
     """Return the reason and the message of a stop's Event; a move's message names no rule."""
     if isinstance(decision, Move):
         return "Moved", decision.reason.text
-    return "Preempted", why(decision.reason)
+    return "Preempted", reason_sentence(decision.reason)
 
 
 async def at_once(calls: Iterable[ApiCall]) -> None:

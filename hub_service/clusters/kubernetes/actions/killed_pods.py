@@ -51,6 +51,8 @@ class KilledPods:
                 continue
             self._noted.append(pod.uid)
             worker = f"worker {pod.index} " if job.spec.workers > 1 else ""
-            self._events.enqueue(job, "Killed", f"{worker}was {killed_text(job.spec)}", bad=True)
+            self._events.enqueue(
+                job, "Killed", f"{worker}was {killed_text(job.spec)}", is_warning=True
+            )
         self._found.extend(failed)
         return bool(failed)

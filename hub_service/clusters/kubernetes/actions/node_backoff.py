@@ -119,6 +119,6 @@ class RejectedPods:
 
     def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
         self._backoff.record_rejection(pod.node)
-        self._events.enqueue(pod, "TurnedAway", sentence, bad=True)
+        self._events.enqueue(pod, "TurnedAway", sentence, is_warning=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:
-            self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)
+            self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", is_warning=True)

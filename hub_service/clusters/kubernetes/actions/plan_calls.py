@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.actions.decision_executor import (
     promised,
 )
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceChoice
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import reason_sentence
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     DeviceReservation,
     Slot,
@@ -50,7 +50,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     Wait,
 )
 
-_Halt = Stop | Move
+_StopOrMove = Stop | Move
 
 
 class PlanCalls:
@@ -86,16 +86,16 @@ class PlanCalls:
         self._bookings = bookings
         self._device_choice = DeviceChoice(reservations, executor)
         self._unsuspended: set[str] = set()
-        self._unchanged: set[str] = set()
+        self._workers_in_place: set[str] = set()
         """Workers that already have the devices that the plan gives them."""
         self._storage = storage
         self._nodes = nodes
         self._obstacles: dict[Demands, str] = {}
         self._explain_protection = explain_protection
-        self._trouble = trouble
-        self._without: Mapping[str, str] = {}
-        """Workers on nodes that lack extended resources, which the core does not count; and why."""
-        self._volumes: set[str] = set()
+        self._sharing_trouble = trouble
+        self._overcommitted: Mapping[str, str] = {}
+        """Why workers' nodes lack extended resources for them, which the core does not count."""
+        self._assigned_volumes: set[str] = set()
         """Volumes already assigned to claims."""
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
         """Workers by their names in the plan."""
@@ -103,14 +103,14 @@ class PlanCalls:
     def build(self, plan: Plan) -> list[ApiCall]:
         """Return the calls in the order in which to run them."""
         calls: list[ApiCall] = []
-        pauses = self._pauses(plan)
+        pauses = self._jobs_to_suspend(plan)
         starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
-        self._without = self._too_many(plan)
+        self._overcommitted = self._overcommitted_workers(plan)
         possible: list[Decision] = []
         for decision in plan.decisions:
-            is_pause = isinstance(decision, _Halt) and decision.workload in pauses
+            is_pause = isinstance(decision, _StopOrMove) and decision.workload in pauses
             if not isinstance(decision, Wait) and not is_pause:
-                if refusal := self._refusal(decision, starting):
+                if refusal := self._book_or_refuse(decision, starting):
                     refused = Refused(decision.workload, decision.worker, refusal)
                     self._executor.refused.append(refused)
                     continue
@@ -123,43 +123,45 @@ class PlanCalls:
         for decision in possible:
             if isinstance(decision, Wait):
                 calls += self._wait(decision)
-            elif isinstance(decision, _Halt) and decision.workload in pauses:
+            elif isinstance(decision, _StopOrMove) and decision.workload in pauses:
                 if pauses[decision.workload] is decision:
                     group = self._groups[decision.workload]
                     calls.append(partial(self._executor.suspend_job, decision, group, self._now))
             else:
-                calls += self._of_worker(decision, self.pods[decision.worker])
-        calls += self._of_arrays(possible)
+                calls += self._worker_calls(decision, self.pods[decision.worker])
+        calls += self._array_calls(possible)
         for group in self._groups.values():
             if group.refusal:
                 calls += self._refuse(group)
         return calls
 
-    def _refusal(self, decision: Decision, starting: Mapping[str, int]) -> str:
-        """Return why a decision is not possible, or ""; if possible, book its devices."""
+    def _book_or_refuse(self, decision: Decision, starting: Mapping[str, int]) -> str:
+        """Book the devices of a decision and return ""; else return why it is not possible."""
         assert not isinstance(decision, Wait)
         pod = self.pods.get(decision.worker)
         if isinstance(decision, Resize):
-            return self._resize_refusal(decision, pod)
+            return self._book_resize(decision, pod)
         if pod is None:
             return self._absent(decision.workload, decision.worker)
         if isinstance(decision, Start) and not pod.node:
-            return self._start_refusal(decision, pod, starting[decision.workload])
+            return self._book_start(decision, pod, starting[decision.workload])
         if isinstance(decision, Reserve):
-            return self._bookings.lacks(decision.node, (share.device for share in decision.devices))
+            return self._bookings.missing_device(
+                decision.node, (share.device for share in decision.devices)
+            )
         return ""
 
-    def _start_refusal(self, decision: Start, pod: Pod, starting: int) -> str:
-        """Return why a worker, one of `starting`, cannot start, or ""; if it can, book devices."""
+    def _book_start(self, decision: Start, pod: Pod, starting: int) -> str:
+        """Book devices for one of `starting` workers; return "" or why it cannot start."""
         group = self._groups[decision.workload]
         if sum(bool(p.node) for p in group.pods) + starting < group.minimum:
             requirement = f"{decision.workload} needs {group.minimum} workers at once"
             return f"{requirement}, the plan starts {starting}"
-        if decision.worker in self._without:
-            return self._without[decision.worker]
+        if decision.worker in self._overcommitted:
+            return self._overcommitted[decision.worker]
         return self._bookings.try_book(pod, decision.node, decision.devices)
 
-    def _too_many(self, plan: Plan) -> Mapping[str, str]:
+    def _overcommitted_workers(self, plan: Plan) -> Mapping[str, str]:
         """Return the workers for which an extended resource of their node runs out, and why."""
         starts = [
             (decision, pod)
@@ -175,8 +177,8 @@ class PlanCalls:
 
         return overcommitted_workers(starts, self._nodes, is_enough)
 
-    def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
-        """Return why a worker cannot restart on these devices, or ""; if it can, book them."""
+    def _book_resize(self, decision: Resize, pod: Pod | None) -> str:
+        """Book devices for a worker's restart and return ""; else return why it cannot restart."""
         if pod is None or not self._groups[decision.workload].is_resizable:
             return f"{decision.worker} cannot be resized"
         nomination = self._nominations.get(pod.place)
@@ -184,9 +186,9 @@ class PlanCalls:
             return f"{decision.worker} does not run"
         if decision.node != pod.node:
             return f"{decision.worker} runs on {pod.node}, not on {decision.node}"
-        has = self._bookings.devices_of(pod) if nomination is None else set(nomination.devices)
-        if has == {share.device for share in decision.devices}:
-            self._unchanged.add(decision.worker)
+        current = self._bookings.devices_of(pod) if nomination is None else set(nomination.devices)
+        if current == {share.device for share in decision.devices}:
+            self._workers_in_place.add(decision.worker)
             return ""
         return self._bookings.try_book(pod, decision.node, decision.devices)
 
@@ -197,17 +199,18 @@ class PlanCalls:
         call = partial(self._executor.resize, decision, group, self._now)
         return [call] if pod.deleted is None else []
 
-    def _of_worker(self, decision: Decision, pod: Pod) -> list[ApiCall]:
+    def _worker_calls(self, decision: Decision, pod: Pod) -> list[ApiCall]:
+        """Return the calls for one worker, none if nothing is left to do."""
         match decision:
             case Start() if not pod.is_made:
                 self._nominate(pod, decision)
                 return self._unsuspend_job(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
-            case Resize() if decision.worker not in self._unchanged:
+            case Resize() if decision.worker not in self._workers_in_place:
                 return self._resize(decision, pod)
             case Stop() | Move() if pod.node and pod.deleted is None:
-                # Elements of an array are paused together (`_of_arrays`).
+                # Elements of an array are paused together (`_array_calls`).
                 group = self._groups[decision.workload]
                 is_single = group.array is None
                 return [partial(self._executor.stop, decision, pod, group.job)] if is_single else []
@@ -217,7 +220,7 @@ class PlanCalls:
                 self._nominations.pop(pod.place, None)
         return []
 
-    def _of_arrays(self, decisions: Iterable[Decision]) -> list[ApiCall]:
+    def _array_calls(self, decisions: Iterable[Decision]) -> list[ApiCall]:
         """Return the calls about elements of arrays: one for all elements of an array."""
         stops: dict[str, list[tuple[Stop | Move, Pod]]] = defaultdict(list)
         starts: dict[str, tuple[int, Start]] = {}
@@ -252,7 +255,8 @@ class PlanCalls:
 
     def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
-        report = partial(self._executor.report_why_suspended, job, why(wait.reason))
+        sentence = reason_sentence(wait.reason)
+        report = partial(self._executor.report_why_suspended, job, sentence)
         return [report] if job.is_queued else []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
@@ -295,9 +299,9 @@ class PlanCalls:
                 continue  # requested already
             node = self._nodes.get(decision.node)
             labels = {} if node is None else node.labels
-            volume = self._storage.choose(claim, decision.node, labels, self._volumes)
+            volume = self._storage.choose(claim, decision.node, labels, self._assigned_volumes)
             if volume is not None:
-                self._volumes.add(volume.name)
+                self._assigned_volumes.add(volume.name)
             calls.append(partial(self._executor.provide, decision, claim, volume))
         return calls
 
@@ -310,10 +314,11 @@ class PlanCalls:
         return [partial(self._executor.unsuspend_job, decision, group, self._now)]
 
     def _wait(self, wait: Wait) -> list[ApiCall]:
+        """Return the calls that write why a workload waits, where something else is written."""
         group = self._groups.get(wait.workload)
         if group is None:
             return []
-        sentence = why(wait.reason) + self._explain_protection(wait.workload)
+        sentence = reason_sentence(wait.reason) + self._explain_protection(wait.workload)
         if wait.reason.code == "no_such_node":
             sentence += self._obstacle_counts(group.first.demands) or too_few_for_all(group.pods)
         sentence += self._reservation_trouble(group.first)
@@ -332,23 +337,28 @@ class PlanCalls:
 
     def _reservation_trouble(self, pod: Pod) -> str:
         """Return why no GPU can be reserved, for a pod that wants a share; else ""."""
-        wants_part = self._trouble and pod.device_request is not None
-        return f"; no GPU can be reserved for parts: {self._trouble}" if wants_part else ""
+        concerns_pod = self._sharing_trouble and pod.device_request is not None
+        return (
+            f"; no GPU can be reserved for parts: {self._sharing_trouble}" if concerns_pod else ""
+        )
 
     def _obstacle_counts(self, demands: Demands) -> str:
         """Return how many nodes do not satisfy these demands, by obstacle."""
         if demands not in self._obstacles:
-            found = Counter(
+            nodes_by_obstacle = Counter(
                 obstacle(demands, node.name, node.labels, node.taints, node.stock)
                 for node in self._nodes.values()
             )
             counts = [
-                f"{n} node{' has' if n == 1 else 's have'} {of}" for of, n in found.items() if of
+                f"{n} node{' has' if n == 1 else 's have'} {what}"
+                for what, n in nodes_by_obstacle.items()
+                if what
             ]
             self._obstacles[demands] = f": {', '.join(sorted(counts))}" if counts else ""
         return self._obstacles[demands]
 
     def _refuse(self, group: PodGroup) -> list[ApiCall]:
+        """Return the calls that write why a workload can never run as it is."""
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
             *(partial(self._executor.refuse, pod, group.refusal) for pod in pods),
@@ -356,6 +366,7 @@ class PlanCalls:
         ]
 
     def _report_wait(self, group: PodGroup, sentence: str) -> list[ApiCall]:
+        """Return the call that writes a reason on a suspended Job that lacks pods."""
         if group.job is None or not group.job.is_queued or not group.unmade:
             return []
         return [partial(self._executor.report_why_suspended, group.job, sentence)]
@@ -368,25 +379,25 @@ class PlanCalls:
             is_shared=pod.device_request is not None,
         )
 
-    def _pauses(self, plan: Plan) -> dict[str, _Halt]:
-        """Return the workloads to suspend, each with its first decision.
+    def _jobs_to_suspend(self, plan: Plan) -> dict[str, _StopOrMove]:
+        """Return the workloads to suspend, each with the first decision to stop it.
 
-        A workload qualifies if it stops whole and its Job may be suspended.
+        A workload qualifies if all of its workers stop and its Job may be suspended.
         """
-        halts: dict[str, list[_Halt]] = {}
+        stops: dict[str, list[_StopOrMove]] = {}
         for decision in plan.decisions:
-            if isinstance(decision, _Halt) and decision.workload in self._groups:
-                halts.setdefault(decision.workload, []).append(decision)
+            if isinstance(decision, _StopOrMove) and decision.workload in self._groups:
+                stops.setdefault(decision.workload, []).append(decision)
         pauses = {}
-        for workload, decisions in halts.items():
+        for workload, decisions in stops.items():
             group = self._groups[workload]
             # A pod about to restart on other devices counts as running: suspension keeps it away.
-            up = {
+            running = {
                 pod.called
                 for pod in group.pods
                 if pod.node and (pod.deleted is None or pod.place in self._nominations)
             }
-            is_all = bool(up) and up <= {decision.worker for decision in decisions}
-            if is_all and group.job is not None and group.job.may_be_suspended:
+            all_stop = bool(running) and running <= {decision.worker for decision in decisions}
+            if all_stop and group.job is not None and group.job.may_be_suspended:
                 pauses[workload] = decisions[0]
         return pauses

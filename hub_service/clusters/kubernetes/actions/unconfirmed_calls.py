@@ -1,8 +1,7 @@
 """Resolution of earlier calls before the next decision.
 
-A pod is read again if a call about it got no answer. A pod that was to be evicted and stays is
-counted again by its Job. A Job that its user resumed while the scheduler had suspended it loses
-that mark.
+A pod is read again if a call about it got no answer. A pod whose eviction failed is counted by its
+Job again. A Job that its user resumed, while the scheduler had suspended it, loses that mark.
 """
 
 from collections.abc import Callable, Iterable

@@ -42,15 +42,16 @@ class Right(NamedTuple):
     def __str__(self) -> str:
         """Format the right as arguments of `kubectl auth can-i`."""
         group = f".{self.group}" if self.group else ""
-        resource, _, part = self.resource.partition("/")
+        resource, _, subresource = self.resource.partition("/")
         return (
             f"{self.verb} {resource}{group}"
             + (f"/{self.name}" if self.name else "")
-            + (f" --subresource={part}" if part else "")
+            + (f" --subresource={subresource}" if subresource else "")
         )
 
 
-def _each() -> Iterator[Right]:
+def _each_right() -> Iterator[Right]:
+    """Yield each right; in the table, several resources or verbs share a line."""
     for where, group, resources, verbs, needed_to, *name in (
         ("everywhere", "", "pods", "get list watch", "see what runs and waits"),
         ("everywhere", "", "nodes namespaces", "list watch", "see where there are GPUs"),
@@ -114,7 +115,7 @@ def _each() -> Iterator[Right]:
                 yield Right(where, group, resource, verb, needed_to, *name)  # type: ignore[arg-type]
 
 
-RIGHTS = tuple(_each())
+RIGHTS = tuple(_each_right())
 
 
 async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
@@ -127,14 +128,14 @@ async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
     """
     namespaces = {"everywhere": "", "own": own, "jobs": jobs, "reservations": RESERVATIONS}
 
-    async def has(right: Right) -> bool:
-        resource, _, part = right.resource.partition("/")
+    async def is_granted(right: Right) -> bool:
+        resource, _, subresource = right.resource.partition("/")
         attributes = {
             "namespace": namespaces[right.where],
             "verb": right.verb,
             "group": right.group,
             "resource": resource,
-            "subresource": part,
+            "subresource": subresource,
             "name": right.name,
         }
         body = {
@@ -144,5 +145,5 @@ async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
         }
         return bool((await api.create(_REVIEWS, body))["status"]["allowed"])
 
-    answers = await asyncio.gather(*map(has, RIGHTS))
+    answers = await asyncio.gather(*map(is_granted, RIGHTS))
     return [right for right, allowed in zip(RIGHTS, answers, strict=True) if not allowed]

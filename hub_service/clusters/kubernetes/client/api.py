@@ -24,7 +24,7 @@ from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
 
-_DEEPEST = 200
+_MAX_DEPTH = 200
 """Maximum nesting depth; the objects that we read reach less than a third of it."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
@@ -45,19 +45,20 @@ def decoded(content: bytes) -> Any:  # noqa: ANN401  JSON
 
 
 def _shallow(content: bytes) -> bytes:
-    pieces, depth, since = [], 0, 0
+    """Replace values nested deeper than 200 levels by null."""
+    pieces, depth, copied_to = [], 0, 0
     for token in _TOKEN.finditer(content):
         if token[0] in b"[{":
             depth += 1
-            if depth == _DEEPEST + 1:
-                pieces.append(content[since : token.start()])
+            if depth == _MAX_DEPTH + 1:
+                pieces.append(content[copied_to : token.start()])
         elif token[0] in b"]}":
-            if depth == _DEEPEST + 1:
+            if depth == _MAX_DEPTH + 1:
                 pieces.append(b"null")
-                since = token.end()
+                copied_to = token.end()
             depth -= 1
-    # Nothing is left of a value that never closes; parsing the rest then raises ValueError.
-    return b"".join(pieces) + (content[since:] if depth <= _DEEPEST else b"")
+    # A deep value that never closes is left out; then parsing the result raises ValueError.
+    return b"".join(pieces) + (content[copied_to:] if depth <= _MAX_DEPTH else b"")
 
 
 Object = Mapping[str, Any]
@@ -71,12 +72,12 @@ LONGEST_PAUSE_S = 10.0
 PIECE_BYTES = 65_536
 LONGEST_LINE_BYTES = 2**21
 """Maximum length of one watch event; etcd limits an object to 1.5 MiB."""
-_STEPS = "application/json-patch+json"
-_MERGE = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
 _CHANNELS = "v5.channel.k8s.io"
 _BUDGET = "DisruptionBudget"
 """Cause of a 429 answer that is a disruption budget, not throttling."""
-_STRATEGIC = "application/strategic-merge-patch+json"
+_STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
@@ -145,14 +146,14 @@ class Api:
     ) -> None:
         """Wait for requests in flight, at most 4 s, and close the connections.
 
-        Then the rest is cancelled, so that a silent server delays nothing. Reads are waited for,
-        too: cancelling one while its connection is opened would leak the connection.
+        The remaining requests are then cancelled, so that a silent server delays nothing. Reads are
+        awaited too: cancelling one while its connection is opened would leak the connection.
         """
         if self._in_flight:
             await asyncio.wait(list(self._in_flight), timeout=ARRIVES_WITHIN_S)
-        for sending in (left := list(self._in_flight)):
-            sending.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        for request in (remaining := list(self._in_flight)):
+            request.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
         await self._client.close()
 
     async def get(self, path: str, **query: str) -> Object:
@@ -172,12 +173,12 @@ class Api:
 
         `strategic` merges lists such as conditions by key.
         """
-        kind = _STRATEGIC if strategic else _MERGE
+        kind = _STRATEGIC_PATCH if strategic else _MERGE_PATCH
         return await self._request("PATCH", path, body, content_type=kind)
 
     async def change(self, path: str, steps: Sequence[Object]) -> Object:
         """Apply a JSON Patch: all steps, or none if a test fails."""
-        return await self._request("PATCH", path, steps, content_type=_STEPS)
+        return await self._request("PATCH", path, steps, content_type=_JSON_PATCH)
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
         """Delete an object; `body` are DeleteOptions."""
@@ -191,8 +192,8 @@ class Api:
         """
         query |= {"watch": "1", "timeoutSeconds": str(seconds)}
         # Detect a dead connection: the server would have ended the watch before this timeout.
-        silent_s = seconds + ANSWERED_WITHIN_S
-        async with self._answer(path, query, silent_s=silent_s) as answer:
+        max_silence_s = seconds + ANSWERED_WITHIN_S
+        async with self._answer(path, query, max_silence_s=max_silence_s) as answer:
             async for line in answer.content:
                 yield decoded(line)
 
@@ -202,7 +203,7 @@ class Api:
         Raises:
             ApiError: the request is refused, or the connection breaks.
         """
-        async with self._answer(path, query, silent_s=None) as answer:
+        async with self._answer(path, query, max_silence_s=None) as answer:
             async for piece in answer.content.iter_chunked(PIECE_BYTES):
                 yield piece
 
@@ -234,17 +235,23 @@ class Api:
 
     @contextlib.asynccontextmanager
     async def _answer(
-        self, path: str, query: Mapping[str, str], *, silent_s: float | None
+        self, path: str, query: Mapping[str, str], *, max_silence_s: float | None
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        patience = aiohttp.ClientTimeout(total=None, sock_read=silent_s)
+        """Yield the answer to a GET whose content is read as it arrives; then abort it.
+
+        Raises:
+            ApiError: the request is refused, the connection breaks, or nothing arrives for
+                `max_silence_s`; None: without limit.
+        """
+        time_limits = aiohttp.ClientTimeout(total=None, sock_read=max_silence_s)
         try:
-            answer = await self._send("GET", path, None, query, "application/json", patience)
+            answer = await self._send("GET", path, None, query, "application/json", time_limits)
             try:
                 if answer.status >= 400:
                     raise _refusal(answer, await answer.read())
                 yield answer
             finally:
-                _drop(answer)
+                _abort(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             raise _unanswered(path, broken) from broken
 
@@ -258,11 +265,18 @@ class Api:
         content_type: str = "application/json",
         tries: int = TRIES,
     ) -> Object:
-        patience = aiohttp.ClientTimeout(total=ANSWERED_WITHIN_S)
+        """Send a request and return the answer; retry it while it is throttled, `tries` in all.
+
+        Raises:
+            ApiError: the server refuses it, or does not answer.
+        """
+        time_limits = aiohttp.ClientTimeout(total=ANSWERED_WITHIN_S)
         while True:
             tries -= 1
             try:
-                answer = await self._send(method, path, body, query or {}, content_type, patience)
+                answer = await self._send(
+                    method, path, body, query or {}, content_type, time_limits
+                )
                 async with answer:
                     content = await answer.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as broken:
@@ -270,10 +284,10 @@ class Api:
             if answer.status < 400:
                 found: Object = decoded(content)
                 return found
-            pause = _pause(answer)
-            if answer.status != 429 or not tries or pause is None:
+            pause_s = _retry_after_s(answer)
+            if answer.status != 429 or not tries or pause_s is None:
                 raise _refusal(answer, content)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
 
     async def _send(
         self,
@@ -282,11 +296,11 @@ class Api:
         body: Object | Sequence[Object] | None,
         query: Mapping[str, str],
         content_type: str,
-        patience: aiohttp.ClientTimeout,
+        time_limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """Send a request to the end, even if the caller is cancelled.
+        """Send a request and return its answer; send it fully even if the caller is cancelled.
 
-        So no request is left half sent, and no connection is dropped while it is opened.
+        So no connection is dropped while it is opened.
         """
         sending = asyncio.create_task(
             self._client.call_api(
@@ -297,7 +311,7 @@ class Api:
                 body=body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
-                _request_timeout=patience,
+                _request_timeout=time_limits,
             )
         )
         self._in_flight.add(sending)
@@ -305,7 +319,7 @@ class Api:
         try:
             answer: aiohttp.ClientResponse = await asyncio.shield(sending)
         except asyncio.CancelledError:
-            sending.add_done_callback(_unread)
+            sending.add_done_callback(_drop_unread)
             raise
         return answer
 
@@ -367,29 +381,30 @@ def key_of(found: Object) -> str:
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
 
 
-def _unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
-    """Drop the answer to a cancelled caller."""
+def _drop_unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """Abort the answer to a request whose caller was cancelled."""
     if not sending.cancelled() and sending.exception() is None:
-        _drop(sending.result())
+        _abort(sending.result())
 
 
-def _drop(answer: aiohttp.ClientResponse) -> None:
-    """Abort the connection of an answer: nothing of its rest is needed."""
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """Abort the connection of an answer whose remaining content is not needed."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
 
 
-def _pause(answer: aiohttp.ClientResponse) -> float | None:
+def _retry_after_s(answer: aiohttp.ClientResponse) -> float | None:
     """Return the server's Retry-After in seconds; None if absent or above 10 s."""
     try:
-        pause = float(answer.headers.get("Retry-After", ""))
+        pause_s = float(answer.headers.get("Retry-After", ""))
     except ValueError:
         return None
-    return pause if pause <= LONGEST_PAUSE_S else None
+    return pause_s if pause_s <= LONGEST_PAUSE_S else None
 
 
 def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
+    """Parse the Status object by which the server refuses a request."""
     try:
         status = decoded(content)
         for cause in (status.get("details") or {}).get("causes") or ():
@@ -410,10 +425,10 @@ def translate_api_errors() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        _translate(error)
+        _raise_translated(error)
 
 
-def _translate(error: ApiError) -> NoReturn:
+def _raise_translated(error: ApiError) -> NoReturn:
     if error.status in (409, 404):
         raise Conflict(
             f"Kubernetes refuses it: {error.message}.", hint="Look again.", code="changed_meanwhile"

@@ -44,14 +44,12 @@ class LeaderElection:
         self._name = name
         self._identity = identity
         self._lasts_s = lasts_s
-        self._give_up_s = lasts_s * 2 / 3
-        self._every_s = lasts_s / 7
+        self._renewal_limit_s = lasts_s * 2 / 3
+        self._try_interval_s = lasts_s / 7
         self._clock = clock
         self._lease: Object | None = None
-        self._seen_at = 0.0
+        self._first_seen_at = 0.0
         """Time at which the current version of the Lease was first seen."""
-        self.works = False
-        """True while the leader's work runs."""
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
         """Run `work` while this candidate leads; cancel it when the Lease is lost.
@@ -59,22 +57,20 @@ class LeaderElection:
         Errors of the work are raised; errors of the API server are retried.
         """
         while True:
-            await self._win()
+            await self._acquire()
             LOG.info("%s is the leader", self._identity)
             renewal = _RenewalThread(self._api, self._renew)
-            lost = asyncio.create_task(renewal.over.wait())
+            losing = asyncio.create_task(renewal.renewal_ended.wait())
             working = asyncio.create_task(work())
-            self.works = True
             try:
-                await asyncio.wait({lost, working}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({losing, working}, return_when=asyncio.FIRST_COMPLETED)
                 if working.done():
                     await working
             finally:
-                for task in (working, lost):
+                for task in (working, losing):
                     task.cancel()
-                await asyncio.gather(working, lost, return_exceptions=True)
+                await asyncio.gather(working, losing, return_exceptions=True)
                 await renewal.stop()
-                self.works = False
             LOG.warning("%s is no longer the leader", self._identity)
 
     async def resign(self) -> None:
@@ -88,25 +84,23 @@ class LeaderElection:
         if self._holder() == self._identity:
             await self._write(self._api, "")
 
-    async def _win(self) -> None:
+    async def _acquire(self) -> None:
+        """Return when this candidate holds the Lease."""
         while True:
-            if await self._try(self._api):
+            if await self._try_hold(self._api):
                 return
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self._try_interval_s)
 
     async def _renew(self, api: Api) -> None:
-        """Return when the Lease is lost, or renewal fails for too long.
-
-        The limit is two thirds of the Lease's duration.
-        """
+        """Renew the Lease; return when it is lost, or for two thirds of it no renewal succeeds."""
         renewed = self._clock()
         while True:
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self._try_interval_s)
             attempted_at = self._clock()
-            left = renewed + self._give_up_s - attempted_at
+            remaining_s = renewed + self._renewal_limit_s - attempted_at
             try:
-                async with asyncio.timeout(max(0.0, left)):
-                    is_renewed = await self._try(api)
+                async with asyncio.timeout(max(0.0, remaining_s)):
+                    is_renewed = await self._try_hold(api)
             except TimeoutError:
                 return
             if is_renewed:
@@ -114,54 +108,58 @@ class LeaderElection:
             elif self._holder() != self._identity:
                 return
 
-    async def _try(self, api: Api) -> bool:
+    async def _try_hold(self, api: Api) -> bool:
         """Acquire or renew the Lease; return True if this candidate holds it."""
         try:
             await self._fetch(api)
             if self._lease is None:
-                return await self._create(api)
-            lasts = float(self._lease["spec"].get("leaseDurationSeconds") or self._lasts_s)
+                await self._create(api)
+                return True
+            lasts_s = float(self._lease["spec"].get("leaseDurationSeconds") or self._lasts_s)
             is_free = self._holder() in ("", self._identity)
-            if not is_free and self._clock() < self._seen_at + lasts:
+            if not is_free and self._clock() < self._first_seen_at + lasts_s:
                 return False
-            return await self._write(api, self._identity)
+            await self._write(api, self._identity)
         except ApiError as error:
             if error.status not in (404, 409):
                 LOG.warning("lease %s: %s", self._name, error.message)
             return False
+        return True
 
     async def _fetch(self, api: Api) -> None:
+        """Read the Lease, and note the time if its version is new."""
         try:
-            found = await api.get(f"{self._leases}/{self._name}")
+            lease = await api.get(f"{self._leases}/{self._name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             self._lease = None
             return
-        known = self._lease
-        if known is None or _version(known) != _version(found):
-            self._seen_at = self._clock()
-        self._lease = found
+        if self._lease is None or _version(self._lease) != _version(lease):
+            self._first_seen_at = self._clock()
+        self._lease = lease
 
-    async def _create(self, api: Api) -> bool:
+    async def _create(self, api: Api) -> None:
         body = {"metadata": {"name": self._name}, "spec": self._spec(self._identity)}
         self._save(await api.create(self._leases, body))
-        return True
 
-    async def _write(self, api: Api, holder: str) -> bool:
+    async def _write(self, api: Api, holder: str) -> None:
+        """Set the holder; the API server refuses the second of two concurrent writers.
+
+        The Lease includes its resourceVersion.
+        """
         assert self._lease is not None
-        # The resourceVersion is included: the second of two concurrent writers is refused.
         body = {**self._lease, "spec": {**self._lease["spec"], **self._spec(holder)}}
         self._save(await api.replace(f"{self._leases}/{self._name}", body))
-        return True
 
     def _save(self, lease: Object) -> None:
-        self._lease, self._seen_at = lease, self._clock()
+        self._lease, self._first_seen_at = lease, self._clock()
 
     def _holder(self) -> str:
         return "" if self._lease is None else self._lease["spec"].get("holderIdentity") or ""
 
     def _spec(self, holder: str) -> dict[str, Any]:
+        """Return the fields of a Lease that `holder` acquires or renews now; "" releases it."""
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any] = {
             "holderIdentity": holder,
@@ -180,47 +178,50 @@ class _RenewalThread:
 
     def __init__(self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]) -> None:
         """Start `renew` in the thread."""
-        self.over = asyncio.Event()
+        self.renewal_ended = asyncio.Event()
         """Set when `renew` has returned; belongs to the loop that created this."""
-        self._ended = asyncio.Event()
-        self._here = asyncio.get_running_loop()
+        self._thread_ended = asyncio.Event()
+        self._creator_loop = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
-        self._stopped = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._work = self._loop.create_task(self._until_stopped(api, renew))
         threading.Thread(target=self._run, name="lease", daemon=True).start()
 
     async def stop(self) -> None:
         """Stop renewal, and return when no request of it is in flight."""
         with contextlib.suppress(RuntimeError):  # the thread's loop is closed: it has ended
-            self._loop.call_soon_threadsafe(self._stopped.set)
-        await self._ended.wait()
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
+        await self._thread_ended.wait()
 
     async def _until_stopped(
         self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]
     ) -> None:
-        async with api.clone() as own:
-            renewing = asyncio.create_task(renew(own))
-            stopping = asyncio.create_task(self._stopped.wait())
+        """Run `renew` with a connection of this loop until it returns or `stop` is called."""
+        async with api.clone() as own_api:
+            renewing = asyncio.create_task(renew(own_api))
+            stopping = asyncio.create_task(self._stop_requested.wait())
             await asyncio.wait({renewing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            self._signal(self.over)  # before the connection is closed, which may take seconds
+            self._set_in_creator(
+                self.renewal_ended
+            )  # before the connection is closed, which may take seconds
             for task in (renewing, stopping):
                 task.cancel()
-            failed, _stopped = await asyncio.gather(renewing, stopping, return_exceptions=True)
-            if isinstance(failed, Exception):
-                LOG.error("the lease cannot be renewed", exc_info=failed)
+            outcome, _ = await asyncio.gather(renewing, stopping, return_exceptions=True)
+            if isinstance(outcome, Exception):
+                LOG.error("the lease cannot be renewed", exc_info=outcome)
 
     def _run(self) -> None:
         try:
             with contextlib.closing(self._loop):
                 self._loop.run_until_complete(self._work)
         finally:
-            self._signal(self.over)
-            self._signal(self._ended)
+            self._set_in_creator(self.renewal_ended)
+            self._set_in_creator(self._thread_ended)
 
-    def _signal(self, event: asyncio.Event) -> None:
-        with contextlib.suppress(RuntimeError):  # the creator's loop is closed
-            self._here.call_soon_threadsafe(event.set)
+    def _set_in_creator(self, event: asyncio.Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the creator's loop may be closed
+            self._creator_loop.call_soon_threadsafe(event.set)
 
 
-def _version(found: Object) -> str:
-    return str(found["metadata"]["resourceVersion"])
+def _version(lease: Object) -> str:
+    return str(lease["metadata"]["resourceVersion"])

@@ -60,6 +60,7 @@ async def serve_liveness_probe(host: str, port: int) -> AsyncGenerator[None]:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one probe with 200; close the connection."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(_ALIVE)

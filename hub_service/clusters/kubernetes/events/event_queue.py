@@ -25,10 +25,10 @@ class _QueuedEvent(NamedTuple):
 
     rank: int
     number: int
-    of: Pod | Job
-    word: str
-    sentence: str
-    bad: bool
+    subject: Pod | Job
+    reason: str
+    message: str
+    is_warning: bool
 
 
 class EventQueue:
@@ -55,17 +55,26 @@ class EventQueue:
             self._not_throttled.set()
 
     def enqueue(
-        self, of: Pod | Job, word: str, sentence: str, *, leaves: bool = False, bad: bool = False
+        self,
+        subject: Pod | Job,
+        reason: str,
+        message: str,
+        *,
+        is_ending: bool = False,
+        is_warning: bool = False,
     ) -> None:
-        """Enqueue an Event; Events of pods that end (`leaves`) go first.
+        """Enqueue an Event; those of pods that are ending go first.
 
-        Such a pod can be read only until it is deleted.
+        Users can read the Events of such a pod only until it is deleted.
         """
-        news = _QueuedEvent(0 if leaves else 1, next(self._numbers), of, word, sentence, bad)
+        rank = 0 if is_ending else 1
+        event = _QueuedEvent(rank, next(self._numbers), subject, reason, message, is_warning)
         try:
-            self._queue.put_nowait(news)
+            self._queue.put_nowait(event)
         except asyncio.QueueFull:
-            LOG.warning("too many Events: dropped %s/%s: %s", of.namespace, of.name, sentence)
+            LOG.warning(
+                "too many Events: dropped %s/%s: %s", subject.namespace, subject.name, message
+            )
 
     async def run(self) -> NoReturn:
         """Send Events until cancelled."""
@@ -75,11 +84,14 @@ class EventQueue:
         raise AssertionError("the queue runs until cancelled")
 
     async def _send(self, *, is_throttled: bool) -> NoReturn:
+        """Send Events one by one; with `is_throttled`, not during `throttled`."""
         while True:
-            _rank, _number, of, word, sentence, bad = await self._queue.get()
+            _rank, _number, subject, reason, message, is_warning = await self._queue.get()
             if is_throttled:
                 await self._not_throttled.wait()
             try:
-                await create_event(self._api, of, word, sentence, bad=bad)
+                await create_event(self._api, subject, reason, message, is_warning=is_warning)
             except ApiError as error:
-                LOG.info("Event of %s/%s not written: %s", of.namespace, of.name, error.message)
+                LOG.info(
+                    "Event of %s/%s not written: %s", subject.namespace, subject.name, error.message
+                )

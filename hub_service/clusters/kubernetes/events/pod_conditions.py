@@ -19,10 +19,10 @@ from runai.hub_service.scheduler.model.snapshot import Reason
 _UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node", "lost_devices"})
 
 
-def pod_path(pod: Pod, part: str = "") -> str:
+def pod_path(pod: Pod, subresource: str = "") -> str:
     """Return the path of a pod, or of a subresource such as `status`."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-    return f"{path}/{part}" if part else path
+    return f"{path}/{subresource}" if subresource else path
 
 
 def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -42,29 +42,31 @@ def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -
 
 
 def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
-    """Return an Eviction of a pod; with `version`, only if that is still its resourceVersion."""
-    only = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
+    """Return an Eviction of a pod; with `version`, refused if that is not its resourceVersion."""
+    preconditions = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": {"preconditions": only},
+        "deleteOptions": {"preconditions": preconditions},
     }
 
 
 async def report_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
     """Write why a pod waits, as its condition and as an Event."""
-    await show_waiting(api, pod, code, sentence, node)
+    await patch_wait_condition(api, pod, code, sentence, node)
     await create_event(api, pod, "Waiting", sentence)
 
 
-async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+async def patch_wait_condition(
+    api: Api, pod: Pod, code: str, sentence: str, node: str = ""
+) -> None:
     """Write why a pod waits as its condition, with its nominated `node` if any."""
-    word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
+    reason = "Unschedulable" if code in _UNSCHEDULABLE else _camel_case(code)
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        "reason": word,
+        "reason": reason,
         "message": sentence,
         "lastTransitionTime": _now(),
     }
@@ -74,18 +76,18 @@ async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
     await api.patch(pod_path(pod, "status"), body, strategic=True)
 
 
-_FOR_GOOD = {
+_FINAL_REASONS = {
     DELETED: ("DeletedByUser", "its user deleted this element of the array"),
     TIMED_OUT: ("TimedOut", "it ran its time out"),
 }
 
 
-def ends_for_good(pod: Pod, kind: str = DELETED) -> dict[str, Any]:
-    """Return the strategic merge patch of a pod's status by which its Job does not try it again.
+def final_status(pod: Pod, kind: str = DELETED) -> dict[str, Any]:
+    """Return the patch of a pod's status by which its Job does not create it again.
 
-    A pod without a node never ends by itself: no kubelet has it.
+    It is a strategic merge patch. It fails a pod without a node, which no kubelet would end.
     """
-    reason, message = _FOR_GOOD[kind]
+    reason, message = _FINAL_REASONS[kind]
     condition = {
         "type": kind,
         "status": "True",
@@ -100,39 +102,39 @@ def ends_for_good(pod: Pod, kind: str = DELETED) -> dict[str, Any]:
 
 
 async def create_event(
-    api: Api, of: Pod | Job, word: str, sentence: str, *, bad: bool = False
+    api: Api, subject: Pod | Job, reason: str, message: str, *, is_warning: bool = False
 ) -> None:
     """Create an Event about a pod or a Job."""
     now = _now()
     event = {
-        "metadata": {"generateName": f"{of.name}.", "namespace": of.namespace},
+        "metadata": {"generateName": f"{subject.name}.", "namespace": subject.namespace},
         "involvedObject": {
-            "apiVersion": of.api_version if isinstance(of, Job) else "v1",
-            "kind": of.kind if isinstance(of, Job) else "Pod",
-            "namespace": of.namespace,
-            "name": of.name,
-            "uid": of.uid,
+            "apiVersion": subject.api_version if isinstance(subject, Job) else "v1",
+            "kind": subject.kind if isinstance(subject, Job) else "Pod",
+            "namespace": subject.namespace,
+            "name": subject.name,
+            "uid": subject.uid,
         },
-        "type": "Warning" if bad else "Normal",
-        "reason": word,
-        "message": sentence,
+        "type": "Warning" if is_warning else "Normal",
+        "reason": reason,
+        "message": message,
         "source": {"component": SCHEDULER},
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,
     }
-    await api.create(f"/api/v1/namespaces/{of.namespace}/events", event)
+    await api.create(f"/api/v1/namespaces/{subject.namespace}/events", event)
 
 
-def why(reason: Reason) -> str:
+def reason_sentence(reason: Reason) -> str:
     """Return a decision's reason for users, with its rule."""
     return f"{reason.text} ({reason.rule})" if reason.rule else reason.text
 
 
-def _word(code: str) -> str:
+def _camel_case(code: str) -> str:
     """Convert a reason code to Kubernetes' CamelCase.
 
-    >>> _word("over_build_quota")
+    >>> _camel_case("over_build_quota")
     'OverBuildQuota'
     """
     return "".join(part.capitalize() for part in code.split("_"))

@@ -47,49 +47,52 @@ def reservation_name(node: str, group: str) -> str:
 def device_reservations(
     pods: Iterable[Pod], device_numbers: Mapping[str, tuple[int, ...]]
 ) -> dict[Slot, DeviceReservation]:
-    """Return the reservation of each shared device; `device_numbers` are by UID of a pod.
+    """Return the reservation of each shared device; `device_numbers` are by pod's UID.
 
     A device is shareable if its reservation pod has it and is not being deleted, and no pod got
     another device under the same reservation name.
     """
-    known = list(pods)
-    sharers: dict[str, set[str]] = {}
-    found: dict[Slot, DeviceReservation] = {}
-    for pod in known:
+    all_pods = list(pods)
+    devices_by_name: dict[str, set[str]] = {}
+    reservations: dict[Slot, DeviceReservation] = {}
+    for pod in all_pods:
         if pod.grant is not None and pod.uses_node and pod.uid in device_numbers:
-            of_each = zip(
+            shares = zip(
                 pod.grant.reservations, pod.grant.devices, device_numbers[pod.uid], strict=True
             )
-            for name, device, number in of_each:
-                sharers.setdefault(name, set()).add(device)
-                found[pod.node, number] = DeviceReservation(name, None)
+            for name, device, number in shares:
+                devices_by_name.setdefault(name, set()).add(device)
+                reservations[pod.node, number] = DeviceReservation(name, None)
     claimed: set[str] = set()
     active_pods = (
-        pod for pod in known if pod.is_reservation and pod.uses_node and pod.uid in device_numbers
+        pod
+        for pod in all_pods
+        if pod.is_reservation and pod.uses_node and pod.uid in device_numbers
     )
     for pod in sorted(active_pods, key=lambda pod: (pod.created, pod.name)):
-        is_sure = (
+        is_shareable = (
             pod.deleted is None
-            and sharers.get(pod.name, {pod.device}) == {pod.device}
+            and devices_by_name.get(pod.name, {pod.device}) == {pod.device}
             and pod.device not in claimed
         )
         claimed.add(pod.device)
         number = device_numbers[pod.uid][0]
-        found[pod.node, number] = DeviceReservation(pod.name, pod, pod.device if is_sure else "")
-    return found
+        device = pod.device if is_shareable else ""
+        reservations[pod.node, number] = DeviceReservation(pod.name, pod, device)
+    return reservations
 
 
 def unreserved_devices(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
     """Return shared devices without a reservation pod: sharing pod, reservation, device."""
-    known = list(pods)
+    all_pods = list(pods)
     reserved = {
         pod.name: pod.device
-        for pod in known
+        for pod in all_pods
         if pod.is_reservation and pod.uses_node and pod.deleted is None
     }
     return [
         (pod, name, device)
-        for pod in known
+        for pod in all_pods
         if pod.grant is not None and pod.uses_node and pod.deleted is None
         for name, device in zip(pod.grant.reservations, pod.grant.devices, strict=True)
         if reserved.get(name) != device
@@ -101,7 +104,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Return a reservation pod that can only be bound to its node."""
     is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
-    alone = {"nodeSelectorTerms": [{"matchFields": [is_node]}]}
+    only_node = {"nodeSelectorTerms": [{"matchFields": [is_node]}]}
     container = {
         "name": "hold",
         "image": image,
@@ -131,7 +134,9 @@ def manifest(
         "spec": {
             "schedulerName": SCHEDULER,
             "priorityClassName": PRIORITY_CLASS,
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": alone}},
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": only_node}
+            },
             # The reservation ends with the pods that share the device, in spite of any taint.
             "tolerations": [{"operator": "Exists"}],
             "automountServiceAccountToken": False,
@@ -149,7 +154,7 @@ def manifest(
     }
 
 
-def device_note(pod: Pod, device: str, mib: int) -> dict[str, Any]:
+def device_annotations(pod: Pod, device: str, mib: int) -> dict[str, Any]:
     """Return the patch that stores a reservation pod's device and memory as annotations."""
-    notes = {RESERVED_DEVICE: device} | ({RESERVED_MIB: str(mib)} if mib else {})
-    return {"metadata": {"uid": pod.uid, "annotations": notes}}
+    annotations = {RESERVED_DEVICE: device} | ({RESERVED_MIB: str(mib)} if mib else {})
+    return {"metadata": {"uid": pod.uid, "annotations": annotations}}

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     IMAGE,
     PODS,
     Slot,
-    device_note,
+    device_annotations,
     device_reservations,
     manifest,
     unreserved_devices,
@@ -32,7 +32,7 @@ DEVICE_KNOWN_WITHIN_S = 60.0
 """Time for which a reservation pod may be bound before its device is reported."""
 TROUBLE_LASTS_S = 30.0
 """Time after a refused creation for which waiting pods show the refusal as their reason."""
-_REFUSED = (400, 403, 404, 422)
+_FINAL_STATUSES = (400, 403, 404, 422)
 """HTTP statuses that a retry does not change."""
 
 
@@ -68,9 +68,9 @@ class ReservationReconciler:
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with the API server's state; `apply` receives each changed pod.
+        """Begin without reports; `apply` receives each reservation pod that a call changes.
 
-        Pods are notified by `events` in the background, so a failure there delays nothing.
+        `events` about pods are sent in the background, so a failure there delays nothing.
         `has_namespace` returns True if the namespace of reservation pods exists.
         """
         self._api = api
@@ -88,25 +88,26 @@ class ReservationReconciler:
         """Time at which reservation pods were first seen, by UID."""
         self._reports: dict[str, NodeReport] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
+        """Faults of devices by UUID, by node."""
         self._backoff = backoff
         self._events = events
         self._warned: set[tuple[str, str, str]] = set()
         """Warnings sent: pod UID, reason and device UUID."""
         self._abandoned: set[str] = set()
         """UIDs of reservations that failed and are being deleted."""
-        self.failed = False
-        """True if a call must be retried."""
-        self._refused: tuple[float, str] = 0.0, ""
+        self.must_retry = False
+        """True if a call of the last `reconcile` failed and must be retried."""
+        self._last_refusal: tuple[float, str] = 0.0, ""
         """Time and reason of the last refused creation; creation is retried."""
 
     @property
     def unavailable_reason(self) -> str:
         """Return why no reservation pod can be created until an admin fixes it, or ""."""
-        at, why = self._refused
+        at, why = self._last_refusal
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
     def store_report(self, node: str, report: NodeReport) -> bool:
-        """Store an agent's report about its node; return True if it is new.
+        """Store an agent's report about its node; return True if a cycle must read it.
 
         A report older than the stored one is ignored, unless our clock was set back since.
         """
@@ -147,15 +148,15 @@ class ReservationReconciler:
         self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
         return before != self._faults[node]
 
-    def broken(
+    def broken_devices(
         self, pods: Iterable[Pod], device_numbers: Mapping[str, tuple[int, ...]]
     ) -> dict[str, set[int]]:
-        """Return the broken devices, which get no further pods that share, by node."""
-        found: dict[str, set[int]] = {}
-        for (node, number), guard in device_reservations(pods, device_numbers).items():
-            if guard.device in self._faults.get(node, {}):
-                found.setdefault(node, set()).add(number)
-        return found
+        """Return the shared devices with a fault, by node; they get no further pods."""
+        broken: dict[str, set[int]] = {}
+        for (node, number), reservation in device_reservations(pods, device_numbers).items():
+            if reservation.device in self._faults.get(node, {}):
+                broken.setdefault(node, set()).add(number)
+        return broken
 
     async def reserve(self, name: str, slot: Slot) -> None:
         """Create a reservation pod and bind it, unless that is done already.
@@ -172,7 +173,7 @@ class ReservationReconciler:
                 self._save_refusal(name, error)
                 raise
             found = await self._api.get(f"{PODS}/{name}")
-        self._refused = 0.0, ""
+        self._last_refusal = 0.0, ""
         self._apply(found)
         pod = read_pod(found)
         self._first_seen.setdefault(pod.uid, self._clock())
@@ -195,13 +196,13 @@ class ReservationReconciler:
 
         `waiting` are the pods with nominated devices, by place. Failed calls are retried later.
         """
-        self.failed = False
+        self.must_retry = False
         inputs = _ReconcileInput(pods, device_numbers, nodes, nominations, waiting)
         self._prune(inputs)
         needed = self._needed_reservations(inputs)
         for pod in inputs.reservations:
             if pod.deleted is None:
-                await self._attempt(self._reconcile(pod, inputs, is_needed=pod.name in needed))
+                await self._attempt(self._reconcile_pod(pod, inputs, is_needed=pod.name in needed))
         for pod, name, device in unreserved_devices(pods):
             await self._attempt(self._restore(pod, name, device, inputs))
         for pod in pods:
@@ -211,34 +212,36 @@ class ReservationReconciler:
     # -- inside ------------------------------------------------------------------------------------
 
     async def _attempt(self, work: Awaitable[None]) -> None:
+        """Await the work; set `must_retry` if it fails and no informer will report why."""
         try:
             await work
         except ApiError as error:
-            # Gone, or changed meanwhile: the informer will show it. All other errors are retried.
-            self.failed |= error.status not in (404, 409)
+            # 404, 409: the pod is gone, or was changed meanwhile.
+            self.must_retry |= error.status not in (404, 409)
 
-    async def _reconcile(self, pod: Pod, inputs: _ReconcileInput, *, is_needed: bool) -> None:
+    async def _reconcile_pod(self, pod: Pod, inputs: _ReconcileInput, *, is_needed: bool) -> None:
+        """Delete a reservation pod that failed or is not needed; else store which device it has."""
         if pod.is_finished:
             await self._abandon(pod, pod.why or "it ended", inputs)
         elif not is_needed:
             await self._delete(pod)
-        elif (devices := self._devices_of(pod)) and not _is_one_device(devices):
+        elif (devices := self._current_devices(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
             await self._abandon(pod, text, inputs)
         elif pod.device:
             self._backoff.record_success(pod.node, pod.bound or 0)
-        elif not pod.node:
+        elif not pod.node:  # `reserve` binds it
             return
         elif devices:
-            found = (d.memory_mib for d in self.devices_on(pod.node) if d.uuid == devices[0])
-            note = device_note(pod, devices[0], next(found, 0))
-            self._apply(await self._api.patch(pod_path(pod), note))
+            sizes = (d.memory_mib for d in self.devices_on(pod.node) if d.uuid == devices[0])
+            patch = device_annotations(pod, devices[0], next(sizes, 0))
+            self._apply(await self._api.patch(pod_path(pod), patch))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
             await self._abandon(pod, f"nobody said which device it has within {seconds}", inputs)
 
     async def _abandon(self, pod: Pod, why: str, inputs: _ReconcileInput) -> None:
-        """Delete a failed reservation, and back off from its node."""
+        """Delete a failed reservation and nominations to its device; back off from its node."""
         if pod.uid not in self._abandoned:  # the first deletion may fail
             self._abandoned.add(pod.uid)
             self._backoff.record_rejection(pod.node)
@@ -249,16 +252,19 @@ class ReservationReconciler:
             if nominated.is_shared and nominated.node == pod.node and number in nominated.devices:
                 del inputs.nominations[place]
                 if (waiter := inputs.waiting.get(place)) is not None and waiter.is_made:
-                    self._events.enqueue(waiter, "NoDevice", text, bad=True)
+                    self._events.enqueue(waiter, "NoDevice", text, is_warning=True)
         await self._delete(pod)
 
     async def _restore(self, pod: Pod, name: str, device: str, inputs: _ReconcileInput) -> None:
-        """Recreate a lost reservation, or report that its device cannot be reserved."""
+        """Recreate the lost reservation `name` of a sharing pod, or tell the pod why that fails.
+
+        The pod is evicted if another pod was given its device.
+        """
         reservation = next((r for r in inputs.reservations if r.name == name), None)
-        owner = self._new_owner(pod, device, inputs)
+        owner = self._other_owner(pod, device, inputs)
         if owner is not None:
             text = f"its GPU {device} was given to {owner.key}, since reservation {name} was lost"
-            self._warn(pod, "DeviceLost", device, text, leaves=True)
+            self._warn(pod, "DeviceLost", device, text, is_ending=True)
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._assumed.evicted[pod.uid] = self._clock()
         elif reservation is None or not reservation.node:
@@ -279,21 +285,23 @@ class ReservationReconciler:
                 text = f"its GPU {device} is broken: {faults[device]}"
                 self._warn(pod, "DeviceBroken", device, text)
 
-    def _warn(self, pod: Pod, word: str, device: str, text: str, *, leaves: bool = False) -> None:
+    def _warn(
+        self, pod: Pod, reason: str, device: str, text: str, *, is_ending: bool = False
+    ) -> None:
         """Send a pod an Event about its device, once."""
-        if (pod.uid, word, device) not in self._warned:
-            self._warned.add((pod.uid, word, device))
-            self._events.enqueue(pod, word, text, leaves=leaves, bad=True)
+        if (pod.uid, reason, device) not in self._warned:
+            self._warned.add((pod.uid, reason, device))
+            self._events.enqueue(pod, reason, text, is_ending=is_ending, is_warning=True)
 
     def _save_refusal(self, name: str, error: ApiError) -> None:
         """Store why the API server refuses new reservation pods, if a retry cannot help."""
         if not self._has_namespace():
             # The Role was deleted with the namespace, so the answer is only "forbidden".
             why = f"namespace {RESERVATIONS} is not there, helm upgrade makes it again"
-            self._refused = self._clock(), why
-        elif error.status in _REFUSED:
+            self._last_refusal = self._clock(), why
+        elif error.status in _FINAL_STATUSES:
             # Without the pod's name the text is the same for all pods, so it is sent only once.
-            self._refused = self._clock(), error.message.replace(f' "{name}"', "")
+            self._last_refusal = self._clock(), error.message.replace(f' "{name}"', "")
 
     async def _delete(self, pod: Pod) -> None:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
@@ -314,11 +322,11 @@ class ReservationReconciler:
             if pod.grant is not None and pod.uses_node
             for name in pod.grant.reservations
         }
-        awaited = {guard.name for slot, guard in by_slot.items() if slot in promised}
-        made = {name for name, slot in self._pending.items() if slot in promised}
-        return shared | awaited | made
+        promised_names = {by_slot[slot].name for slot in promised if slot in by_slot}
+        pending = {name for name, slot in self._pending.items() if slot in promised}
+        return shared | promised_names | pending
 
-    def _devices_of(self, pod: Pod) -> tuple[str, ...]:
+    def _current_devices(self, pod: Pod) -> tuple[str, ...]:
         """Return the devices of a reservation pod, from its annotation or from its node's agent.
 
         Agents report pods by name: a report from before this pod existed is about its predecessor.
@@ -330,7 +338,7 @@ class ReservationReconciler:
             return ()
         return report.pods.get(pod.key, ())
 
-    def _new_owner(self, pod: Pod, device: str, inputs: _ReconcileInput) -> Pod | None:
+    def _other_owner(self, pod: Pod, device: str, inputs: _ReconcileInput) -> Pod | None:
         """Return the pod that was given a shared device as its own, or None."""
         return next(
             (
@@ -346,23 +354,26 @@ class ReservationReconciler:
         )
 
     def _awaits_report(self, node: str) -> bool:
+        """Return True if a reservation on the node has no reported device yet."""
         return node in self._unreported_nodes or any(s[0] == node for s in self._pending.values())
 
     def _pending_device(self, name: str) -> int:
+        """Return the device number of a reservation that may not be bound yet; -1: none."""
         return self._pending.get(name, ("", -1))[1]
 
     def _prune(self, inputs: _ReconcileInput) -> None:
+        """Drop state about pods, nodes and nominations that are gone; note new reservations."""
         now = self._clock()
         uids = {pod.uid for pod in inputs.pods}
         reservations = inputs.reservations
         self._first_seen = {pod.uid: self._first_seen.get(pod.uid, now) for pod in reservations}
         self._unreported_nodes = {p.node for p in reservations if p.uses_node and not p.device}
-        known = {pod.name for pod in reservations if pod.device}
+        reported = {pod.name for pod in reservations if pod.device}
         promised = {(p.node, n) for p in inputs.nominations.values() for n in p.devices}
         self._pending = {
             name: slot
             for name, slot in self._pending.items()
-            if name not in known and slot in promised
+            if name not in reported and slot in promised
         }
         self._warned = {warned for warned in self._warned if warned[0] in uids}
         self._abandoned &= uids

@@ -39,7 +39,7 @@ from runai.hub_service.model.records import ProjectRecord
 TRIES_AGAIN_IN_S = 1.0
 MOST_KILLED = 1000
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
+PYTORCH_FORBIDDEN = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
 """Logged if the role is older than the service, or narrower than the chart's."""
 
 
@@ -49,21 +49,21 @@ class ChangeSignals:
     def __init__(self) -> None:
         """Begin without a pending change."""
         self.unseen = asyncio.Event()
-        """Set while a change is not in any snapshot yet."""
+        """Set while a change is not in any snapshot yet; wakes the scheduling cycle."""
         self.next = asyncio.Event()
         """Set at the next change of a record; then a new event takes its place."""
 
-    def signal(self) -> None:
+    def wake_all(self) -> None:
         """Wake the scheduling cycle and all callers that wait for a record."""
         self.unseen.set()
-        self.announce()
+        self.wake_waiters()
 
-    def announce(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake all callers that wait for the next change of a record."""
         self.next.set()
         self.next = asyncio.Event()
 
-    def requeue(self) -> None:
+    def schedule_retry(self) -> None:
         """Run a scheduling cycle in 1 s, even if no watch reports a change."""
         asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self.unseen.set)
 
@@ -74,43 +74,43 @@ class ClusterInformers:
     def __init__(self, api: Api, changes: ChangeSignals, pool: NodePool) -> None:
         """Build the informers without starting them."""
         self._changes = changes
-        notice = changes.signal
+        on_change = changes.wake_all
         self.killed: deque[Pod] = deque(maxlen=MOST_KILLED)
         """Pods that were killed at the end of their grace, as often as a watch showed them."""
 
         def read_pod(found: Object) -> Pod | None:
             pod = pool.read_pod(found)
             if pod is not None and pod.is_killed:
-                self.killed.append(pod)  # now: before the next cycle it may be gone
+                self.killed.append(pod)  # it may be gone before the next cycle
             return pod
 
         self.pods: Informer[Pod] = Informer(
             api,
             "/api/v1/pods",
             read_pod,
-            notice,
+            on_change,
             # With thousands of pods one becomes ready at any moment; no decision depends on it.
             is_detail=_is_detail,
-            on_detail=changes.announce,
+            on_detail=changes.wake_waiters,
         )
         self.nodes: Informer[KubeNode] = Informer(
-            api, "/api/v1/nodes", read_node, notice, labelSelector=pool.selector
+            api, "/api/v1/nodes", read_node, on_change, labelSelector=pool.selector
         )
-        self.jobs = JobInformers(api, notice, pool)
-        self.namespaces: Informer[str] = Informer(api, "/api/v1/namespaces", _project_of, notice)
+        self.jobs = JobInformers(api, on_change, pool)
+        self.namespaces: Informer[str] = Informer(api, "/api/v1/namespaces", _project_of, on_change)
         self.projects: Informer[ProjectRecord] = Informer(
             api,
             project_objects.PROJECTS,
             project_objects.read_project,
-            notice,
+            on_change,
             labelSelector=pool.selector,
         )
         self._claims: Informer[Claim] = Informer(
-            api, "/api/v1/persistentvolumeclaims", read_claim, notice
+            api, "/api/v1/persistentvolumeclaims", read_claim, on_change
         )
-        self._volumes: Informer[Volume] = Informer(api, VOLUMES, read_volume, notice)
+        self._volumes: Informer[Volume] = Informer(api, VOLUMES, read_volume, on_change)
         self._classes: Informer[StorageClass] = Informer(
-            api, "/apis/storage.k8s.io/v1/storageclasses", read_class, notice
+            api, "/apis/storage.k8s.io/v1/storageclasses", read_class, on_change
         )
         self._all: tuple[Informer[Any] | JobInformers, ...] = (
             self.pods,
@@ -141,7 +141,7 @@ class ClusterInformers:
         The scheduling cycle is not woken: no decision depends on that state.
         """
         self.jobs.apply(found, quietly=True)
-        self._changes.announce()
+        self._changes.wake_waiters()
 
     @property
     def storage(self) -> Storage:
@@ -157,22 +157,22 @@ class JobInformers:
         self._on_change = on_change
         self._jobs: Informer[Job] = Informer(api, "/apis/batch/v1/jobs", pool.read_job, on_change)
         self._pytorch: Informer[Job] = Informer(
-            api, PYTORCH_JOBS, pool.read_pytorch_job, on_change, without=WITHOUT
+            api, PYTORCH_JOBS, pool.read_pytorch_job, on_change, if_forbidden=PYTORCH_FORBIDDEN
         )
-        self._kinds: Informer[bool] = Informer(
+        self._pytorch_kind: Informer[bool] = Informer(
             api,
             KINDS,
             _is_served,
-            self._notify_kinds,
-            without=WITHOUT,
+            self._on_kind_change,
+            if_forbidden=PYTORCH_FORBIDDEN,
             fieldSelector=f"metadata.name={PYTORCH_KIND}",
         )
-        self._kinds_changed = asyncio.Event()
+        self._kind_changed = asyncio.Event()
 
     def by_uid(self) -> dict[str, Job]:
         """Return all Jobs and PyTorchJobs by UID."""
         jobs = {job.uid: job for job in self._jobs.objects.values()}
-        if self._is_installed:
+        if self._is_pytorch_served:
             jobs |= {job.uid: job for job in self._pytorch.objects.values()}
         return jobs
 
@@ -183,8 +183,8 @@ class JobInformers:
     async def listed(self) -> None:
         """Return when the first lists of Jobs, and of PyTorchJobs if served, have been read."""
         await self._jobs.listed()
-        await self._kinds.listed()
-        if self._is_installed:
+        await self._pytorch_kind.listed()
+        if self._is_pytorch_served:
             await self._pytorch.listed()
 
     def apply(self, found: Object, *, quietly: bool = False) -> None:
@@ -201,33 +201,33 @@ class JobInformers:
         """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
-            tasks.create_task(self._kinds.run())
+            tasks.create_task(self._pytorch_kind.run())
             tasks.create_task(self._watch_pytorch_jobs())
         raise AssertionError("informers run until cancelled")
 
     @property
-    def _is_installed(self) -> bool:
-        served: Mapping[str, bool] = self._kinds.objects
+    def _is_pytorch_served(self) -> bool:
+        served: Mapping[str, bool] = self._pytorch_kind.objects
         return served.get(PYTORCH_KIND, False)
 
-    def _notify_kinds(self) -> None:
-        self._kinds_changed.set()
+    def _on_kind_change(self) -> None:
+        self._kind_changed.set()
         self._on_change()
 
     async def _watch_pytorch_jobs(self) -> NoReturn:
         """Watch PyTorchJobs while their kind is installed, across reinstallations."""
         while True:
-            await self._wait_until(installed=True)
+            await self._wait_until(served=True)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(self._pytorch.run())
-                await self._wait_until(installed=False)
+                await self._wait_until(served=False)
                 watch.cancel()
             self._pytorch.reset()
 
-    async def _wait_until(self, *, installed: bool) -> None:
-        while self._is_installed is not installed:
-            self._kinds_changed.clear()
-            await self._kinds_changed.wait()
+    async def _wait_until(self, *, served: bool) -> None:
+        while self._is_pytorch_served is not served:
+            self._kind_changed.clear()
+            await self._kind_changed.wait()
 
 
 def _is_served(kind: Object) -> bool:
@@ -239,10 +239,12 @@ def _is_served(kind: Object) -> bool:
     )
 
 
-def _is_detail(before: Pod, now: Pod) -> bool:
+def _is_detail(before: Pod, after: Pod) -> bool:
     """Return True if a pod only became ready or got its address."""
-    return not now.is_elastic and replace(before, is_up=now.is_up, address=now.address) == now
+    as_after = replace(before, is_up=after.is_up, address=after.address)
+    return not after.is_elastic and as_after == after
 
 
 def _project_of(namespace: Object) -> str:
+    """Return the project that a namespace's label names, or ""."""
     return project_label(namespace["metadata"].get("labels", {}))

@@ -35,15 +35,15 @@ class Informer(Generic[T]):
         *,
         is_detail: Callable[[T, T], bool] = lambda _before, _now: False,
         on_detail: Callable[[], None] = lambda: None,
-        without: str = "",
+        if_forbidden: str = "",
         **query: str,
     ) -> None:
         """Begin empty; leave out objects for which `parse` returns None or fails.
 
-        Failures are logged. A change of one object that `is_detail` calls `on_detail` instead of
-        `on_change`. `without` names the feature that is disabled while we lack the right to read
-        these objects: the cache is empty until the right is granted. If `without` is "", `listed`
-        waits for the first list. Parameters of `query` that are "" are left out.
+        Failures are logged. A change of one object for which `is_detail` is True calls `on_detail`
+        instead of `on_change`. `if_forbidden` says in the log what is disabled while we lack the
+        right to read these objects: the cache is empty until the right is granted. If it is "",
+        `listed` waits for the first list. Parameters of `query` that are "" are left out.
         """
         self._api = api
         self._path = path
@@ -51,18 +51,18 @@ class Informer(Generic[T]):
         self._on_change = on_change
         self._is_detail = is_detail
         self._on_detail = on_detail
-        self._without = without
+        self._if_forbidden = if_forbidden
         self._query = {name: value for name, value in query.items() if value}
-        self._known: dict[str, T] = {}
+        self._objects: dict[str, T] = {}
         self._resource_version = ""
         """The resourceVersion of the last change; "" before the first list."""
-        self._ahead: dict[str, int] = {}
-        """Versions seen in answers but not yet in the watch, by key.
+        self._applied_versions: dict[str, int] = {}
+        """Versions applied from answers but not yet seen in the watch, by key.
 
         Versions only grow (KEP-5504).
         """
         self._dropped: set[str] = set()
-        """UIDs of objects that are deleted although the watch has not reported it yet."""
+        """UIDs of deleted objects whose deletion the watch has not reported yet."""
         self._listed = asyncio.Event()
         self.lists = 0
         """Number of times the whole list was read."""
@@ -70,7 +70,7 @@ class Informer(Generic[T]):
     @property
     def objects(self) -> Mapping[str, T]:
         """Return the cached objects by `namespace/name`; changes only while the caller awaits."""
-        return self._known
+        return self._objects
 
     async def listed(self) -> None:
         """Return when the first list has been read."""
@@ -82,16 +82,16 @@ class Informer(Generic[T]):
         Set `quietly` unless a user requested the change: then `on_change` is not called.
         """
         key = key_of(found)
-        self._ahead[key] = int(found["metadata"]["resourceVersion"])
+        self._applied_versions[key] = int(found["metadata"]["resourceVersion"])
         if (parsed := self._parsed(key, found)) is not None:
-            before, self._known[key] = self._known.get(key), parsed
+            before, self._objects[key] = self._objects.get(key), parsed
             if not quietly:
                 self._notify(before, parsed)
 
     def drop(self, key: str, uid: str) -> None:
         """Remove a deleted object before the watch reports the deletion."""
         self._dropped.add(uid)
-        if self._known.pop(key, None) is not None:
+        if self._objects.pop(key, None) is not None:
             self._on_change()
 
     def reset(self) -> None:
@@ -99,8 +99,8 @@ class Informer(Generic[T]):
 
         Call it only while `run` is not active.
         """
-        self._known, self._resource_version = {}, ""
-        self._ahead.clear()
+        self._objects, self._resource_version = {}, ""
+        self._applied_versions.clear()
         self._dropped.clear()
         self._listed.set()
 
@@ -116,7 +116,7 @@ class Informer(Generic[T]):
             except ApiError as error:
                 if error.status == 410:
                     self._resource_version = ""
-                elif error.status == 403 and self._without and not self.lists:
+                elif error.status == 403 and self._if_forbidden and not self.lists:
                     self._log_missing_right(error)
                 elif not error.is_unanswered:
                     LOG.warning("%s: %s", self._path, error.message)
@@ -134,32 +134,34 @@ class Informer(Generic[T]):
         roles.
         """
         if not self._listed.is_set():
-            LOG.warning("%s: %s: %s; retrying", self._path, error.message, self._without)
+            LOG.warning("%s: %s: %s; retrying", self._path, error.message, self._if_forbidden)
             self._listed.set()
 
     async def _list(self) -> None:
-        found: dict[str, T] = {}
+        """Replace the cache by the whole list, read page by page."""
+        listed: dict[str, T] = {}
         query = {"limit": PAGE, **self._query}
         while True:
             page = await self._api.get(self._path, **query)
             for item in page["items"]:
                 key = key_of(item)
                 if (parsed := self._parsed(key, item)) is not None:
-                    found[key] = parsed
+                    listed[key] = parsed
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 break
         self.lists += 1
-        self._ahead.clear()
+        self._applied_versions.clear()
         self._dropped.clear()
         self._resource_version = page["metadata"]["resourceVersion"]
-        is_new = found != self._known or not self._listed.is_set()
-        self._known = found
-        if is_new:
+        has_changed = listed != self._objects or not self._listed.is_set()
+        self._objects = listed
+        if has_changed:
             self._on_change()
         self._listed.set()
 
     async def _watch(self) -> None:
+        """Apply watch events from the last version on, until the server ends the watch."""
         seconds = int(WATCH_SECONDS * SystemRandom().uniform(1, 2))
         query = {
             "resourceVersion": self._resource_version,
@@ -172,6 +174,11 @@ class Informer(Generic[T]):
                 self._handle_event(change)
 
     def _handle_event(self, change: Object) -> None:
+        """Apply a watch event, and store its version.
+
+        Raises:
+            ApiError: the event is an error; with status 410 the list must be read again.
+        """
         subject = change["object"]
         if change["type"] == "ERROR":
             raise ApiError(
@@ -184,14 +191,24 @@ class Informer(Generic[T]):
         self._resource_version = subject["metadata"]["resourceVersion"]
 
     def _apply_event(self, kind: str, subject: Object) -> None:
-        key = key_of(subject)
-        if self._is_old(kind, key, subject["metadata"]):
+        """Update one object, unless an answer has already shown a newer version of it."""
+        key, metadata, is_deletion = key_of(subject), subject["metadata"], kind == "DELETED"
+        if metadata["uid"] in self._dropped:
+            if is_deletion:
+                self._dropped.discard(metadata["uid"])
             return
-        parsed = None if kind == "DELETED" else self._parsed(key, subject)
+        if (
+            key in self._applied_versions
+            and int(metadata["resourceVersion"]) <= self._applied_versions[key]
+            and not is_deletion
+        ):
+            return
+        self._applied_versions.pop(key, None)
+        parsed = None if is_deletion else self._parsed(key, subject)
         if parsed is None:
-            before = self._known.pop(key, None)
+            before = self._objects.pop(key, None)
         else:
-            before, self._known[key] = self._known.get(key), parsed
+            before, self._objects[key] = self._objects.get(key), parsed
         self._notify(before, parsed)
 
     def _notify(self, before: T | None, now: T | None) -> None:
@@ -202,20 +219,8 @@ class Informer(Generic[T]):
         else:
             self._on_change()
 
-    def _is_old(self, kind: str, key: str, metadata: Object) -> bool:
-        """Return True if an answer has already shown a newer version than this event."""
-        if metadata["uid"] in self._dropped:
-            if kind == "DELETED":
-                self._dropped.discard(metadata["uid"])
-            return True
-        if key not in self._ahead:
-            return False
-        if int(metadata["resourceVersion"]) <= self._ahead[key] and kind != "DELETED":
-            return True
-        del self._ahead[key]
-        return False
-
     def _parsed(self, key: str, subject: Object) -> T | None:
+        """Return the parsed object; None: it is left out, or cannot be read, which is logged."""
         try:
             return self._parse(subject)
         except (

@@ -45,8 +45,8 @@ class NodePool:
         if not text:
             return EVERYTHING
         if match := re.fullmatch(rf"!({_KEY})|({_KEY})=({_NAME})", text):
-            rest, key, value = match[1], match[4], match[7]
-            return cls(rest) if rest else cls(key, value)
+            lacked_key, key, value = match[1], match[4], match[7]
+            return cls(lacked_key) if lacked_key else cls(key, value)
         raise ValueError(f"{text!r} is neither KEY=VALUE nor !KEY")
 
     @property
@@ -66,16 +66,16 @@ class NodePool:
         """Return the labels that put an object in the pool."""
         return {self.key: self.value} if self.value else {}
 
-    def with_labels(self, made: Object) -> Object:
+    def with_labels(self, new: Object) -> Object:
         """Return a new object, and its pod template, with the pool's labels."""
         if not self.labels:
-            return made
-        metadata = made.get("metadata", {})
+            return new
+        metadata = new.get("metadata", {})
         labels = {**metadata.get("labels", {}), **self.labels}
-        marked = {**made, "metadata": {**metadata, "labels": labels}}
-        if (template := made.get("spec", {}).get("template")) is not None:
-            marked["spec"] = {**made["spec"], "template": self.with_labels(template)}
-        return marked
+        labelled = {**new, "metadata": {**metadata, "labels": labels}}
+        if (template := new.get("spec", {}).get("template")) is not None:
+            labelled["spec"] = {**new["spec"], "template": self.with_labels(template)}
+        return labelled
 
     def has(self, found: Object) -> bool:
         """Return True if an object or a pod template is in the pool."""

@@ -146,18 +146,20 @@ class PodGrouping:
             ):
                 # The operator counts an ended pod as a failure of the pods that it creates next.
                 clearing.add(pod.owner.uid)
-        found = [
+        keyed_drafts = [
             (draft.age, draft.first_key, uid, draft)
-            for uid, of in members.items()
-            if (draft := self._draft(uid, of, jobs, uid in awaited)) is not None
+            for uid, pods_of_uid in members.items()
+            if (draft := self._draft(uid, pods_of_uid, jobs, uid in awaited)) is not None
         ]
         for uid, array in arrays.items():
             drafts = _elements(array, window(array.job.template), is_awaited=uid in awaited)
-            found += [(draft.age, draft.first_key, draft.pods[0].place, draft) for draft in drafts]
+            keyed_drafts += [
+                (draft.age, draft.first_key, draft.pods[0].place, draft) for draft in drafts
+            ]
         self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
         result: dict[str, PodGroup] = {}
         cached: dict[str, tuple[_Draft, PodGroup]] = {}
-        for _age, _key, uid, draft in sorted(found, key=itemgetter(0, 1)):
+        for _age, _key, uid, draft in sorted(keyed_drafts, key=itemgetter(0, 1)):
             project = project_of(draft.pods[0], namespaces, default_project)
             label = f"{project}/{draft.name}"
             while label in result:
@@ -229,6 +231,8 @@ def name_of(found: Pod | Job) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
+    """A workload before its project is known."""
+
     name: str
     age: float
     pods: tuple[Pod, ...]
@@ -250,6 +254,7 @@ class _CachedDraft(NamedTuple):
 
 
 def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> PodGroup:
+    """Build the group of a draft; `label` is the workload's id, by which workers are named."""
     pods, job, array = draft.pods, draft.job, draft.array
     group = PodGroup(label, project, draft.age, pods, draft.minimum, job, is_clearing)
     if array is not None:
@@ -314,18 +319,18 @@ def _draft(
     return _Draft(name_of(whole), whole.created, tuple(included), whole.minimum, whole, first_key)
 
 
-def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
+def _unmade(existing: Sequence[Pod], job: Job) -> list[Pod]:
     """Return the workers for which a Job has no pods yet."""
-    known: set[int | None] = set()
+    used: set[int | None] = set()
     # An elastic job may get more workers than it needs.
     desired = job.completions if job.is_elastic or job.min_workers else 0
     if job.runs_at_once:
-        known = {pod.index for pod in there} | job.done
-    free = (index for index in range(job.completions) if index not in known)
+        used = {pod.index for pod in existing} | job.done
+    free = (index for index in range(job.completions) if index not in used)
     return [
         job.worker(index)
         # A foreign Job may ask for two billion pods; it is refused.
-        for index in islice(free, max(0, min(desired or job.minimum, MOST_WORKERS) - len(there)))
+        for index in islice(free, max(0, min(desired or job.minimum, MOST_WORKERS) - len(existing)))
     ]
 
 
@@ -348,6 +353,7 @@ def _workload_uid(pod: Pod, jobs: Mapping[str, Job]) -> str:
 
 
 def _is_schedulable(pod: Pod, jobs: Mapping[str, Job]) -> bool:
+    """Return True if a pod is bound and runs, or may be bound now."""
     if pod.node or pod.is_finished:
         return not pod.is_finished
     if pod.deleted is not None or pod.is_gated:
@@ -370,13 +376,13 @@ class _EarlierRuns:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._up: dict[str, str] = {}
-        """Keys of running programs, by the UID of their pod."""
+        self._running: dict[str, str] = {}
+        """Run keys (`_run_key`) of running programs, by the UID of their pod."""
         self._ended: set[str] = set()
 
     def update(self, pods: Iterable[Pod], jobs: Mapping[str, Job]) -> None:
         """Record running and ended programs; `jobs` are by UID."""
-        before, self._up = self._up, {}
+        before, self._running = self._running, {}
         for pod in pods:
             job = None if pod.owner is None else jobs.get(pod.owner.uid)
             if job is None or not (pod.is_up or pod.exit_code is not None or pod.uid in before):
@@ -384,8 +390,8 @@ class _EarlierRuns:
             if pod.is_finished or pod.deleted is not None:
                 self._ended.add(_run_key(pod, job))
             else:
-                self._up[pod.uid] = _run_key(pod, job)
-        self._ended.update(key for uid, key in before.items() if uid not in self._up)
+                self._running[pod.uid] = _run_key(pod, job)
+        self._ended.update(key for uid, key in before.items() if uid not in self._running)
         self._ended = {key for key in self._ended if key.partition("/")[0] in jobs}
 
     def include(self, pod: Pod, job: Job | None) -> bool:

@@ -14,6 +14,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 
 LEAVES_WITHIN_S = 30.0
+"""Time within which an evicted pod is expected to be gone."""
 MAKES_PODS_WITHIN_S = 30.0
 """Time for which devices are kept for the pods of an unsuspended Job."""
 
@@ -39,46 +40,44 @@ class AssumedState:
     surplus: dict[str, float] = field(default_factory=dict)
     """Time at which an array's Job was told to remove these waiting pods."""
 
-    def still_awaited(self, jobs: Mapping[str, Job], now: float) -> Collection[str]:
-        """Return the UIDs of Jobs that must still create pods; drop them after 30 s."""
+    def drop_expired(self, jobs: Mapping[str, Job], now: float) -> Collection[str]:
+        """Drop expectations older than 30 s; return the Jobs (UIDs) that must still create pods."""
         self.awaited = {
             uid: since
             for uid, since in self.awaited.items()
             if uid in jobs and since <= now < since + MAKES_PODS_WITHIN_S
         }
-        # If the array was told otherwise before it removed them, they stay, and are of use again.
+        # Pods that their array still has by then stay: its Job was told to keep them after all.
         self.surplus = {
             uid: at for uid, at in self.surplus.items() if at <= now < at + LEAVES_WITHIN_S
         }
         return self.awaited
 
-    def scaled(self, job: Job, terminating: Iterable[str], now: float) -> None:
+    def record_scaled(self, job: Job, terminating: Iterable[str], now: float) -> None:
         """Record a scaled Job: new pods are expected, and the pods `terminating` (UIDs) end."""
         self.evicted.update(dict.fromkeys(terminating, now))
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
-    def confirm(self, found: Iterable[PodGroup]) -> None:
+    def confirm(self, groups: Iterable[PodGroup]) -> None:
         """Stop expecting pods of Jobs that have created all of them."""
-        for group in found:
+        for group in groups:
             if group.job is not None and not group.job.is_queued and not group.unmade:
                 self.awaited.pop(group.job.uid, None)
 
-    def applied_to(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Return the pods with our writes applied; drop writes that the informers confirm."""
-        here = {pod.uid: pod for pod in pods}
-        self.bound = {u: at for u, at in self.bound.items() if u in here and not here[u].node}
-        self.evicted = {
-            u: at for u, at in self.evicted.items() if u in here and here[u].deleted is None
-        }
-        self.wait_reasons = {
-            u: text for u, text in self.wait_reasons.items() if u in here and not here[u].node
-        }
+    def reconcile(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Drop writes that the pods confirm; return the pods with the other writes applied."""
+        unbound = {pod.uid for pod in pods if not pod.node}
+        staying = {pod.uid for pod in pods if pod.deleted is None}
+        self.bound = {uid: bound for uid, bound in self.bound.items() if uid in unbound}
+        self.evicted = {uid: at for uid, at in self.evicted.items() if uid in staying}
+        self.wait_reasons = {uid: text for uid, text in self.wait_reasons.items() if uid in unbound}
         if not (self.bound or self.evicted or self.wait_reasons or self.surplus):
             return list(pods)
-        return [self._applied(pod) for pod in pods]
+        return [self._with_writes(pod) for pod in pods]
 
-    def _applied(self, pod: Pod) -> Pod:
+    def _with_writes(self, pod: Pod) -> Pod:
+        """Return the pod as it will be once our writes are confirmed."""
         if (bound := self.bound.get(pod.uid)) is not None:
             pod = replace(pod, node=bound.node, bound=bound.at, grant=bound.grant)
         if (evicted := self.evicted.get(pod.uid, self.surplus.get(pod.uid))) is not None:

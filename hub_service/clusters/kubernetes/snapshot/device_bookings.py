@@ -46,18 +46,24 @@ class DeviceBookings:
         return self._memory_mib.get(node, 0)
 
     def devices_of(self, pod: Pod) -> set[int]:
-        """Return the devices of its node that a worker has booked."""
-        here = self._bookings.items()
-        return {number for (node, number), by in here if node == pod.node and pod.place in by}
+        """Return the devices that a pod has booked on its node."""
+        bookings = self._bookings.items()
+        return {
+            device
+            for (node, device), shares_by_place in bookings
+            if node == pod.node and pod.place in shares_by_place
+        }
 
     def try_book(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
         """Book devices for a pod; return "" or why they are not free."""
-        if lacks := self.lacks(node, (share.device for share in devices)):
-            return lacks
+        if missing := self.missing_device(node, (share.device for share in devices)):
+            return missing
         mib = 0 if pod.device_request is None else pod.device_request.mib
         for share in devices:
             other_shares = [
-                h for p, h in self._bookings[node, share.device].items() if p != pod.place
+                booked
+                for place, booked in self._bookings[node, share.device].items()
+                if place != pod.place
             ]
             if not self._fit([*other_shares, (share.gpus, mib)], self._memory_mib.get(node, 0)):
                 return f"device {share.device} of {node} has no room for it"
@@ -65,15 +71,15 @@ class DeviceBookings:
         return ""
 
     @staticmethod
-    def _fit(parts: Sequence[tuple[int, int]], device_mib: int) -> bool:
-        """Return True if shares fit on one device (P3)."""
-        if not any(mib for _milli, mib in parts):
-            return sum(milli for milli, _mib in parts) <= WHOLE_GPU
-        booked = (mib or memory_of_fraction(milli, device_mib) for milli, mib in parts)
+    def _fit(shares: Sequence[tuple[int, int]], device_mib: int) -> bool:
+        """Return True if shares, each of milli-GPU and MiB, fit on one device (P3)."""
+        if not any(mib for _milli, mib in shares):
+            return sum(milli for milli, _mib in shares) <= WHOLE_GPU
+        booked = (mib or memory_of_fraction(milli, device_mib) for milli, mib in shares)
         return sum(booked) <= device_mib
 
-    def lacks(self, node: str, devices: Iterable[int]) -> str:
-        """Return which node or device does not exist, or ""."""
+    def missing_device(self, node: str, devices: Iterable[int]) -> str:
+        """Return a sentence about a node or device that does not exist, or ""."""
         if node not in self._nodes:
             return f"there is no node {node}"
         missing = [device for device in devices if device >= self._nodes[node]]
@@ -87,14 +93,14 @@ WITHOUT_GPU = 1000
 def max_fitting_pods(request: Pod, nodes: Collection[KubeNode]) -> int:
     """Return an upper bound of the pods with this request that the nodes' devices could hold.
 
-    One more requests more than all devices, so that fair shares are those of any larger number:
-    rests of nodes and devices count too, and memory as its part of the largest device.
+    An array with one element more requests more than all devices, so its fair share is that of any
+    larger array. The bound ignores where devices are, and counts memory as a part of the largest.
     """
     device_request, devices = request.device_request, sum(node.most_gpus for node in nodes)
     if device_request is None:
         return devices // request.gpus if request.gpus else WITHOUT_GPU
-    found = {device_request.milli_of(node.gpu_memory_mib) for node in nodes}
-    smallest = min(found - {0}, default=0)
+    fractions = {device_request.milli_of(node.gpu_memory_mib) for node in nodes}
+    smallest = min(fractions - {0}, default=0)
     return WHOLE_GPU * devices // smallest if smallest else 0
 
 
@@ -112,20 +118,22 @@ def device_bookings(
     both sets, so that no other pod gets the new ones.
     """
     named_nodes = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
-    known = [node for node in nodes if node.name in named_nodes]
-    # The lost ones of its devices have any numbers, so all have a place, unless none is offered.
-    most = {m.name: m.gpus and m.most_gpus for m in known}
-    there = [pod for pod in pods if pod.node in most and pod.uses_node]
-    for pod in there:
-        most[pod.node] = max(most[pod.node], 1 + max(device_numbers.get(pod.uid, ()), default=-1))
-    room = DeviceBookings(most, {node.name: node.gpu_memory_mib for node in known})
-    seated = {pod.uid: pod for group in groups for pod in group.pods if pod.node in most}
-    for pod in there:
+    plan_nodes = [node for node in nodes if node.name in named_nodes]
+    # Any device may be a lost one, so lost devices are bookable too, unless the node offers none.
+    counts = {node.name: node.gpus and node.most_gpus for node in plan_nodes}
+    bound_pods = [pod for pod in pods if pod.node in counts and pod.uses_node]
+    for pod in bound_pods:
+        highest = max(device_numbers.get(pod.uid, ()), default=-1)
+        counts[pod.node] = max(counts[pod.node], 1 + highest)
+    bookings = DeviceBookings(counts, {node.name: node.gpu_memory_mib for node in plan_nodes})
+    own_pods = {pod.uid: pod for group in groups for pod in group.pods if pod.node in counts}
+    for pod in bound_pods:
         if not pod.is_reservation:
             shares = shares_of(pod, device_numbers.get(pod.uid, ()))
-            room.book(seated.get(pod.uid, pod), pod.node, shares)
-    for pod in seated.values():
+            # The group's copy of a pod has the place by which decisions find its booking.
+            bookings.book(own_pods.get(pod.uid, pod), pod.node, shares)
+    for pod in own_pods.values():
         if pod.may_be_resized and (nomination := nominations.get(pod.place)) is not None:
             shares = tuple(DeviceShare(device, nomination.gpus) for device in nomination.devices)
-            room.book(pod, nomination.node, shares)
-    return room
+            bookings.book(pod, nomination.node, shares)
+    return bookings

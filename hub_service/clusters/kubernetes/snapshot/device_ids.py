@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 @dataclass(slots=True)
 class _Unit:
-    """A holder of whole devices: a pod or a reservation."""
+    """A holder of whole devices: a pod or a reservation; `since` is when it was bound."""
 
     node: str
     count: int
@@ -31,31 +31,29 @@ class DeviceIds:
         """Begin without numbers."""
         self._assigned: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._last_result: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
-        """Pods and result of the last call of `numbers`; reset when numbers are assigned."""
+        """Pods and result of the last call of `update`; reset when numbers are assigned."""
 
     def assign(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
         """Store the numbers assigned to a pod (by UID) or reservation (by name)."""
         self._assigned[unit] = (node, devices)
         self._last_result = ((), {})
 
-    def numbers(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
-        """Return the device numbers of each pod that holds some, by UID.
-
-        Numbers of all other pods are dropped.
-        """
+    def update(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
+        """Assign numbers to new devices, drop those of other pods; return all by pod's UID."""
         if pods != self._last_result[0]:  # a cycle calls this several times with the same pods
-            self._last_result = (pods, self._numbers_of(pods))
+            self._last_result = (pods, self._update(pods))
         return self._last_result[1]
 
-    def _numbers_of(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
-        of_pod: dict[str, tuple[str, ...]] = {}
+    def _update(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
+        """Assign numbers to all units that hold devices of the pods."""
+        units_by_pod: dict[str, tuple[str, ...]] = {}
         units: dict[str, _Unit] = {}
         for pod in pods:
             if not pod.node or pod.is_finished:
                 continue
-            names, count = _units(pod)
+            names, count = _units_of(pod)
             if names:
-                of_pod[pod.uid] = names
+                units_by_pod[pod.uid] = names
             since = pod.bound or 0
             for name in names:
                 if (unit := units.get(name)) is None:
@@ -65,8 +63,8 @@ class DeviceIds:
         numbers = self._stored_numbers(units) or self._assign_numbers(units)
         self._assigned = {name: (unit.node, numbers[name]) for name, unit in units.items()}
         return {
-            uid: numbers[of[0]] if len(of) == 1 else tuple(n for name in of for n in numbers[name])
-            for uid, of in of_pod.items()
+            uid: tuple(itertools.chain.from_iterable(numbers[name] for name in names))
+            for uid, names in units_by_pod.items()
         }
 
     def _stored_numbers(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
@@ -87,23 +85,23 @@ class DeviceIds:
         """Return numbers for all units; older units keep theirs, new ones get the lowest."""
         used: dict[str, set[int]] = {}
         numbers: dict[str, tuple[int, ...]] = {}
-        newcomers = []
+        unassigned = []
         for name, unit in sorted(units.items(), key=lambda item: (item[1].since, item[0])):
             node, devices = self._assigned.get(name, ("", ()))
-            free = used.setdefault(unit.node, set()).isdisjoint(devices)
-            if node == unit.node and len(devices) == unit.count and free:
+            are_free = used.setdefault(unit.node, set()).isdisjoint(devices)
+            if node == unit.node and len(devices) == unit.count and are_free:
                 numbers[name] = devices
                 used[unit.node].update(devices)
             else:
-                newcomers.append(name)
-        for name in newcomers:
+                unassigned.append(name)
+        for name in unassigned:
             unit = units[name]
             numbers[name] = _lowest(unit.count, used[unit.node])
             used[unit.node].update(numbers[name])
         return numbers
 
 
-def _units(pod: Pod) -> tuple[tuple[str, ...], int]:
+def _units_of(pod: Pod) -> tuple[tuple[str, ...], int]:
     """Return the units that hold a pod's devices, and the device count of each."""
     if pod.is_reservation:
         return (pod.name,), 1

@@ -33,17 +33,17 @@ def overcommitted_workers(
     nodes: Mapping[str, KubeNode],
     is_enough: Callable[[str, int], bool],
 ) -> Mapping[str, str]:
-    """Return the workers that earlier workers of the plan leave too little for, and why.
+    """Return why workers cannot start, by worker: the starts before theirs leave too little.
 
-    `nodes` have what is left on them. `is_enough` returns True if a workload can run with so
-    many of its starts; if it cannot, it uses nothing, and all of its workers are returned.
+    `nodes` have what is left on them. `is_enough(workload, starts)` returns True if the workload
+    can run with so many of its starts; if it cannot, none of its workers can start.
     """
     taken: Mapping[str, Counter[str]] = defaultdict(Counter)
-    of_workload: dict[str, list[tuple[Start, Pod]]] = {}
+    starts_by_workload: dict[str, list[tuple[Start, Pod]]] = {}
     for start, pod in starts:
-        of_workload.setdefault(start.workload, []).append((start, pod))
-    found: dict[str, str] = {}
-    for workload, starting in of_workload.items():
+        starts_by_workload.setdefault(start.workload, []).append((start, pod))
+    reasons: dict[str, str] = {}
+    for workload, starting in starts_by_workload.items():
         own_use: Mapping[str, Counter[str]] = defaultdict(Counter)
         lacking: dict[str, str] = {}
         for start, pod in starting:
@@ -51,9 +51,9 @@ def overcommitted_workers(
             if not pod.demands.stock or kube_node is None:
                 continue
             left = _subtract(_subtract(kube_node.stock, taken[node]), own_use[node])
-            lacks = next((r for r, n in pod.demands.stock if left.get(r, 0) < n), "")
-            if lacks:
-                lacking[start.worker] = f"{node} has too little {lacks} left for it"
+            scarce = next((r for r, n in pod.demands.stock if left.get(r, 0) < n), "")
+            if scarce:
+                lacking[start.worker] = f"{node} has too little {scarce} left for it"
             else:
                 own_use[node].update(dict(pod.demands.stock))
         if lacking and not is_enough(workload, len(starting) - len(lacking)):
@@ -62,8 +62,8 @@ def overcommitted_workers(
             own_use = {}
         for node, amounts in own_use.items():
             taken[node].update(amounts)
-        found |= lacking
-    return found
+        reasons |= lacking
+    return reasons
 
 
 def is_contended(pods: Iterable[Pod]) -> bool:
@@ -72,7 +72,7 @@ def is_contended(pods: Iterable[Pod]) -> bool:
 
 
 def too_few_for_all(pods: Iterable[Pod]) -> str:
-    """Return which resources pods that wait together may lack although one pod fits; or ""."""
+    """Return a clause on what pods may lack together although each fits alone; or ""."""
     waiting_pods = [pod for pod in pods if pod.demands.stock and not pod.node]
     names = sorted({name for pod in waiting_pods for name, _amount in pod.demands.stock})
     return (
@@ -94,37 +94,38 @@ def distribute_nodes(
     with such demands may use; `promised` is the nominated node of a worker.
     """
     waiting_pods = list(pods)
-    found: dict[str, list[str]] = {pod.place: [] for pod in waiting_pods}
-    most: Counter[str] = Counter()
+    nodes_by_place: dict[str, list[str]] = {pod.place: [] for pod in waiting_pods}
+    max_demand: Counter[str] = Counter()
     for pod in waiting_pods:
-        most |= Counter(dict(pod.demands.stock))
-    gpus = max((pod.gpus for pod in waiting_pods), default=0)
-    now: list[str] = []
+        max_demand |= Counter(dict(pod.demands.stock))
+    max_gpus = max((pod.gpus for pod in waiting_pods), default=0)
+    startable: list[str] = []  # a node once for each worker that its free devices fit
     later: list[str] = []
     candidates: dict[str, list[Pod]] = {}
     for node in nodes:
         name = node.name
-        here = [pod for pod in waiting_pods if name in allowed[pod.demands]]
-        room = max(1, _fitting_pods(node, most.items()))
+        eligible = [pod for pod in waiting_pods if name in allowed[pod.demands]]
+        room = max(1, _fitting_pods(node, max_demand.items()))
         # Workers nominated to this node go first.
-        for pod in here if room >= len(here) else _promised(here, name, promised)[:room]:
-            found[pod.place].append(name)
-        candidates[name] = [pod for pod in here if name not in found[pod.place]]
-        room = min(len(candidates[name]), room - (len(here) - len(candidates[name])))
-        fits = min(room, max(0, free.get(name, 0)) // gpus) if gpus else room
-        now += [name] * fits
+        nominated = [pod for pod in eligible if promised.get(pod.place) == name]
+        for pod in eligible if room >= len(eligible) else nominated[:room]:
+            nodes_by_place[pod.place].append(name)
+        candidates[name] = [pod for pod in eligible if name not in nodes_by_place[pod.place]]
+        room = min(len(candidates[name]), room - (len(eligible) - len(candidates[name])))
+        fits = min(room, max(0, free.get(name, 0)) // max_gpus) if max_gpus else room
+        startable += [name] * fits
         later += [name] * (room - fits)
-    for name in (*now, *later):
+    for name in (*startable, *later):
         waiting = candidates[name]
         # The worker with the fewest nodes goes first: each gets one before any gets two.
-        chosen = min(waiting, key=lambda pod: (len(found[pod.place]), pod.place))
-        found[chosen.place].append(name)
+        chosen = min(waiting, key=lambda pod: (len(nodes_by_place[pod.place]), pod.place))
+        nodes_by_place[chosen.place].append(name)
         waiting.remove(chosen)
-    return found
+    return nodes_by_place
 
 
 def min_fitting_pods(nodes: Iterable[KubeNode], stock: Iterable[tuple[str, int]]) -> int:
-    """Return the smallest number of pods with this demand that any node with room fits.
+    """Return how many pods with this demand fit on the smallest node that fits any; 0: none does.
 
     So many pods or fewer cannot block each other, wherever they go.
     """
@@ -135,10 +136,6 @@ def min_fitting_pods(nodes: Iterable[KubeNode], stock: Iterable[tuple[str, int]]
 
 def _fitting_pods(node: KubeNode, stock: Iterable[tuple[str, int]]) -> int:
     return max(0, min(node.stock.get(name, 0) // amount for name, amount in stock))
-
-
-def _promised(pods: Iterable[Pod], node: str, promised: Mapping[str, str]) -> list[Pod]:
-    return [pod for pod in pods if promised.get(pod.place) == node]
 
 
 def _subtract(stock: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:

@@ -43,19 +43,26 @@ class NodeDeviceMemory:
         all_nodes = list(nodes)
         before, self._sized_nodes = self._sized_nodes, {}
         self._reported = {
-            m.name: self._reported[m.name] for m in all_nodes if m.name in self._reported
+            node.name: self._reported[node.name]
+            for node in all_nodes
+            if node.name in self._reported
         }
-        noted: dict[str, int] = {}
-        if any(m.gpus and not (m.gpu_memory_mib or m.name in self._reported) for m in all_nodes):
+        sizes: dict[str, int] = {}
+        lacking = [node for node in all_nodes if node.gpus and not node.gpu_memory_mib]
+        if any(node.name not in self._reported for node in lacking):
             for pod in pods:
                 if pod.device_mib and pod.is_reservation:
-                    noted[pod.node] = min(pod.device_mib, noted.get(pod.node, pod.device_mib))
-        sizes = noted | self._reported
-        return [self._with_memory(m, sizes.get(m.name, 0), before.get(m.name)) for m in all_nodes]
+                    sizes[pod.node] = min(pod.device_mib, sizes.get(pod.node, pod.device_mib))
+        sizes |= self._reported
+        return [
+            self._with_memory(node, sizes.get(node.name, 0), before.get(node.name))
+            for node in all_nodes
+        ]
 
     def _with_memory(
         self, node: KubeNode, size: int, cached: tuple[KubeNode, KubeNode] | None
     ) -> KubeNode:
+        """Return the node with its device size in MiB; cache the copy for the next call."""
         if node.gpu_memory_mib or not size:
             return node
         if cached is None or cached[0] is not node or cached[1].gpu_memory_mib != size:

@@ -1,10 +1,10 @@
-"""Devices that nodes have and do not offer, while their pods may run on.
+"""Lost devices: those that nodes have but do not offer, while their pods may run on.
 
 Allocatable GPUs fall to 0 for some seconds at each restart of a device plugin, a kubelet or a
-driver, and by one when a device breaks. The pods there go on, and to stop one gives no device: as
-many devices in use count as broken as are lacking. The kubelet does not name them; the choice stays
-the same, also after the pods end, so that each plan agrees with the previous one. If it was wrong,
-a kubelet then rejects the next pod, and from then on the free devices are the lost ones.
+driver, and by one when a device breaks. The pods there run on, and stopping one gives no device: as
+many devices in use count as lost as the node offers too few. The kubelet does not name them, so we
+guess, and keep the guess even after the pods end, so that plans agree with each other. If the guess
+was wrong, the kubelet rejects the next pod; from then on the free devices count as lost.
 
 A job was stopped for each reserved device: it counts as in use, and is the last to count as lost.
 If it is lost too, or its node rejects pods, the reservation stands for a minute.
@@ -58,7 +58,7 @@ class LostDevices:
         """Drop nodes that are gone."""
         self._nodes = {name: loss for name, loss in self._nodes.items() if name in nodes}
 
-    def devices_of(
+    def update(
         self,
         node: KubeNode,
         in_use: AbstractSet[int],
@@ -68,10 +68,10 @@ class LostDevices:
         reserved: AbstractSet[int] = frozenset(),
         rejects: bool,
     ) -> NodeDevices:
-        """Return a node's devices; `in_use` are in use, `faulty` are known to be broken.
+        """Guess which devices a node has lost, as before where possible; return its devices.
 
-        `reserved` wait for their claims. A node that `rejects` pods has shown that the guess was
-        wrong, and has no usable device.
+        `faulty` are known to be broken; `reserved` wait for their claimants. A node that `rejects`
+        pods has shown that the guess was wrong, and has no usable device.
         """
         in_use = in_use | reserved
         offered = node.gpus
@@ -86,15 +86,17 @@ class LostDevices:
         lacking = max(0, len(in_use) - offered)
 
         def rank(number: int) -> tuple[bool, bool, bool, int]:
+            """Sort first what is most likely lost; reserved devices last."""
             return number not in in_use, number not in faulty, number in reserved, number
 
-        before = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
-        known = before[: max(lacking, loss.total - offered)]
-        more = sorted(in_use - set(known), key=rank)
-        loss.in_use = frozenset([*known, *more[: max(0, lacking - len(in_use & set(known)))]])
+        previous = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
+        confirmed = previous[: max(lacking, loss.total - offered)]
+        further = sorted(in_use - set(confirmed), key=rank)
+        further_count = max(0, lacking - len(in_use & set(confirmed)))
+        loss.in_use = frozenset([*confirmed, *further[:further_count]])
         free = [n for n in range(count) if n not in in_use and n not in loss.in_use]
-        rest = count - offered - len(loss.in_use)
-        lost = loss.in_use.union(free[len(free) - rest :] if rest > 0 else ())
+        lost_free_count = max(0, count - offered - len(loss.in_use))
+        lost = loss.in_use.union(free[max(0, len(free) - lost_free_count) :])
         if rejects:
             lost = frozenset(range(count))
         may_return = (lost & reserved).difference(faulty)
@@ -104,13 +106,14 @@ class LostDevices:
         elif loss.since is None:
             loss.since = now
         returning = {n for n in may_return if now < loss.lost_since[n] + RETURNS_WITHIN_S}
-        return NodeDevices(count, lost, returning, _sentence(node.name, offered, loss, now))
+        return NodeDevices(count, lost, returning, _loss_sentence(node.name, offered, loss, now))
 
 
-def _sentence(node: str, offered: int, loss: _Loss, now: float) -> str:
+def _loss_sentence(node: str, offered: int, loss: _Loss, now: float) -> str:
+    """Return since when a node offers fewer devices than it has, or ""."""
     if loss.since is None:
         return ""
-    form = "%H:%M" if now < loss.since + DAY_S else "%d %b %H:%M"
-    since = time.strftime(form, time.localtime(loss.since))
+    time_format = "%H:%M" if now < loss.since + DAY_S else "%d %b %H:%M"
+    since = time.strftime(time_format, time.localtime(loss.since))
     what = f"{offered} of {loss.total} GPU{'' if loss.total == 1 else 's'}"
     return f"node {node} offers {what} since {since} (device plugin or driver)"

@@ -121,10 +121,10 @@ class SnapshotBuilder:
         if self._nodes != nodes:
             self._nodes = nodes
             changed = self._eligible.update_nodes(nodes)
-            for name, known in self._built.items():
-                if not changed.isdisjoint(map(_node_demands, known.group.pods)):
-                    self._built[name] = known._replace(places=())  # to be rebuilt
-        self._eligible.free = None
+            for name, previous in self._built.items():
+                if not changed.isdisjoint(map(_node_demands, previous.group.pods)):
+                    self._built[name] = previous.outdated()
+        self._eligible.free_devices = None
         self._built = {
             group.name: built
             for group in inputs.groups
@@ -142,7 +142,7 @@ class SnapshotBuilder:
 
         None: the group has no pods to decide about.
         """
-        places = [
+        placements = [
             (
                 inputs.devices.get(pod.uid) if pod.node else None,
                 inputs.nominations.get(pod.place) if pod.may_be_nominated else None,
@@ -152,38 +152,46 @@ class SnapshotBuilder:
         since = inputs.below_min_since.get(group.name)
         shape, is_protected = inputs.shapes.get(group.name), _is_protected(group, inputs)
         time = _time_of(group, inputs)
-        known = self._built.get(group.name)
+        previous = self._built.get(group.name)
         if (
-            known is not None
-            # The nodes of each worker of a crowd depend on free devices, which change.
-            and not known.is_contended
-            and known.places == places
-            and (known.since, known.shape, known.is_protected) == (since, shape, is_protected)
-            and known.time == time
-            and (known.group is group or known.group == group)
+            previous is not None
+            # Contended nodes depend on free devices, which change.
+            and not previous.is_contended
+            and previous.placements == placements
+            and (previous.since, previous.shape) == (since, shape)
+            and previous.is_protected == is_protected
+            and previous.time == time
+            and (previous.group is group or previous.group == group)
         ):
-            return known
+            return previous
         if not (pods := _schedulable_pods(group, inputs)):
             return None
         workload = _workload(group, pods, inputs, self._eligible)
         # The core ignores many fields of a pod: reuse an equal result.
-        if known is not None and known.workload == workload:
-            workload = known.workload
+        if previous is not None and previous.workload == workload:
+            workload = previous.workload
         contended = is_contended(pods)
-        return _BuiltWorkload(group, places, since, shape, is_protected, contended, time, workload)
+        return _BuiltWorkload(
+            group, placements, since, shape, is_protected, contended, time, workload
+        )
 
 
 class _BuiltWorkload(NamedTuple):
     """A workload with all of its input except the nodes."""
 
     group: PodGroup
-    places: Sequence[tuple[tuple[int, ...] | None, NominatedPlacement | None]]
+    placements: Sequence[tuple[tuple[int, ...] | None, NominatedPlacement | None]]
+    """Device numbers and nomination of each pod."""
     since: float | None
     shape: ElasticShape | None
     is_protected: bool
     is_contended: bool
     time: tuple[int, float, float | None] | None
     workload: Workload
+
+    def outdated(self) -> "_BuiltWorkload":
+        """Return a copy that fits no input, so that the workload is built again."""
+        return self._replace(placements=())
 
 
 def _time_of(group: PodGroup, inputs: SnapshotInput) -> tuple[int, float, float | None] | None:
@@ -194,8 +202,8 @@ def _time_of(group: PodGroup, inputs: SnapshotInput) -> tuple[int, float, float 
             return spec.max_runtime, 0.0, None  # it has not begun
     else:
         key = group.first.uid if group.job is None else group.job.uid
-    found = inputs.limited.get(key)
-    return None if found is None else found.numbers
+    time_limited = inputs.limited.get(key)
+    return None if time_limited is None else time_limited.numbers
 
 
 def _is_protected(group: PodGroup, inputs: SnapshotInput) -> bool:
@@ -203,12 +211,13 @@ def _is_protected(group: PodGroup, inputs: SnapshotInput) -> bool:
 
 
 def _is_schedulable(group: PodGroup) -> bool:
-    is_up = any(pod.node for pod in group.pods)
-    return is_up or not (group.missing or group.refusal or group.is_clearing)
+    """Return True if a pod of the group is bound, or all of its pods may be started."""
+    is_bound = any(pod.node for pod in group.pods)
+    return is_bound or not (group.missing or group.refusal or group.is_clearing)
 
 
 def _schedulable_pods(group: PodGroup, inputs: SnapshotInput) -> Sequence[Pod]:
-    """Leave out workers that an elastic job must not start now."""
+    """Return the pods without the workers that an elastic job must not start now."""
     shape = inputs.shapes.get(group.name)
     if shape is None:
         return group.pods
@@ -222,6 +231,10 @@ def _schedulable_pods(group: PodGroup, inputs: SnapshotInput) -> Sequence[Pod]:
 
 
 def _nodes(now: float, inputs: SnapshotInput, lost: LostDevices) -> Iterable[Node]:
+    """Yield the nodes, less what pods outside the core use; update the `lost` devices.
+
+    The core does not see pods of other schedulers nor reservation pods.
+    """
     cpu: Counter[str] = Counter()
     memory: Counter[str] = Counter()
     in_use: dict[str, set[int]] = defaultdict(set)
@@ -243,31 +256,33 @@ def _nodes(now: float, inputs: SnapshotInput, lost: LostDevices) -> Iterable[Nod
     for node in sorted(inputs.nodes, key=lambda node: node.name):
         name = node.name
         in_backoff, faulty = name in inputs.nodes_in_backoff, inputs.broken.get(name, ())
-        here = lost.devices_of(
+        devices_here = lost.update(
             node, in_use[name], faulty, now, reserved=reserved[name], rejects=in_backoff
         )
         yield Node(
             name=name,
-            devices=here.total,
+            devices=devices_here.total,
             device_memory_mib=Mib(node.gpu_memory_mib),
             gpu_type=node.gpu_type,
             cpu_milli=max(0, node.cpu_milli - cpu[name]),
             memory_mib=Mib(max(0, node.memory_mib - memory[name])),
             labels=node.labels,
             schedulable=node.is_open,
-            broken_devices=tuple(sorted(foreign[name].union(here.lost, faulty))),
-            returning_devices=tuple(sorted(here.returning - foreign[name])),
-            loss=here.loss,
+            broken_devices=tuple(sorted(foreign[name].union(devices_here.lost, faulty))),
+            returning_devices=tuple(sorted(devices_here.returning - foreign[name])),
+            loss=devices_here.loss,
         )
 
 
 def _workload(
     group: PodGroup, pods: Sequence[Pod], inputs: SnapshotInput, eligible: "_EligibleNodes"
 ) -> Workload:
+    """Return the core's workload of a group, with only these of its pods as workers."""
     first, shape = group.first, inputs.shapes.get(group.name) or ElasticShape(surplus=True)
     since = inputs.below_min_since.get(group.name)
     request = first.device_request
-    most = request.most if group.is_resizable and request is not None else 0
+    # 0: its number of devices is fixed.
+    max_gpus = request.most if group.is_resizable and request is not None else 0
     contended_nodes = eligible.for_contended(pods, inputs) if is_contended(pods) else {}
     time = _time_of(group, inputs)
     workload = Workload(
@@ -287,12 +302,12 @@ def _workload(
         throughput=shape.throughput,
         checkpointed=shape.checkpointed,
         saves=shape.saves or group.saves,
-        gpus_min=WHOLE_GPU if most else None,
-        gpus_max=MilliGpu(most * WHOLE_GPU) if most else None,
-        resize_cost=inputs.resize_cost_s if most else 0,
+        gpus_min=WHOLE_GPU if max_gpus else None,
+        gpus_max=MilliGpu(max_gpus * WHOLE_GPU) if max_gpus else None,
+        resize_cost=inputs.resize_cost_s if max_gpus else 0,
         array_index=None if group.array is None else first.index,
     )
-    is_resizing = most and first.node and first.may_be_nominated
+    is_resizing = max_gpus and first.node and first.may_be_nominated
     nomination = inputs.nominations.get(first.place) if is_resizing else None
     if nomination is None:
         return workload
@@ -307,6 +322,7 @@ def _worker(
     eligible: "_EligibleNodes",
     contended_nodes: Mapping[str, tuple[str, ...] | None],
 ) -> Worker:
+    """Return the core's worker of a pod; `contended_nodes` overrides its nodes by place."""
     nomination = None if pod.node else inputs.nominations.get(pod.place)
     state, node = WorkerState.PENDING, None
     devices: tuple[int, ...] = ()
@@ -338,8 +354,7 @@ def _worker(
 
 def _node_demands(pod: Pod) -> Demands:
     """Return a pod's demands on its node; a bound pod already has its extended resources."""
-    is_there = pod.node and pod.demands.stock
-    return replace(pod.demands, stock=()) if is_there else pod.demands
+    return replace(pod.demands, stock=()) if pod.node and pod.demands.stock else pod.demands
 
 
 class _EligibleNodes:
@@ -347,34 +362,42 @@ class _EligibleNodes:
 
     def __init__(self) -> None:
         self._nodes: Sequence[KubeNode] = ()
-        self._known: dict[Demands, tuple[str, ...] | None] = {}
+        self._names_by_demands: dict[Demands, tuple[str, ...] | None] = {}
         self._fitting_pods: dict[tuple[tuple[str, int], ...], int] = {}
-        """Capacity of the fullest node that still fits a pod, by demand."""
-        self.free: Mapping[str, int] | None = None
+        """Pods that fit on the smallest node that fits any, by demand (`min_fitting_pods`)."""
+        self.free_devices: Mapping[str, int] | None = None
         """Free devices by node; None until needed in this snapshot."""
 
     def for_contended(
         self, pods: Sequence[Pod], inputs: SnapshotInput
     ) -> Mapping[str, tuple[str, ...] | None]:
-        """Return the nodes for workers that wait together for scarce resources, by place."""
+        """Return the nodes of waiting workers that may lack resources together, by place.
+
+        Empty: even the smallest node that fits one of them fits all.
+        """
         waiting = [pod for pod in pods if not pod.node and pod.demands.stock]
         requests = {pod.demands.stock for pod in waiting}
         if len(requests) == 1 and self._min_fitting_pods(*requests) >= len(waiting):
             return {}
-        if self.free is None:
+        if self.free_devices is None:
             in_use: Counter[str] = Counter()
             for pod in inputs.pods:
                 if pod.uses_node:
                     in_use[pod.node] += len(inputs.devices.get(pod.uid, ()))
-            self.free = {m.name: m.gpus - in_use[m.name] for m in self._nodes if m.is_open}
-        every = tuple(node.name for node in self._nodes)
-        nodes = {pod.demands: self.for_demands(pod.demands) for pod in waiting}
-        allowed = {of: frozenset(every if may is None else may) for of, may in nodes.items()}
+            self.free_devices = {
+                node.name: node.gpus - in_use[node.name] for node in self._nodes if node.is_open
+            }
+        all_names = tuple(node.name for node in self._nodes)
+        eligible = {pod.demands: self.for_demands(pod.demands) for pod in waiting}
+        allowed = {
+            demands: frozenset(all_names if names is None else names)
+            for demands, names in eligible.items()
+        }
         promised = {place: nomination.node for place, nomination in inputs.nominations.items()}
-        found = distribute_nodes(waiting, self._nodes, allowed, self.free, promised)
+        by_place = distribute_nodes(waiting, self._nodes, allowed, self.free_devices, promised)
         return {
-            place: None if len(names) == len(every) else tuple(sorted(names))
-            for place, names in found.items()
+            place: None if len(names) == len(all_names) else tuple(sorted(names))
+            for place, names in by_place.items()
         }
 
     def _min_fitting_pods(self, stock: tuple[tuple[str, int], ...]) -> int:
@@ -387,7 +410,8 @@ class _EligibleNodes:
 
         Cached demands are evaluated again for the new nodes, up to KNOWN_DEMANDS.
         """
-        before, self._known, self._nodes = self._known, {}, nodes
+        before, self._names_by_demands = self._names_by_demands, {}
+        self._nodes = nodes
         self._fitting_pods = {}
         recent = list(before)[-KNOWN_DEMANDS:]
         allowed = {demands: self.for_demands(demands) for demands in recent}
@@ -395,11 +419,12 @@ class _EligibleNodes:
 
     def for_demands(self, demands: Demands) -> tuple[str, ...] | None:
         """Return the names of the eligible nodes; None: all nodes."""
-        if demands not in self._known:
+        if demands not in self._names_by_demands:
             names = tuple(
                 node.name
                 for node in self._nodes
                 if may_run(demands, node.name, node.labels, node.taints, node.stock)
             )
-            self._known[demands] = None if len(names) == len(self._nodes) else names
-        return self._known[demands]
+            every_node = len(names) == len(self._nodes)
+            self._names_by_demands[demands] = None if every_node else names
+        return self._names_by_demands[demands]

@@ -75,7 +75,8 @@ class ElasticJobs:
         self._api = api
         self._apply = apply
         self.rules = rules
-        self._known: dict[str, ElasticState] = {}
+        self._states: dict[str, ElasticState] = {}
+        """States newer than those on the Jobs, by UID."""
         self._finished_workers: dict[str, set[str]] = {}
         """Workers that ended with 0, by the UIDs of their Jobs."""
         self._lock = asyncio.Lock()
@@ -83,14 +84,14 @@ class ElasticJobs:
         cycles, scale requests and ending workers would overwrite each other's changes.
         """
         self.failed = False
-        """True if a state could not be written."""
+        """True if a state could not be written in the last `reconcile`."""
 
     def state_of(self, job: Job) -> ElasticState | None:
         """Return the state of an elastic job; None: not elastic.
 
         Elastic jobs of a single process are included.
         """
-        return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
+        return self._states.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
     def shape(self, elastic_job: ElasticJob, now: float) -> ElasticShape:
         """Return the properties of an elastic job for the core."""
@@ -123,7 +124,7 @@ class ElasticJobs:
             for elastic_job in jobs.values():
                 await self._update_target(elastic_job, now, ())
             uids = {elastic_job.job.uid for elastic_job in jobs.values()}
-            self._known = {uid: state for uid, state in self._known.items() if uid in uids}
+            self._states = {uid: state for uid, state in self._states.items() if uid in uids}
             self._finished_workers = {
                 uid: n for uid, n in self._finished_workers.items() if uid in uids
             }
@@ -146,7 +147,7 @@ class ElasticJobs:
                 return
             record = elastic_job.record
             assert record.elastic is not None
-            state = self._known[elastic_job.job.uid] = replace(record.elastic, sized=now)
+            state = self._states[elastic_job.job.uid] = replace(record.elastic, sized=now)
             if terminating:
                 elastic_job = replace(elastic_job, record=replace(record, elastic=state))
                 await self._update_target(elastic_job, now, terminating)
@@ -158,7 +159,7 @@ class ElasticJobs:
         assert step.row is not None
         state = step.row.record.elastic
         assert state is not None
-        self._known[elastic_job.job.uid] = state
+        self._states[elastic_job.job.uid] = state
         return state != before
 
     async def ended(
@@ -181,6 +182,7 @@ class ElasticJobs:
         read_jobs: Callable[[], Mapping[WorkloadId, ElasticJob]],
         now: float,
     ) -> None:
+        """Notify the workers of jobs that lose some, and set the time of the resize."""
         jobs = read_jobs()
         terminating: dict[WorkloadId, set[str]] = {}
         for decision in changing:
@@ -188,7 +190,7 @@ class ElasticJobs:
                 continue
             state = elastic_job.record.elastic
             assert state is not None
-            self._known[elastic_job.job.uid] = replace(state, sized=now)
+            self._states[elastic_job.job.uid] = replace(state, sized=now)
             if not isinstance(decision, Start):
                 terminating.setdefault(decision.workload, set()).add(decision.worker)
         jobs = read_jobs() if terminating else {}
@@ -196,6 +198,7 @@ class ElasticJobs:
             await self._update_target(jobs[name], now, workers)
 
     async def _ended(self, elastic_job: ElasticJob, worker: str, exit_code: int) -> int:
+        """Return the exit code for an ended worker's pod; record a finish or a survived loss."""
         state = elastic_job.record.elastic
         assert state is not None
         row = StoredWorkload(elastic_job.record, halt="done" if state.finishers else "")
@@ -220,11 +223,12 @@ class ElasticJobs:
     async def _update_target(
         self, elastic_job: ElasticJob, now: float, terminating: Collection[str]
     ) -> None:
+        """Write the target that fits the running workers, unless more are about to come up."""
         state, record = elastic_job.record.elastic, elastic_job.record
         assert state is not None
         if state.finishers:
-            is_left = not any(worker.state in ACTIVE for worker in record.workers)
-            if is_left and not any(worker.exit_code == 0 for worker in record.workers):
+            all_ended = not any(worker.state in ACTIVE for worker in record.workers)
+            if all_ended and not any(worker.exit_code == 0 for worker in record.workers):
                 # All workers have left and none ended with 0: the job goes on from its checkpoint.
                 # Otherwise its Job is about to be complete, and no worker is notified.
                 state = replace(state, finishers=())
@@ -273,15 +277,17 @@ class ElasticJobs:
         return True
 
     async def _change(self, elastic_job: ElasticJob, state: ElasticState) -> None:
+        """Store a state on the Job if that part changed; keep what workers reported meanwhile."""
         job, before = elastic_job.job, elastic_job.record.elastic
         if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
             self._apply(await self._api.patch(job.path, body))
         # Workers may have reported since the job was read; the last report of an ended worker is
         # not repeated, so keep these fields.
-        now = self._known.get(job.uid, before)
-        news = {f: getattr(now, f) for f in _REPORTED if getattr(now, f) != getattr(before, f)}
-        self._known[job.uid] = replace(state, **news)
+        current = self._states.get(job.uid, before)
+        reported = {f: getattr(current, f) for f in _REPORTED}
+        changed = {f: value for f, value in reported.items() if value != getattr(before, f)}
+        self._states[job.uid] = replace(state, **changed)
 
 
 _REPORTED = ("phases", "throughput", "global_batch", "steps", "saves")
@@ -331,4 +337,5 @@ def _waits_for_workers(
 
 
 def _stored(state: ElasticState | None) -> ElasticState:
+    """Return the part of a state that is stored on the Job: all but the phases."""
     return replace(state or ElasticState(), phases={})

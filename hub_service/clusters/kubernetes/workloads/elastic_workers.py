@@ -48,7 +48,7 @@ class ElasticWorkers:
         """Apply the status that a pod reports of its worker."""
         elastic_job, worker = await self._worker(pod)
         if self._elastic.apply_status(elastic_job, worker, status):
-            self._changes.signal()
+            self._changes.wake_all()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
         """Return the exit code for a pod, given the exit code of its worker."""
@@ -59,7 +59,7 @@ class ElasticWorkers:
             )
         if code is None:
             raise NotFound(f"The job of pod {pod} is gone.")
-        self._changes.signal()
+        self._changes.wake_all()
         return code
 
     async def notify_resize(self, workload: WorkloadId, terminating: Collection[str]) -> None:

@@ -43,16 +43,16 @@ class GpuInventory:
         await nodes.listed()
         if self._built_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            device_numbers = self._cache.device_ids.numbers(pods)
-            known = named(pods, device_numbers, self._sharing.devices_of)
-            most = Counter[str]()
+            device_numbers = self._cache.device_ids.update(pods)
+            uuids = known_uuids(pods, device_numbers, self._sharing.devices_of)
+            in_use = Counter[str]()
             for pod in pods:
                 count = 1 + max(device_numbers.get(pod.uid, ()), default=-1)
-                most[pod.node] = max(most[pod.node], count)
+                in_use[pod.node] = max(in_use[pod.node], count)
             self._devices, self._built_at = (
                 {
                     name: inventory(
-                        node, known.get(name, {}), self._sharing.devices_on(name), most[name]
+                        node, uuids.get(name, {}), self._sharing.devices_on(name), in_use[name]
                     )
                     for name, node in sorted(nodes.objects.items())
                 },
@@ -64,26 +64,26 @@ class GpuInventory:
         """Store a node's devices and their holders."""
         is_new = self._sharing.store_report(node, report)
         if self._sizes.store(node, report.devices) or is_new:
-            self._changes.signal()
+            self._changes.wake_all()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Disable faulty shared devices; the device plugin removes unshared ones."""
         if self._sharing.store_faults(node, faults):
-            self._changes.signal()
+            self._changes.wake_all()
 
 
-def named(
+def known_uuids(
     pods: Iterable[Pod],
     device_numbers: Mapping[str, tuple[int, ...]],
     devices_of: Callable[[Pod], Sequence[str]],
 ) -> dict[str, dict[int, str]]:
     """Return the known UUIDs of devices that pods hold, by node and number."""
-    found: dict[str, dict[int, str]] = {}
+    known: dict[str, dict[int, str]] = {}
     for pod in pods:
         numbers, uuids = device_numbers.get(pod.uid, ()), devices_of(pod)
         if len(numbers) == len(uuids):
-            found.setdefault(pod.node, {}).update(zip(numbers, uuids, strict=True))
-    return found
+            known.setdefault(pod.node, {}).update(zip(numbers, uuids, strict=True))
+    return known
 
 
 def inventory(
@@ -91,16 +91,16 @@ def inventory(
 ) -> Sequence[Device]:
     """Return the devices of a node by number; `reported` are the ones its agent reports.
 
-    Devices that it does not offer now are listed too. If its kubelet has forgotten how many there
-    are, they are those below `in_use`, which pods hold.
+    `known` are UUIDs by number. Devices that it does not offer now are listed too; if its kubelet
+    has forgotten how many there are, at least those with numbers below `in_use`, which pods hold.
     """
     count = max(node.most_gpus or in_use, len(reported), 1 + max(known, default=-1))
-    found = {device.uuid: device for device in reported}
-    rest = (uuid for uuid in found if uuid not in known.values())
+    by_uuid = {device.uuid: device for device in reported}
+    unassigned = (uuid for uuid in by_uuid if uuid not in known.values())
     devices = []
     for number in range(count):
-        uuid = known.get(number) or next(rest, "")
-        device = found.get(uuid)
+        uuid = known.get(number) or next(unassigned, "")
+        device = by_uuid.get(uuid)
         devices.append(
             Device(
                 number,

@@ -58,18 +58,19 @@ class Submissions:
         if specs and (again := await self.submitted(specs[0].user, specs[0].key)):
             return again
         await self._lookup.records()
-        seen: set[WorkloadId] = set()
+        requested: set[WorkloadId] = set()
         for spec in specs:
             for workload in arrays.names_of(spec):
-                there = self._lookup.find(workload)
-                if there is not None or workload in seen:
-                    raise name_taken(workload, there.state if there is not None else "")
-                seen.add(workload)
-        sources = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
+                existing = self._lookup.find(workload)
+                if existing is not None or workload in requested:
+                    raise name_taken(workload, existing.state if existing is not None else "")
+                requested.add(workload)
+        users = {spec.user for spec in specs}
+        sources = {user: await self._template_source(user) for user in users}
         for spec in specs:  # reject impossible requests before creating anything
             self._body(spec, sources[spec.user])
         for spec in specs:
-            await self._make(spec, sources[spec.user])
+            await self._create_job(spec, sources[spec.user])
         return [(await self._lookup.records())[spec.id] for spec in specs]
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
@@ -104,24 +105,25 @@ class Submissions:
     # -- inside ------------------------------------------------------------------------------------
 
     def _body(self, spec: WorkloadSpec, source: PodTemplateSource, name: str = "") -> Object:
+        """Return the manifest of a Job, or raise InvalidRequest if it can never run."""
         check_room(spec, source, self._informers.nodes.objects.get(source.node))
         body = manifest(
             spec, source, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
         )
         return self._pool.with_labels(body)
 
-    async def _make(self, spec: WorkloadSpec, source: PodTemplateSource) -> None:
+    async def _create_job(self, spec: WorkloadSpec, source: PodTemplateSource) -> None:
         found = await create_under_free_name(
             self._api,
             f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
             spec,
             partial(self._body, spec, source),
-            lambda there: self._cache.id_of(read_job(there)),
+            lambda existing: self._cache.id_of(read_job(existing)),
         )
         self._informers.jobs.apply(found)
 
-    async def _surroundings(self, user: str) -> PodTemplateSource:
-        """Return the settings of the user's notebook, preferably of the default server."""
+    async def _template_source(self, user: str) -> PodTemplateSource:
+        """Return the pod settings of the user's notebook, preferably of the default server."""
         servers = [
             pod
             for pod in self._informers.pods.objects.values()

@@ -51,7 +51,7 @@ class WorkloadLookup:
         self._record_builder, self._allocation_builder = RecordBuilder(), AllocationBuilder()
         self._arrays = ArrayRecords()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
-        self._of_arrays: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
+        self._records_by_array: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
         self._names = _UsedIds(self)
         self._allocations: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
@@ -63,34 +63,32 @@ class WorkloadLookup:
         if self._built_at is not self._changes.next:  # many calls come between two changes
             cluster_state = self._cache.state()
             self._records, self._built_at = self._build(cluster_state), self._changes.next
-            self._of_arrays = arrays_of(self._records)
+            self._records_by_array = arrays_of(self._records)
             self._allocations = self._allocation_builder.allocations_by_node(cluster_state)
             self._holders = {w: r for w, r in self._records.items() if r.has_devices}
         return self._records
 
     def _build(self, cluster_state: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Build the records of all workloads, those of arrays in between by age."""
         records = self._record_builder.records(cluster_state)
         self._arrays.begin()
-        found = array_jobs(cluster_state.pods, cluster_state.jobs, finished=True)
-        if not found:
+        jobs = array_jobs(cluster_state.pods, cluster_state.jobs, finished=True)
+        if not jobs:
             return records
-        every = [
-            *records.values(),
-            *(r for a in found.values() for r in self._arrays.of(a, cluster_state)),
-        ]
-        every.sort(key=_age)
-        return {record.id: record for record in every}
+        of_arrays = (r for array in jobs.values() for r in self._arrays.of(array, cluster_state))
+        by_age = sorted([*records.values(), *of_arrays], key=_age)
+        return {record.id: record for record in by_age}
 
     def find(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return the record of a workload, of a whole array or of an element, by the last build."""
-        if parts := self._of_arrays.get(workload):
-            rest = self._records.get(workload)
-            return arrays.whole(rest, [part for part in parts if part is not rest])
-        if (found := self._records.get(workload)) is not None:
-            return found
+        if records := self._records_by_array.get(workload):
+            waiting = self._records.get(workload)  # one record of all elements that never ran
+            return arrays.whole(waiting, [record for record in records if record is not waiting])
+        if (record := self._records.get(workload)) is not None:
+            return record
         array, index = arrays.split_id(workload) or ("", 0)
-        rest = self._records.get(array)
-        return element_of(rest, index) if rest and arrays.has(rest.left, index) else None
+        waiting = self._records.get(array)
+        return element_of(waiting, index) if waiting and arrays.has(waiting.left, index) else None
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
@@ -132,7 +130,7 @@ class WorkloadLookup:
         """Return one workload that is no whole array.
 
         Raises:
-            Conflict: it is a whole array, or another one than that of a non-empty uid.
+            Conflict: it is a whole array, or its uid is not the given non-empty one.
         """
         record = await self.workload_with_uid(workload, uid)
         if record.spec.is_array:
@@ -172,7 +170,7 @@ class WorkloadLookup:
         """Return one workload.
 
         Raises:
-            Conflict: it is another one than that of a non-empty uid.
+            Conflict: its uid is not the given non-empty one.
         """
         record = await self.workload(workload)
         refuse_other(record, uid)
