@@ -20,7 +20,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_names import create_under
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
 from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
-from runai.hub_service.clusters.states.user_actions import name_taken
+from runai.hub_service.clusters.states.user_actions import refusal_of_used_name
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
 
@@ -63,7 +63,7 @@ class Submissions:
             for workload in arrays.names_of(spec):
                 there = self._lookup.find(workload)
                 if there is not None or workload in seen:
-                    raise name_taken(workload, there.state if there is not None else "")
+                    raise refusal_of_used_name(workload, there.state if there is not None else "")
                 seen.add(workload)
         sources = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
         for spec in specs:  # reject impossible requests before creating anything
