@@ -121,6 +121,7 @@ class MpsDaemon:
         return ""
 
     def _send_command(self, text: str) -> str:
+        """Send a command to the daemon; return its output, raise MpsUnavailable on failure."""
         try:
             done = subprocess.run(  # noqa: S603  NVIDIA's program
                 [self._program],

@@ -73,6 +73,7 @@ def cannot_start(what: str, fault: PathFault) -> str:
 
 
 def _missing(place: str, above: str, number: int, user: str, home: str) -> PathFault:
+    """Return the fault of a path whose part `place` does not exist."""
     if _is_within(home, place):
         return PathFault(f"{home} is not there", is_home_away=True)
     if number in DENIED and not os.access(above, os.W_OK):

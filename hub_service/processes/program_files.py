@@ -50,6 +50,7 @@ def _words(command: Sequence[str]) -> Iterator[str]:
 
 
 def _words_of_text(text: str) -> Iterator[str]:
+    """Yield the words of a shell command that may be files it reads."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     before = ""
@@ -76,6 +77,7 @@ def read_code(folder: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _digest(path: str) -> str:
+    """Return the SHA-256 of a file; a word in capitals says why there is none."""
     import hashlib  # noqa: PLC0415  megabytes, which the other supervisors do without
 
     digest, left = hashlib.sha256(), MAX_BYTES
@@ -131,6 +133,7 @@ def _commit(folder: str) -> str:
 
 
 def _head(git: str) -> str:
+    """Return the commit of a Git directory's HEAD, without a call of git; "" if it is unknown."""
     if os.path.isfile(git):  # noqa: PTH113  of a worktree or submodule
         where = _text(git).removeprefix("gitdir:").strip()
         git = os.path.join(os.path.dirname(git), where)  # noqa: PTH118, PTH120

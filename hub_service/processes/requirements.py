@@ -111,6 +111,7 @@ def naming_libraries() -> Iterator[None]:
 
 
 def _mistake(found: list[UnmetRequirement]) -> Exception:
+    """Return the error to raise, with the command that mends it."""
     hint = f"%pip install {shlex.join(each.install for each in found)}"
     if Path(sys.prefix).name == FOLDER:  # without them the platform's are back
         hint = f"%pip uninstall -y {' '.join(each.name for each in found)}"
@@ -125,6 +126,7 @@ def _mistake(found: list[UnmetRequirement]) -> Exception:
 
 
 def _older_than_the_platforms() -> list[UnmetRequirement]:
+    """Return the libraries of the user's environment that hide newer ones of the platform."""
     own = [path for path in sys.path if Path(path).is_relative_to(sys.prefix)]
     below = [path for path in sys.path if path not in own]
     platforms = {_name(each): each.version for each in distributions(path=below)}

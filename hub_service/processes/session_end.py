@@ -88,6 +88,7 @@ class SessionProcesses:
                     process.send_signal(number)
 
     def _is_member(self, process: psutil.Process) -> bool:
+        """Return True if a process belongs to the session and runs."""
         with contextlib.suppress(psutil.Error):
             return (
                 process.create_time() >= self.since - OLDER_S
@@ -108,13 +109,14 @@ class SessionProcesses:
             return False
 
     def _is_in_other_workload(self, process: psutil.Process) -> bool:
+        """Return True if an ancestor of a process belongs to another session, or to a job."""
         if self.in_group(process.pid):
             return False
         with contextlib.suppress(psutil.Error, OSError):
-            for above in process.parents():
-                if above.environ().get(SESSION_ID, self.id) != self.id:
+            for ancestor in process.parents():
+                if ancestor.environ().get(SESSION_ID, self.id) != self.id:
                     return True
-                if any(word.endswith(SUPERVISOR) for word in above.cmdline()):
+                if any(word.endswith(SUPERVISOR) for word in ancestor.cmdline()):
                     return True
         return False
 
@@ -182,6 +184,7 @@ class _Termination:
         return own
 
     def _own(self) -> set[psutil.Process]:
+        """Return the session's own processes, and note the process groups of all of them."""
         own = set[psutil.Process]()
         for process in self._session.find():
             with contextlib.suppress(OSError):
@@ -197,6 +200,7 @@ class _Termination:
 
 
 def _left_over(session: SessionProcesses) -> Sequence[LeftOver]:
+    """Return the session's processes that are still there after a wait."""
     # The kernel takes a moment for a killed one, on a busy machine a longer one.
     _, alive = psutil.wait_procs([*session.find()], timeout=EXIT_WITHIN_S)
     left = []

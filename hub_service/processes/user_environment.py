@@ -185,6 +185,7 @@ class UserEnvironment:
         )
 
     def _unusable(self, why: str) -> str:
+        """Return the sentence for an environment that cannot be made or used."""
         exists = os.path.lexists(self.root)
         old, new = shlex.quote(str(self.root)), shlex.quote(f"{self.root}.broken")
         hint = f"Begin a new one: mv {old} {new}" if exists else "Make room in your home"
@@ -213,6 +214,7 @@ class UserEnvironment:
             os.close(folder)
 
     def _make(self, change: str) -> None:
+        """Make the environment beside its place, then move it there; `change` says why anew."""
         import venv  # noqa: PLC0415 - rarely needed
 
         partial = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-", dir=self.home))

@@ -155,9 +155,10 @@ class _Engine:
     # ---- time
 
     def run(self, progress: Callable[[int], None] | None) -> None:
+        """Advance from event to event until none is left."""
         upcoming = 0
         while True:
-            now = self._next(upcoming)
+            now = self._next_event_time(upcoming)
             if now is None:
                 return
             self.now = now
@@ -184,7 +185,8 @@ class _Engine:
                     touched.update(self._cycle(part, now))
             self.meter.settle(touched)
 
-    def _next(self, upcoming: int) -> int | None:
+    def _next_event_time(self, upcoming: int) -> int | None:
+        """Return the time of the next event, without ends that are out of date; None: none is left."""
         while self.ends and self.ends[0][3] != self.ends[0][2].version:
             heappop(self.ends)
         times = [part.due for part in self.parts if part.due is not None]
@@ -204,6 +206,7 @@ class _Engine:
     # ---- events
 
     def _submit(self, row: TraceRow, now: int) -> None:
+        """Add a job to its part and request a cycle; refuse one that can never fit."""
         part = self.part_of[row.project]
         job = (
             SimulatedJob(row, self.node_gpus, self.setting.beyond)
@@ -224,6 +227,7 @@ class _Engine:
         self._request_cycle(part, now)
 
     def _end(self, job: SimulatedJob, now: int) -> None:
+        """Remove a finished job, with its times, and request a cycle."""
         row = job.row
         part = self.part_of[row.project]
         self._update_progress(job, now)
@@ -252,6 +256,7 @@ class _Engine:
     # ---- cycles
 
     def _cycle(self, part: _Part, now: int) -> set[str]:
+        """Run one scheduling cycle of a part; return the projects whose allocation has changed."""
         part.settling = part.settling + 1 if part.last == now else 0
         part.due, part.last = None, now
         if part.plan.is_strict:

@@ -39,7 +39,7 @@ def sizes(month: Month) -> dict[str, int]:
         "series to be written": len(ledger._sums._changed),
         "segments of the ledger": len(ledger._sums._segments),
         "states written down": len(month.bookkeeping._states or ()),
-        "workloads seen by the notifier": len(month.notifier._seen),
+        "workloads seen by the notifier": len(month.notifier._last_states),
         "idle workloads watched": len(month.platform.idle._watched),
         "views drawn": len(month.platform.view_cache),
         "holders reported": len(month.platform.agent_reports._last_allocated),

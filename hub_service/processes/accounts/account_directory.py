@@ -117,6 +117,7 @@ class AccountDirectory:
             done.exception()  # raised in the callers, unless all were cancelled
 
     async def _account(self, name: str, *, to_start: bool) -> UnixAccount:
+        """Look up an account; raise if it is another person's, its home is away, or it is barred."""
         if self.known_accounts.is_being_forgotten(name):
             raise being_forgotten(name)
         now, fault = await self.look_up(name)

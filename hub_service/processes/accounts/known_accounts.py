@@ -159,6 +159,7 @@ class KnownAccounts:
         self._store(path, asdict(known), is_first=is_first)
 
     def _store(self, path: Path, content: Mapping[str, Any], *, is_first: bool = False) -> None:
+        """Write a file atomically; with `is_first` an existing one stays."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file, new = mkstemp(dir=path.parent, prefix=".")
@@ -173,7 +174,7 @@ class KnownAccounts:
             finally:
                 Path(new).unlink(missing_ok=True)
         except OSError as failed:
-            raise _away(path, failed) from failed
+            raise _storage_error(path, failed) from failed
 
     @contextmanager
     def _readable(self, path: Path) -> Iterator[None]:
@@ -182,7 +183,7 @@ class KnownAccounts:
         except FileNotFoundError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as failed:
-            raise _away(path, failed) from failed
+            raise _storage_error(path, failed) from failed
 
 
 def _parsed(text: bytes) -> KnownAccount:
@@ -192,7 +193,7 @@ def _parsed(text: bytes) -> KnownAccount:
     )
 
 
-def _away(path: Path, failed: Exception) -> Unavailable:
+def _storage_error(path: Path, failed: Exception) -> Unavailable:
     why = failed.strerror if isinstance(failed, OSError) else "it is damaged"
     return Unavailable(
         f"The known uid of an account cannot be read or written: {why} ({path}).",
