@@ -93,7 +93,7 @@ class Controller:
     def unhealthy_reason(self) -> str:
         """Return why no plan is made at present; "" while cycles succeed."""
         if self._failure:
-            return f"the last cycle failed ({self._failing})"
+            return f"the last cycle failed ({self._failure})"
         is_late = self._clock() - self._ended_at > 3 * MAX_CYCLE_INTERVAL_S
         return "no cycle was run yet, or of late" if self._ended_at < 0 or is_late else ""
 

@@ -123,12 +123,12 @@ def _open(path: str) -> BinaryIO:
 
 def _commit(folder: str) -> str:
     """Return the commit of the git repository around a folder; "" if there is none."""
-    place, above = os.path.realpath(folder), ""
+    place, last = os.path.realpath(folder), ""
     with contextlib.suppress(OSError, ValueError, IrregularError):
-        while place != above:
+        while place != last:
             if os.path.lexists(git := f"{place}/.git"):
                 return _head(git)
-            place, above = os.path.dirname(place), place  # noqa: PTH120
+            place, last = os.path.dirname(place), place  # noqa: PTH120
     return ""
 
 
@@ -147,18 +147,24 @@ def _head(git: str) -> str:
         name = head.removeprefix("ref: ")
         if not name.startswith("refs/") or ".." in name:
             break
-        head = _loose(f"{git}/{name}") or _loose(f"{common}/{name}") or _packed(common, name)
+        head = (
+            _loose_ref(f"{git}/{name}")
+            or _loose_ref(f"{common}/{name}")
+            or _packed_ref(common, name)
+        )
     return ""
 
 
-def _loose(path: str) -> str:
+def _loose_ref(path: str) -> str:
+    """Return the commit in a reference's own file; "" without one."""
     try:
         return _text(path)
     except (FileNotFoundError, NotADirectoryError, IrregularError):
         return ""
 
 
-def _packed(common: str, name: str) -> str:
+def _packed_ref(common: str, name: str) -> str:
+    """Return a reference's commit from `packed-refs`; "" if it is not there."""
     with _open(f"{common}/packed-refs") as file:
         for line in file.read(MAX_BYTES).splitlines():
             commit, _, packed = line.partition(b" ")

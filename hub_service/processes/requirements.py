@@ -37,7 +37,7 @@ def unmet(extra: str = "") -> list[UnmetRequirement]:
 
 
 def unmet_below() -> list[UnmetRequirement]:
-    """Return those of the package, and of the libraries that it needs, and so on."""
+    """Return the unmet requirements of the package, of the libraries it needs, and so on."""
     found: list[UnmetRequirement] = []
     packages = [_PACKAGE]
     for package in packages:
@@ -80,7 +80,7 @@ def unmet_here() -> list[UnmetRequirement]:
 
 
 def in_words(found: Iterable[UnmetRequirement]) -> str:
-    """Return the sentence's part that names them."""
+    """Return the part of a sentence that names unmet requirements."""
     return "; ".join(each.text for each in found)
 
 

@@ -99,9 +99,9 @@ class SessionProcesses:
 
     def _is_marked(self, pid: int) -> bool:
         """Return True if a process is in its control group, or carries its id in none."""
-        grouped = self.in_group(pid)
-        if grouped is not None:
-            return grouped
+        is_in_group = self.in_group(pid)
+        if is_in_group is not None:
+            return is_in_group
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - faster
                 return f"{SESSION_ID}={self.id}".encode() in file.read().split(b"\0")
@@ -138,12 +138,12 @@ async def _wait_for_exit(signal_own: Callable[[], set[psutil.Process]], within_s
     A process that forks and ends, or that begins another program, may be missed by one search.
     """
     clock = asyncio.get_running_loop().time
-    until, quiet = clock() + within_s, 0
-    while quiet < QUIET_SEARCHES:
+    until, quiet_searches = clock() + within_s, 0
+    while quiet_searches < QUIET_SEARCHES:
         own = await asyncio.to_thread(signal_own)
         if own and clock() >= until:
             return False
-        quiet = 0 if own else quiet + 1
+        quiet_searches = 0 if own else quiet_searches + 1
         await asyncio.sleep(POLL_S)
     return True
 
@@ -159,7 +159,7 @@ class _Termination:
 
     def terminate(self) -> set[psutil.Process]:
         """Send SIGTERM to each process once; return the running ones."""
-        own = self._own()
+        own = self._find_own()
         for process in own - self._terminated:
             self._session.send(process, signal.SIGTERM)
         self._terminated |= own
@@ -172,18 +172,18 @@ class _Termination:
         self._signal_groups(signal.SIGSTOP)
         own = set[psutil.Process]()
         for _ in range(STOP_ROUNDS):
-            found = self._own() - own
-            for process in found:
+            new_processes = self._find_own() - own
+            for process in new_processes:
                 self._session.send(process, signal.SIGSTOP)
-            own |= found
-            if not found:
+            own |= new_processes
+            if not new_processes:
                 break
         for process in own:
             self._session.send(process, signal.SIGKILL)
         self._signal_groups(signal.SIGCONT)
         return own
 
-    def _own(self) -> set[psutil.Process]:
+    def _find_own(self) -> set[psutil.Process]:
         """Return the session's own processes, and note the process groups of all of them."""
         own = set[psutil.Process]()
         for process in self._session.find():

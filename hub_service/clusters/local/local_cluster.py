@@ -97,7 +97,6 @@ from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOG = logging.getLogger("runai.service")
 
-
 UNBOUNDED = NodeCapacity()
 OWN_DIR = ".local/share/runai"
 """Directory of a user's job files, in the home of their own account."""
@@ -353,11 +352,9 @@ class LocalCluster(StoredCluster):
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
         devices = self._nodes.get(node, ())
-        to_present_clock = partial(at_present_clock, booted=booted)
+        convert = partial(at_present_clock, booted=booted)
         rows = self._index.active_rows()
-        return self._allocations.on_node(
-            node, devices, rows, booted=booted, convert=to_present_clock
-        )
+        return self._allocations.on_node(node, devices, rows, booted=booted, convert=convert)
 
     async def logs(
         self,
@@ -406,9 +403,7 @@ class LocalCluster(StoredCluster):
         """
         started_jobs = list(self._index.started_jobs(only))
         files = [
-            ProgressFile(
-                row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase=phase
-            )
+            ProgressFile(row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase)
             for row in started_jobs
             if (phase := _run_phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
         ]
@@ -455,8 +450,7 @@ class LocalCluster(StoredCluster):
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
         # The parent folders have the names of projects and jobs.
-        directories += [str(own.parent.parent), str(own.parent), str(own)]
-        directories.append(row.record.checkpoint_dir)
+        directories += map(str, (own.parent.parent, own.parent, own, row.record.checkpoint_dir))
         if spec.elastic:
             shared = self.elastic_dir(row)
             shared.forget_status(worker.name)  # a status of an earlier start
@@ -554,8 +548,7 @@ class LocalCluster(StoredCluster):
         super().report_exit(workload, index, exit_status)
         if self._requests is not None:
             self._requests.remove(worker)
-        after = self._index.row(workload)
-        if after is None or not after.active:
+        if (after := self._index.row(workload)) is None or not after.active:
             self._tmp_dirs.remove(_tmp_name(row))
 
     def _current_record(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
