@@ -190,7 +190,7 @@ class Lab:
     async def pass_time(self, seconds: float) -> None:
         """Advance the cluster's clock by `seconds`."""
         self.clock.at += seconds
-        self.cluster.report_time()
+        self.cluster.apply_due_transitions()
 
     async def session_process(self) -> Process:
         """Return a process to attach."""

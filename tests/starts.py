@@ -63,12 +63,12 @@ class Start:
         """Request the worker's stop from its supervisor."""
         os.kill(self.pid, signal.SIGTERM)
 
-    def ending(self) -> ExitStatus:
+    def final_exit(self) -> ExitStatus:
         """Wait for the supervisor's end, and return the exit status it recorded."""
         os.waitpid(self.pid, 0)
-        ending = self.attempt.ending()
-        assert ending is not None
-        return ending
+        final_exit = self.attempt.final_exit()
+        assert final_exit is not None
+        return final_exit
 
     def exit_file(self) -> dict[str, Any]:
         """Return the content of exit.json."""

@@ -62,20 +62,20 @@ class AgentSettings:
         simulate = environ.get("RUNAI_SIMULATE")
         parent = environ.get("RUNAI_AGENT_PARENT")
         return cls(
-            url=_needed(environ, "RUNAI_API_URL"),
-            node=_needed(environ, "RUNAI_NODE"),
+            url=_required(environ, "RUNAI_API_URL"),
+            node=_required(environ, "RUNAI_NODE"),
             gpus="auto" if gpus == "auto" else _number("RUNAI_GPUS", gpus),
             simulate=_number("RUNAI_SIMULATE", simulate) if simulate else None,
             parent=_number("RUNAI_AGENT_PARENT", parent) if parent else None,
             metrics=_address(environ.get("RUNAI_AGENT_METRICS", "")),
             token=Path(file)
             if (file := environ.get("RUNAI_AGENT_TOKEN_FILE", ""))
-            else _needed(environ, "RUNAI_AGENT_TOKEN"),
+            else _required(environ, "RUNAI_AGENT_TOKEN"),
             pod_resources=environ.get("RUNAI_POD_RESOURCES", ""),
         )
 
 
-def _needed(environ: Mapping[str, str], name: str) -> str:
+def _required(environ: Mapping[str, str], name: str) -> str:
     if value := environ.get(name, ""):
         return value
     raise InvalidRequest(f"{name} is not set.", hint="The service sets it when it starts an agent.")
@@ -138,6 +138,7 @@ def _serve_metrics(settings: AgentSettings, agent: Agent) -> Callable[[], None]:
 
 
 async def _run(settings: AgentSettings) -> None:
+    """Run the agent until a signal, or the end of its parent process."""
     # A PID set by the parent also reveals a parent that ended before this line.
     parent = settings.parent or os.getppid()
     end_with_parent()  # immediate on Linux; elsewhere the loop compares the parent's PID
@@ -151,15 +152,15 @@ async def _run(settings: AgentSettings) -> None:
         enforcer=_memory_enforcer(source.devices()),
         kubelet=_kubelet(settings),
     )
-    me = asyncio.current_task()
-    assert me is not None
+    main_task = asyncio.current_task()
+    assert main_task is not None
 
-    def leave() -> None:
+    def cancel_run() -> None:
         signal.set_wakeup_fd(-1)  # ignore further signals during shutdown (`running.on_signal`)
-        me.cancel()
+        main_task.cancel()
 
     for stop in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(stop, leave)
+        asyncio.get_running_loop().add_signal_handler(stop, cancel_run)
     end_metrics = _serve_metrics(settings, agent)
     # Modules live until exit: exempt them from garbage collection, which runs every few seconds.
     gc.freeze()

@@ -63,7 +63,7 @@ class ReportTransport(Protocol):
         """
 
 
-class _Holders(NamedTuple):
+class _PodHolders(NamedTuple):
     """Devices of each pod on a Kubernetes node, at one moment."""
 
     at: float
@@ -117,12 +117,12 @@ class Agent:
         self._releaser = releaser or DeviceReleaser()
         self._kubelet = kubelet
         self._kubelet_is_away = False
-        self._holders: _Holders | None = None
+        self._pod_holders: _PodHolders | None = None
         """Devices by pod at the newest poll; None: the kubelet did not answer."""
-        self._processor = CpuMeter()
+        self._cpu_meter = CpuMeter()
         self.tally = LoopCounters()
         self._allocations: list[AgentAllocation] = []
-        self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=MAX_QUEUED_REPORTS)
+        self._unsent: deque[tuple[float, AgentReport]] = deque(maxlen=MAX_QUEUED_REPORTS)
         """Unsent reports, each with its time of measurement (monotonic clock)."""
         self._to_send = asyncio.Event()
         self._allocated = asyncio.Event()
@@ -130,11 +130,12 @@ class Agent:
     async def run(self) -> None:
         """Measure and report until cancelled, or until `should_run` returns False."""
         async with asyncio.TaskGroup() as tasks:
-            sender = tasks.create_task(self._send())
-            await self._measure()
+            sender = tasks.create_task(self._run_sender())
+            await self._run_measuring()
             sender.cancel()
 
-    async def _measure(self) -> None:
+    async def _run_measuring(self) -> None:
+        """Poll until `should_run` returns False; after a failure wait before the next poll."""
         failures = 0
         while self._should_run():
             started = time.monotonic()
@@ -146,7 +147,7 @@ class Agent:
                 self.tally.failed += 1
                 log.exception("measuring failed %d times; the gap shows in the charts", failures)
             if failures:
-                await asyncio.sleep(_delay(failures))
+                await asyncio.sleep(_retry_delay_s(failures))
             elif self._allocations:
                 await asyncio.sleep(max(0.0, started + self._busy_s - time.monotonic()))
             else:
@@ -158,32 +159,34 @@ class Agent:
                     continue
 
     async def _poll(self) -> None:
+        """Measure once, and queue the report."""
         allocations, began = self._allocations, time.monotonic()
         self.tally.polls += 1
         # In a thread: a hanging driver must not block the event loop, which sends the reports.
-        report = await asyncio.to_thread(self._report, allocations)
+        report = await asyncio.to_thread(self._build_report, allocations)
         measured = time.monotonic()
         self.tally.seconds += measured - began
         self.tally.last_report = report
-        self.tally.dropped += len(self._waiting) == MAX_QUEUED_REPORTS
-        self._waiting.append((measured, report))
-        self.tally.waiting = len(self._waiting)
+        self.tally.dropped += len(self._unsent) == MAX_QUEUED_REPORTS
+        self._unsent.append((measured, report))
+        self.tally.waiting = len(self._unsent)
         self._to_send.set()
 
-    def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
+    def _build_report(self, allocations: list[AgentAllocation]) -> AgentReport:
+        """Poll the devices, and enforce limits and releases; return the report."""
         poll = self._source.poll(allocations)
-        self._holders = self._fetch_holders()
+        self._pod_holders = self._fetch_holders()
         report = usage.report(self._node, poll, allocations)
         # A failed enforcement must not cost the measurements: report them anyway.
         try:
             self._releaser.enforce(poll, allocations)
-            report = self._processor.add(report, poll, allocations)
+            report = self._cpu_meter.add(report, poll, allocations)
             return self._enforcer.enforce_and_report(report, poll, allocations)
         except Exception:
             log.exception("limits and releases could not be enforced")
             return report
 
-    def _fetch_holders(self) -> _Holders | None:
+    def _fetch_holders(self) -> _PodHolders | None:
         """Return the devices by pod; None outside Kubernetes or without the kubelet's answer."""
         if self._kubelet is None:
             return None
@@ -196,7 +199,7 @@ class Agent:
             self._kubelet_is_away = True
             return None
         self._kubelet_is_away = False
-        return _Holders(
+        return _PodHolders(
             queried_at,
             tuple(PodDevices(pod=pod, devices=list(uuids)) for pod, uuids in holders.items()),
             tuple(
@@ -207,21 +210,22 @@ class Agent:
 
     def _as_of_now(self, measured: float, report: AgentReport) -> AgentReport:
         """Return a copy of a report with its age and the newest devices by pod."""
-        now, holders = time.monotonic(), self._holders
+        now, holders = time.monotonic(), self._pod_holders
         update: dict[str, Any] = {"age": now - measured}
         if holders is not None:
             update |= {"pods": holders.pods, "inventory": holders.inventory}
             update["pods_age"] = now - holders.at
         return report.model_copy(update=update)
 
-    async def _send(self) -> None:
+    async def _run_sender(self) -> None:
+        """Send the queued reports, forever; keep one that does not arrive, drop a refused one."""
         failures = 0
         while True:
             await self._to_send.wait()
-            if not self._waiting:
+            if not self._unsent:
                 self._to_send.clear()
                 continue
-            measured, report = self._waiting.popleft()
+            measured, report = self._unsent.popleft()
             is_away = False
             try:
                 reply = await self._reporter.report(self._as_of_now(measured, report))
@@ -230,8 +234,8 @@ class Agent:
                     log.warning("the service does not respond; reports are queued: %s", away)
                 is_away = True
                 failures += 1
-                if len(self._waiting) < MAX_QUEUED_REPORTS:
-                    self._waiting.appendleft((measured, report))
+                if len(self._unsent) < MAX_QUEUED_REPORTS:
+                    self._unsent.appendleft((measured, report))
                 else:
                     self.tally.dropped += 1
             except RunaiError as refused:
@@ -248,12 +252,12 @@ class Agent:
                     log.warning("the service responds again")
                 failures = 0
                 self.tally.sent += 1
-                self.tally.waiting = len(self._waiting)
+                self.tally.waiting = len(self._unsent)
                 self._set_allocations(reply.allocations)
                 continue
-            self.tally.waiting = len(self._waiting)
+            self.tally.waiting = len(self._unsent)
             if is_away or failures > 1:
-                await asyncio.sleep(_delay(failures))
+                await asyncio.sleep(_retry_delay_s(failures))
 
     def _set_allocations(self, allocations: list[AgentAllocation]) -> None:
         self._allocations = allocations
@@ -261,5 +265,5 @@ class Agent:
             self._allocated.set()
 
 
-def _delay(failures: int) -> float:
+def _retry_delay_s(failures: int) -> float:
     return min(MAX_DELAY_S, 0.25 * 2.0 ** min(failures, 10))

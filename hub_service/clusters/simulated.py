@@ -109,7 +109,7 @@ class SimulatedCluster(StoredCluster):
 
     def pass_time(self) -> float | None:
         """Make all transitions due by the clock; return when the next one is due."""
-        return self.report_time()
+        return self.apply_due_transitions()
 
     def act(self, row: StoredWorkload) -> None:
         """Run each starting worker."""

@@ -83,24 +83,24 @@ class Controller:
         self._members = members
         self._on_cycle = on_cycle
         self._clock = clock
-        self._one_at_a_time = asyncio.Lock()
+        self._cycle_lock = asyncio.Lock()
         self.last = Cycle()
-        self._ended = -1.0
-        self._failing = ""
+        self._ended_at = -1.0
+        self._failure = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every visible change."""
 
     def unhealthy_reason(self) -> str:
         """Return why no plan is made at present; "" while cycles succeed."""
-        if self._failing:
-            return f"the last cycle failed ({self._failing})"
-        late = self._clock() - self._ended > 3 * MAX_CYCLE_INTERVAL_S
-        return "no cycle was run yet, or of late" if self._ended < 0 or late else ""
+        if self._failure:
+            return f"the last cycle failed ({self._failure})"
+        is_late = self._clock() - self._ended_at > 3 * MAX_CYCLE_INTERVAL_S
+        return "no cycle was run yet, or of late" if self._ended_at < 0 or is_late else ""
 
     @property
     def is_failing(self) -> bool:
         """Return True if the last cycle failed."""
-        return bool(self._failing)
+        return bool(self._failure)
 
     async def run(self) -> NoReturn:
         """Run a cycle at once, after every change, and at least every ten seconds; forever."""
@@ -111,7 +111,7 @@ class Controller:
             except Exception as failed:  # the loop must survive any failed cycle
                 failures += 1
                 pause = min(0.1 * 2**failures, MAX_BACKOFF_S)
-                self._failing = type(failed).__name__
+                self._failure = type(failed).__name__
                 if isinstance(failed, Unavailable):
                     LOG.warning("cycle failed: %s Next try in %.1f s", failed.message, pause)
                 else:
@@ -120,15 +120,16 @@ class Controller:
                     )
                 await asyncio.sleep(pause)
                 continue
-            failures, self._failing = 0, ""
+            failures, self._failure = 0, ""
             await self._wait_for_change()
 
     async def cycle(self) -> Cycle:
         """Run one cycle: observe, decide, apply, announce. Concurrent calls wait for each other."""
-        async with self._one_at_a_time:
-            return await self._cycle()
+        async with self._cycle_lock:
+            return await self._run_cycle()
 
-    async def _cycle(self) -> Cycle:
+    async def _run_cycle(self) -> Cycle:
+        """Observe, decide and apply; record the cycle with the duration of each phase."""
         began = self._clock()
         snapshot = await self._cluster.observe()
         if self._members is not None:
@@ -148,34 +149,38 @@ class Controller:
                 refusal.worker or refusal.workload,
                 refusal.text,
             )
-        self._ended = self._clock()
+        self._ended_at = self._clock()
         phases: dict[CyclePhase, float] = {
             "observe": observed - began,
             "decide": decided - observed,
-            "apply": self._ended - decided,
+            "apply": self._ended_at - decided,
         }
-        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
+        self.last = Cycle(snapshot, plan, refused, self._ended_at - began, phases)
         self._on_cycle(self.last)
         self.changes.announce()
         return self.last
 
     async def _wait_for_change(self) -> None:
+        """Return after a change and the pause behind the last cycle, or after ten seconds."""
         try:
             async with asyncio.timeout(MAX_CYCLE_INTERVAL_S):
                 await self._cluster.changed()
         except TimeoutError:
             return
         took = self.last.phases.get("observe", 0.0) + self.last.phases.get("decide", 0.0)
-        paused = self._clock() - self._ended
+        paused = self._clock() - self._ended_at
         await asyncio.sleep(max(SETTLE_S, min(MAX_PAUSE_S, took) - paused))
 
 
 def _log_plan(plan: Plan, *, observing: float, deciding: float) -> None:
     """Log the counts of decisions at debug level."""
     if LOG.isEnabledFor(logging.DEBUG):
-        what = ", ".join(
+        counts_text = ", ".join(
             f"{n} {kind}" for kind, n in Counter(d.kind for d in plan.decisions).items()
         )
         LOG.debug(
-            "observed in %.3f s, decided in %.3f s: %s", observing, deciding, what or "nothing"
+            "observed in %.3f s, decided in %.3f s: %s",
+            observing,
+            deciding,
+            counts_text or "nothing",
         )

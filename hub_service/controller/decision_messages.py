@@ -68,8 +68,8 @@ class Compare:
 
     def applied_to(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the changes."""
-        left = tuple(w for w in snapshot.workloads if not is_known(w, self.ended))
-        other = changed(replace(snapshot, workloads=left), self.settings)
+        remaining = tuple(w for w in snapshot.workloads if not is_known(w, self.ended))
+        other = changed(replace(snapshot, workloads=remaining), self.settings)
         projects = tuple(replace(p, **self.tables.get(p.name, {})) for p in other.projects)
         return with_workloads(replace(other, projects=projects), self.added)
 
@@ -164,13 +164,13 @@ def frame(message: Request | Reply | Answer) -> bytes:
 
 
 def difference(before: Plan, after: Plan) -> PlanDifference:
-    """Return `after` by the decisions that it shares with `before`, which are the same objects."""
+    """Return `after` as ranges of the decisions of `before`, if they are the same objects."""
     index = {id(decision): number for number, decision in enumerate(before.decisions)}
     parts: list[range | Waits | Decision] = []
     reused = range(0)
     waits: list[Wait] = []
 
-    def close() -> None:
+    def flush() -> None:  # ends the current range or run of waits
         nonlocal reused
         if reused:
             parts.append(reused)
@@ -184,17 +184,17 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
         number = index.get(id(decision))
         if number is not None:
             if waits or number != reused.stop:
-                close()
+                flush()
                 reused = range(number, number)
             reused = range(reused.start, number + 1)
         elif isinstance(decision, Wait) and decision.explanation is None:
             if reused:
-                close()
+                flush()
             waits.append(decision)
         else:
-            close()
+            flush()
             parts.append(decision)
-    close()
+    flush()
     return PlanDifference(tuple(parts), after.projects)
 
 

@@ -55,9 +55,9 @@ from runai.hub_service.scheduler import (
 ANSWERS_WITHIN_S = 60.0
 """Seconds after which a child is killed; its question has no answer then."""
 READ_BYTES = 2**20
-KILLED_EARLY = 500
+ADDED_OOM_SCORE = 500
 """Addition to the kernel's out-of-memory score: the worker is killed before the service."""
-COURTESY = 5
+CHILD_NICENESS = 5
 """Nice value of children: decisions and requests come first."""
 
 
@@ -90,9 +90,11 @@ class Decisions:
                 index = ClusterIndex(snapshot)
                 index.apply(question.changes)
                 other = index.snapshot()
-                found = decide(other)
-                starts = forecast(other, found, set(question.foresee)) if question.foresee else {}
-                return WhatIfResult(difference(plan, found), starts)
+                other_plan = decide(other)
+                starts = (
+                    forecast(other, other_plan, set(question.foresee)) if question.foresee else {}
+                )
+                return WhatIfResult(difference(plan, other_plan), starts)
             case Compare():
                 other = question.applied_to(snapshot)
                 added, known = {w.name for w in question.added}, question.known
@@ -133,17 +135,18 @@ class DecisionLoop:
         """Serve requests until the service closes its end of the pipe."""
         while True:
             until = min((child.until for child in self._children.values()), default=None)
-            left = None if until is None else max(0.0, until - time.monotonic())
-            for key, _ in self._ready.select(left):
+            remaining = None if until is None else max(0.0, until - time.monotonic())
+            for key, _ in self._ready.select(remaining):
                 if key.fd in self._children:
-                    self._read_child(self._children[key.fd])
+                    self._read_answer(self._children[key.fd])
                 elif key.fd == self._requests and not self._read_requests():
                     return
             for child in list(self._children.values()):
                 if child.until <= time.monotonic():
-                    self._end(child, f"it took longer than {ANSWERS_WITHIN_S:.0f} seconds")
+                    self._kill_child(child, f"it took longer than {ANSWERS_WITHIN_S:.0f} seconds")
 
     def _read_requests(self) -> bool:
+        """Serve the whole requests received; return False once the service has closed the pipe."""
         read = os.read(self._requests, READ_BYTES)
         self._received += read
         while (body := _pop_message(self._received)) is not None:
@@ -157,9 +160,9 @@ class DecisionLoop:
             self._fork(request.number, request.payload)
 
     def _reply(self, reply: Reply) -> None:
-        left = memoryview(frame(reply))
-        while left:
-            left = left[os.write(self._replies, left) :]
+        remaining = memoryview(frame(reply))
+        while remaining:
+            remaining = remaining[os.write(self._replies, remaining) :]
 
     # ---- children
 
@@ -174,36 +177,39 @@ class DecisionLoop:
             return
         if is_forecast:
             for other in running:
-                self._end(other, "another forecast was asked for")
+                self._kill_child(other, "another forecast was asked for")
         gc.freeze()  # a collection in the child would copy every page
-        here, there = os.pipe()
+        answer_read, answer_write = os.pipe()
         pid = os.fork()
         if not pid:
-            for inherited in (here, self._requests, self._replies):
+            for inherited in (answer_read, self._requests, self._replies):
                 os.close(inherited)
-            _answer(self._decisions, question, there)
-        os.close(there)
+            _answer(self._decisions, question, answer_write)
+        os.close(answer_write)
         until = time.monotonic() + ANSWERS_WITHIN_S
-        self._children[here] = _Child(number, pid, here, until, is_forecast)
-        self._ready.register(here, selectors.EVENT_READ)
+        self._children[answer_read] = _Child(number, pid, answer_read, until, is_forecast)
+        self._ready.register(answer_read, selectors.EVENT_READ)
 
-    def _read_child(self, child: _Child) -> None:
+    def _read_answer(self, child: _Child) -> None:
+        """Read a part of a child's answer; reply when the child has closed its pipe."""
         if read := os.read(child.pipe, READ_BYTES):
             child.answer += read
             return
         answer = _pop_message(child.answer)
         if answer is None:
-            self._end(child, "its process ended before the answer")
+            self._kill_child(child, "its process ended before the answer")
         else:
-            self._forget(child)
+            self._remove_child(child)
             self._reply(Reply(child.number, pickle.loads(answer)))  # noqa: S301  a child of ours
 
-    def _end(self, child: _Child, why: str) -> None:
+    def _kill_child(self, child: _Child, why: str) -> None:
+        """End a child without an answer, and reply why there is none."""
         os.kill(child.pid, signal.SIGKILL)
-        self._forget(child)
+        self._remove_child(child)
         self._reply(Reply(child.number, Failed(why)))
 
-    def _forget(self, child: _Child) -> None:
+    def _remove_child(self, child: _Child) -> None:
+        """Close the pipe of a child and reap it."""
         self._ready.unregister(child.pipe)
         os.close(child.pipe)
         del self._children[child.pipe]
@@ -216,7 +222,7 @@ def _answer(decisions: Decisions, question: Question, pipe: int) -> NoReturn:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent()
-        os.nice(COURTESY)
+        os.nice(CHILD_NICENESS)
         gc.disable()
         with open(pipe, "wb") as out:
             out.write(frame(decisions.answer(question)))
@@ -258,7 +264,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bound(), resource.RLIM_INFINITY))
     with suppress(OSError):  # not Linux
-        Path("/proc/self/oom_score_adj").write_text(str(KILLED_EARLY))
+        Path("/proc/self/oom_score_adj").write_text(str(ADDED_OOM_SCORE))
     DecisionLoop(sys.stdin.fileno(), replies).run()
     return 0
 

@@ -119,7 +119,7 @@ class ProcessPipe:
             reply = pickle.loads(await self._out.readexactly(size))  # noqa: S301  our process
         except asyncio.IncompleteReadError:
             status = await self._process.wait()
-            raise EOFError(_ended(status)) from None
+            raise EOFError(_exit_text(status)) from None
         assert isinstance(reply, Reply)
         return reply
 
@@ -131,7 +131,7 @@ class ProcessPipe:
         await self._process.wait()
 
 
-def _ended(status: int) -> str:
+def _exit_text(status: int) -> str:
     return f"it was killed by signal {-status}" if status < 0 else f"it exited with {status}"
 
 
@@ -159,13 +159,13 @@ class DecisionWorker:
         self._deadline_s = DEADLINE_S
         self._starting, self._deciding = asyncio.Lock(), asyncio.Lock()
         self._explaining, self._foreseeing = asyncio.Lock(), asyncio.Lock()
-        self._failing = ""
+        self._failure = ""
         self.started = 0
         """Workers started so far."""
 
     async def __aenter__(self) -> Self:
         """Start the first worker, so that the first decision need not wait for it."""
-        await self._get_session()
+        await self._start_if_needed()
         return self
 
     async def __aexit__(
@@ -180,7 +180,7 @@ class DecisionWorker:
     async def close(self) -> None:
         """End the worker; the next request would start another one."""
         if self._open_session is not None:
-            await self._end(self._open_session, "the service ends")
+            await self._end_session(self._open_session, "the service ends")
 
     @property
     def pid(self) -> int | None:
@@ -190,8 +190,8 @@ class DecisionWorker:
     def state(self) -> str:
         """Return the worker's state in words, without secrets."""
         replaced = max(0, self.started - 1)
-        often = f", replaced {replaced} times since the service started" if replaced else ""
-        return f"fails: {self._failing}{often}" if self._failing else f"runs{often}"
+        suffix = f", replaced {replaced} times since the service started" if replaced else ""
+        return f"fails: {self._failure}{suffix}" if self._failure else f"runs{suffix}"
 
     def memory(self) -> int:
         """Return the worker's resident memory in bytes; 0: there is no process."""
@@ -206,21 +206,22 @@ class DecisionWorker:
             Unavailable: the worker died or was late; the next call starts another one.
         """
         async with self._deciding:
-            session = await self._get_session()
-            known, session.snapshot = session.snapshot, None  # unknown until the answer is here
-            update = snapshot if known is None else changes_between(known, snapshot)
-            before = Plan() if known is None else session.plan
+            session = await self._start_if_needed()
+            sent_snapshot = session.snapshot
+            session.snapshot = None  # unknown until the answer is here
+            update = snapshot if sent_snapshot is None else changes_between(sent_snapshot, snapshot)
+            before = Plan() if sent_snapshot is None else session.plan
             try:
                 async with asyncio.timeout(self._deadline_s):
                     answer = await self._send(session, Decide(update))
             except TimeoutError:
                 why = f"it did not decide within {self._deadline_s:g} seconds"
                 self._deadline_s *= 2
-                await self._end(session, why)
+                await self._end_session(session, why)
                 raise _unavailable(why) from None
-            plan = patched(before, _expected(answer, PlanDifference))
+            plan = patched(before, _of_kind(answer, PlanDifference))
             session.snapshot, session.plan = snapshot, plan
-            self._deadline_s, self._failing = DEADLINE_S, ""
+            self._deadline_s, self._failure = DEADLINE_S, ""
             return plan
 
     async def explain(self, workload: str, known: VisibleNames) -> Explained:
@@ -229,10 +230,10 @@ class DecisionWorker:
         Raises:
             Unavailable: there is no answer in time, or the question before takes too long.
         """
-        async with _turn(self._explaining):
-            session = await self._get_session()
-            answer = await _in_time(self._send(session, Explain(workload, known)))
-            return _expected(answer, Explained)
+        async with _wait_turn(self._explaining):
+            session = await self._start_if_needed()
+            answer = await _within_deadline(self._send(session, Explain(workload, known)))
+            return _of_kind(answer, Explained)
 
     async def compare(self, question: Compare) -> OutcomeDifference:
         """Return the effects of changes to the last snapshot.
@@ -240,9 +241,11 @@ class DecisionWorker:
         Raises:
             Unavailable: there is no answer in time, or the question before takes too long.
         """
-        async with _turn(self._explaining):
-            session = await self._get_session()
-            return _expected(await _in_time(self._send(session, question)), OutcomeDifference)
+        async with _wait_turn(self._explaining):
+            session = await self._start_if_needed()
+            return _of_kind(
+                await _within_deadline(self._send(session, question)), OutcomeDifference
+            )
 
     async def what_if(
         self, changed_snapshot: Snapshot, foresee: Collection[str] = ()
@@ -252,16 +255,16 @@ class DecisionWorker:
         Raises:
             Unavailable: there is no answer in time, or the question before takes too long.
         """
-        async with _turn(self._foreseeing if foresee else self._explaining):
+        async with _wait_turn(self._foreseeing if foresee else self._explaining):
             async with self._deciding:  # so that the worker's snapshot is known
-                session = await self._get_session()
+                session = await self._start_if_needed()
                 if session.snapshot is None:
                     raise _unavailable("it has no snapshot yet")
                 before = session.plan
                 changes = changes_between(session.snapshot, changed_snapshot)
                 pending_answer = self._send(session, WhatIfQuestion(changes, tuple(foresee)))
-            tried = _expected(await _in_time(pending_answer), WhatIfResult)
-        return patched(before, tried.plan), tried.starts
+            result = _of_kind(await _within_deadline(pending_answer), WhatIfResult)
+        return patched(before, result.plan), result.starts
 
     async def forecast(self) -> Foreseen:
         """Return the expected starts in the last plan; a person's forecast ends it early.
@@ -269,28 +272,31 @@ class DecisionWorker:
         Raises:
             Unavailable: there is no answer in time, or a person's forecast came first.
         """
-        session = await self._get_session()
-        return _expected(await _in_time(self._send(session, Foresee())), Foreseen)
+        session = await self._start_if_needed()
+        return _of_kind(await _within_deadline(self._send(session, Foresee())), Foreseen)
 
     # ---- the worker's life
 
-    async def _get_session(self) -> _WorkerSession:
+    async def _start_if_needed(self) -> _WorkerSession:
         """Return the running worker, after starting one if necessary."""
         async with self._starting:
             if self._open_session is None:
                 self._open_session = _WorkerSession(await self._start())
                 self.started += 1
-                self._open_session.reading = asyncio.create_task(self._read(self._open_session))
+                self._open_session.reading = asyncio.create_task(
+                    self._read_replies(self._open_session)
+                )
             return self._open_session
 
     def _send(self, session: _WorkerSession, what: Decide | Question) -> asyncio.Future[Answer]:
+        """Send a request; return the future of its answer."""
         request = Request(next(self._numbers), what)
         answer = session.waiting[request.number] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: session.waiting.pop(request.number, None))
         session.pipe.send(request)
         return answer
 
-    async def _read(self, session: _WorkerSession) -> None:
+    async def _read_replies(self, session: _WorkerSession) -> None:
         """Hand each answer to its request, until the worker ends."""
         why = "its reply cannot be read"
         try:
@@ -306,12 +312,14 @@ class DecisionWorker:
         except Exception:  # whatever unpickling raises
             LOG.exception("a reply of the decision worker cannot be read")
         LOG.warning("the decision worker is replaced: %s", why)
-        await self._end(session, why, is_read=True)
+        await self._end_session(session, why, is_read=True)
 
-    async def _end(self, session: _WorkerSession, why: str, *, is_read: bool = False) -> None:
+    async def _end_session(
+        self, session: _WorkerSession, why: str, *, is_read: bool = False
+    ) -> None:
         """End a worker and fail its requests; another one starts on demand."""
         if self._open_session is session:
-            self._open_session, self._failing = None, why
+            self._open_session, self._failure = None, why
         for waiting in list(session.waiting.values()):
             if not waiting.done():
                 waiting.set_exception(_unavailable(why))
@@ -321,7 +329,7 @@ class DecisionWorker:
 
 
 @asynccontextmanager
-async def _turn(lock: asyncio.Lock) -> AsyncGenerator[None]:
+async def _wait_turn(lock: asyncio.Lock) -> AsyncGenerator[None]:
     """Hold a lock; one person's question must not wait for many others."""
     try:
         async with asyncio.timeout(TURN_WITHIN_S):
@@ -337,7 +345,8 @@ async def _turn(lock: asyncio.Lock) -> AsyncGenerator[None]:
         lock.release()
 
 
-async def _in_time(answer: asyncio.Future[Answer]) -> Answer:
+async def _within_deadline(answer: asyncio.Future[Answer]) -> Answer:
+    """Return an answer; raise Unavailable if it is late."""
     try:
         async with asyncio.timeout(QUESTION_WITHIN_S):
             return await answer
@@ -348,7 +357,8 @@ async def _in_time(answer: asyncio.Future[Answer]) -> Answer:
 T = TypeVar("T", bound=Answer)
 
 
-def _expected(answer: Answer, kind: type[T]) -> T:
+def _of_kind(answer: Answer, kind: type[T]) -> T:
+    """Return an answer of this kind; raise Unavailable for any other, as for a failure."""
     if isinstance(answer, Failed):
         raise _unavailable(answer.why)
     if not isinstance(answer, kind):

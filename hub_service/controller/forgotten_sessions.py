@@ -16,8 +16,8 @@ from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
 LOG = logging.getLogger("runai.sessions")
 
-EVERY_S = 60.0
-TIMES = 2
+CHECK_EVERY_S = 60.0
+MIN_MISSES = 2
 """Required responses without the server: one may miss a server that is starting or stopping."""
 
 Servers = Mapping[str, Mapping[str, Any]]
@@ -30,7 +30,7 @@ class ForgottenSessions:
         """Check the sessions of `cluster`; `servers` fetches active servers by user and name."""
         self._cluster = cluster
         self._servers = servers
-        self._missing: dict[tuple[WorkloadId, str], int] = {}
+        self._miss_counts: dict[tuple[WorkloadId, str], int] = {}
 
     async def run(self) -> NoReturn:
         """Check at once and then every minute, forever."""
@@ -39,7 +39,7 @@ class ForgottenSessions:
                 await self.check()
             except Unavailable:
                 LOG.warning("the hub does not respond: sessions are not checked now")
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
 
     async def check(self) -> None:
         """Fetch the servers once; end sessions that were missing in the previous check too.
@@ -57,18 +57,18 @@ class ForgottenSessions:
             and not record.state.finished
         ]
         servers = await self._servers()
-        missing = {
-            (record.id, record.uid): self._missing.get((record.id, record.uid), 0) + 1
+        miss_counts = {
+            (record.id, record.uid): self._miss_counts.get((record.id, record.uid), 0) + 1
             for record in sessions
             if record.spec.server not in servers.get(record.spec.user, {})
         }
-        for (workload, uid), times in list(missing.items()):
-            if times < TIMES:
+        for (workload, uid), misses in list(miss_counts.items()):
+            if misses < MIN_MISSES:
                 continue
             LOG.warning("ending session %s: the hub has no server for it", workload)
-            del missing[workload, uid]
+            del miss_counts[workload, uid]
             try:
                 await self._cluster.delete(workload, by="the hub", uid=uid)
             except (NotFound, Conflict):
                 continue
-        self._missing = missing
+        self._miss_counts = miss_counts

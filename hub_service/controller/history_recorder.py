@@ -19,7 +19,7 @@ from runai.hub_service.model.request_codec import request_of
 from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Workload
 from runai.hub_service.wire.errors import NotFound
 
-AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
+RECORDS_AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
 """Records and requests per batch between yields to the event loop; about 1 ms."""
 QUICK_S = 0.01
 PAUSE_FACTOR = 10
@@ -30,7 +30,9 @@ def device_allocations(
     workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
 ) -> list[DeviceAllocation]:
     """Return all allocated device shares."""
-    uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
+    uuids = {
+        (node, d.index): d.uuid for node, node_devices in devices.items() for d in node_devices
+    }
     return [
         DeviceAllocation(
             record.spec.project,
@@ -53,7 +55,7 @@ class AllocationCache:
     def __init__(self, cluster: Cluster) -> None:
         """Start with an empty cache."""
         self._cluster = cluster
-        self._seen: tuple[object, object] = None, None
+        self._last_inputs: tuple[object, object] = None, None
         self._allocations: Sequence[DeviceAllocation] = ()
         self._next_update_at = 0.0
 
@@ -65,10 +67,10 @@ class AllocationCache:
         """
         holders, devices = await self._cluster.holders(), await self._cluster.devices()
         began = time.perf_counter()
-        known = self._seen[0] is holders and self._seen[1] is devices
-        if not known and began >= self._next_update_at:
+        is_current = self._last_inputs[0] is holders and self._last_inputs[1] is devices
+        if not is_current and began >= self._next_update_at:
             self._allocations = device_allocations(holders.values(), devices)
-            self._seen = holders, devices
+            self._last_inputs = holders, devices
             took = time.perf_counter() - began
             self._next_update_at = began + PAUSE_FACTOR * took if took > QUICK_S else 0.0
         return self._allocations
@@ -104,12 +106,12 @@ class HistoryRecorder:
         """Write every change, forever; combine several changes if a run takes long."""
         while True:
             version = self._changes.version
-            took = await self.write_down()
+            took = await self.record_changes()
             await self._changes.newer_than(version)
             # Pause after a change and not before it, so that the next scheduling cycle runs first.
             await asyncio.sleep(PAUSE_FACTOR * took)
 
-    async def write_down(self) -> float:
+    async def record_changes(self) -> float:
         """Write the current allocations, and the state changes since the last run.
 
         Return the duration of the run in seconds.
@@ -127,11 +129,11 @@ class HistoryRecorder:
         # went between two runs, if an agent reported them.
         is_first, before = self._records is None, self._records or ()
         differences = compared(before, records, is_same_workload)
-        left = [before[place].id for place in differences.removed]
-        states = {name: self._states.pop(name) for name in left if name in self._states}
+        removed_ids = [before[place].id for place in differences.removed]
+        states = {name: self._states.pop(name) for name in removed_ids if name in self._states}
         changed_records = differences.changed_or_added(records)
         for place, record in enumerate(changed_records):
-            if place % AT_A_TIME == 0:
+            if place % RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
             name, state = record.id, record.state
             known = self._states.get(name, states.get(name))
@@ -155,15 +157,18 @@ class HistoryRecorder:
         """Write the requests of new and changed workloads."""
         before, self._workloads = self._workloads, self._last_snapshot().workloads
         differences = compared(before, self._workloads, _has_same_name)
-        for was in differences.removed:
-            self._workloads_by_name.pop(before[was].name, None)
-            self._requests.pop(before[was].name, None)
+        for index in differences.removed:
+            self._workloads_by_name.pop(before[index].name, None)
+            self._requests.pop(before[index].name, None)
         changed_workloads = {w.name: w for w in differences.changed_or_added(self._workloads)}
         self._workloads_by_name |= changed_workloads
         for place, name in enumerate({**changed_workloads, **changed}):
             if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            workload, record = self._workloads_by_name.get(name), await self._record(name, changed)
+            workload, record = (
+                self._workloads_by_name.get(name),
+                await self._find_record(name, changed),
+            )
             if record is None or workload is None:
                 continue
             known = self._requests.get(name)
@@ -175,7 +180,7 @@ class HistoryRecorder:
                 self._ledger.record_request(name, request)
                 self._requests[name] = request
 
-    async def _record(
+    async def _find_record(
         self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
     ) -> WorkloadRecord | None:
         """Return a workload's record; None if it is gone or not recorded yet."""
@@ -191,6 +196,7 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
 
 
 def _past_request(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
+    """Return a workload's request as the ledger has it; `known` is the text last written."""
     if workload.max_runtime is not None:  # what is left of its time
         workload = replace(workload, max_runtime=record.spec.max_runtime)
     text = request_of(workload) if _is_complete(workload, record, known) else known

@@ -24,8 +24,8 @@ HALF_LIFE_S = 7 * 24 * HOUR_S
 REACHES_BACK_S = 4 * HALF_LIFE_S
 """Older usage would count for less than a sixteenth."""
 
-EVERY_S = 600.0
-AGAIN_S = 10.0
+READ_EVERY_S = 600.0
+RETRY_AFTER_S = 10.0
 
 
 class UsageHistory:
@@ -43,7 +43,7 @@ class UsageHistory:
     async def run(self) -> NoReturn:
         """Read the usage every ten minutes, forever; retry sooner after a failure."""
         while True:
-            await asyncio.sleep(EVERY_S if self._is_read else AGAIN_S)
+            await asyncio.sleep(READ_EVERY_S if self._is_read else RETRY_AFTER_S)
             await self.begin()
 
     async def begin(self) -> None:

@@ -121,8 +121,9 @@ class MpsDaemon:
         return ""
 
     def _send_command(self, text: str) -> str:
+        """Send a command to the daemon; return its output, raise MpsUnavailable on failure."""
         try:
-            done = subprocess.run(  # noqa: S603  NVIDIA's program
+            completed = subprocess.run(  # noqa: S603  NVIDIA's program
                 [self._program],
                 input=f"{text}\n",
                 env=self._environment(),
@@ -133,11 +134,11 @@ class MpsDaemon:
             )
         except subprocess.TimeoutExpired:
             raise MpsUnavailable(f"{self._program} does not answer to {text}") from None
-        if done.returncode:
+        if completed.returncode:
             raise MpsUnavailable(
-                f"{self._program} refused {text}: {(done.stderr or done.stdout).strip()}"
+                f"{self._program} refused {text}: {(completed.stderr or completed.stdout).strip()}"
             )
-        return done.stdout.strip()
+        return completed.stdout.strip()
 
     def limit_clients(self, memory_mib: int) -> None:
         """Set the memory limit per client for all servers started from now on.
@@ -185,8 +186,8 @@ class MpsDaemon:
         return {**os.environ, **self.client_environment()}
 
     def _last_log_line(self) -> str:
-        written = (
+        log_lines = (
             (self.logs / "daemon.log").read_text(encoding="utf-8", errors="replace").split("\n")
         )
-        lines = [line.strip() for line in written if line.strip()]
+        lines = [line.strip() for line in log_lines if line.strip()]
         return lines[-1] if lines else f"no answer within {self._patience_s:g} s"

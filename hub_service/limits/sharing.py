@@ -118,6 +118,7 @@ class MpsSharing:
         return self._directory / device[-12:]
 
     def _start(self, device: str) -> None:
+        """Start the supervisor of a device's daemon, detached from the service."""
         directory = self._directory_of(device)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / "state.json").unlink(missing_ok=True)

@@ -188,6 +188,7 @@ class Watchdog:
     def _next_step(
         self, now: float, key: tuple[str, str], holding: Holding
     ) -> EscalationStep | None:
+        """Return the next step against a holding; None: it is within its limit, or time is left."""
         if not holding.is_over:
             ladder = self._ladders.pop(key, None)
             was_notified = ladder is not None and ladder.notified_at is not None

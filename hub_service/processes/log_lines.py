@@ -36,7 +36,7 @@ class DescriptorShortage(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._next = clock()
+        self._next_line_at = clock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a shortage that was logged within the last minute."""
@@ -44,9 +44,9 @@ class DescriptorShortage(logging.Filter):
         if not isinstance(failed, OSError) or failed.errno not in {errno.EMFILE, errno.ENFILE}:
             return True
         now = self._clock()
-        if now < self._next:
+        if now < self._next_line_at:
             return False
-        self._next = now + DESCRIPTORS_EVERY_S
+        self._next_line_at = now + DESCRIPTORS_EVERY_S
         record.msg, record.args = "No file descriptor is free: connections wait (%s).", (failed,)
         record.exc_info = record.exc_text = None
         return True
@@ -69,19 +69,19 @@ class AnonymousLines(logging.Filter):
         super().__init__()
         self._is_anonymous = is_anonymous
         self._clock = clock
-        self._left, self._at, self._omitted = float(MAX_ANONYMOUS_LINES), clock(), 0
+        self._allowance, self._refilled_at, self._omitted = float(MAX_ANONYMOUS_LINES), clock(), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for such a line above the rate."""
         if not self._is_anonymous(record):
             return True
         now = self._clock()
-        self._left = min(MAX_ANONYMOUS_LINES, self._left + now - self._at)
-        self._at = now
-        if self._left < 1:
+        self._allowance = min(MAX_ANONYMOUS_LINES, self._allowance + now - self._refilled_at)
+        self._refilled_at = now
+        if self._allowance < 1:
             self._omitted += 1
             return False
-        self._left -= 1
+        self._allowance -= 1
         if self._omitted:
             record.args = (record.getMessage(), self._omitted)
             record.msg = "%s (before it, %d lines about requests without a login were omitted)"

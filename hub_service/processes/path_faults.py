@@ -38,25 +38,25 @@ def path_fault(path: str, number: int, user: str, home: str, use: int = os.W_OK)
     `os.X_OK`.
     """
     *folders, path = _places(path)
-    above = "/"
+    parent = "/"
     for place in [*folders, path]:
         try:
             status = os.stat(place)  # noqa: PTH116
-        except OSError as wrong:
-            if wrong.errno in {errno.ENOENT, errno.EACCES} and os.path.islink(place):  # noqa: PTH114
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.EACCES} and os.path.islink(place):  # noqa: PTH114
                 real = os.path.realpath(place)
-                home = _moved(home, place, real)
-                return path_fault(_moved(path, place, real), number, user, home, use)
-            if wrong.errno == errno.ENOENT:
-                return _missing(place, above, number, user, home)
-            return _failed(place, wrong.errno or 0, home)
+                home = _resolved(home, place, real)
+                return path_fault(_resolved(path, place, real), number, user, home, use)
+            if error.errno == errno.ENOENT:
+                return _fault_of_missing(place, parent, number, user, home)
+            return _fault_of_errno(place, error.errno or 0, home)
         if stat.S_ISDIR(status.st_mode):
             if not os.access(place, os.X_OK):
-                return PathFault(_denied("enter", place, user, home))
+                return PathFault(_denied_text("enter", place, user, home))
         elif place != path or number in {errno.ENOTDIR, errno.EEXIST}:
             return PathFault(f"{place} is a file, not a folder")
-        above = place
-    return _unusable(path, number, user, home, use)
+        parent = place
+    return _fault_of_existing(path, number, user, home, use)
 
 
 def cannot_start(what: str, fault: PathFault) -> str:
@@ -72,17 +72,18 @@ def cannot_start(what: str, fault: PathFault) -> str:
     return f"cannot start{'' if is_named else ' ' + what}: {fault.text}"
 
 
-def _missing(place: str, above: str, number: int, user: str, home: str) -> PathFault:
+def _fault_of_missing(place: str, parent: str, number: int, user: str, home: str) -> PathFault:
+    """Return the fault of a path whose part `place` does not exist."""
     if _is_within(home, place):
         return PathFault(f"{home} is not there", is_home_away=True)
-    if number in DENIED and not os.access(above, os.W_OK):
-        return PathFault(_denied("write to", above, user, home))
+    if number in DENIED and not os.access(parent, os.W_OK):
+        return PathFault(_denied_text("write to", parent, user, home))
     if number == errno.ENOENT:
         return PathFault(f"{place} is not there")
-    return _failed(place, number, home)
+    return _fault_of_errno(place, number, home)
 
 
-def _unusable(path: str, number: int, user: str, home: str, use: int) -> PathFault:
+def _fault_of_existing(path: str, number: int, user: str, home: str, use: int) -> PathFault:
     """Return why a path that exists cannot be used."""
     status = os.stat(path)  # noqa: PTH116
     is_folder = stat.S_ISDIR(status.st_mode)
@@ -90,12 +91,12 @@ def _unusable(path: str, number: int, user: str, home: str, use: int) -> PathFau
         return PathFault(f"{path} is a folder, not a file")
     if number in DENIED and not os.access(path, os.W_OK if is_folder else use):
         verb = "execute" if use == os.X_OK else "write to"
-        return PathFault(_denied(verb, path, user, home))
+        return PathFault(_denied_text(verb, path, user, home))
     if number == errno.EPERM and status.st_uid != os.geteuid():
-        return PathFault(_not_of(path, status, user))
+        return PathFault(_foreign_text(path, status, user))
     if use == os.X_OK and (interpreter := _interpreter(path)):
         return path_fault(interpreter, number, user, home, use)
-    return _failed(path, number, home)
+    return _fault_of_errno(path, number, home)
 
 
 def account_name(uid: int) -> str:
@@ -106,15 +107,16 @@ def account_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _denied(verb: str, place: str, user: str, home: str) -> str:
+def _denied_text(verb: str, place: str, user: str, home: str) -> str:
+    """Return the sentence on a denied use, with owner and mode of the place."""
     status = os.stat(place)  # noqa: PTH116
     if place == home and status.st_uid != os.geteuid():
-        return _not_of(place, status, user)
+        return _foreign_text(place, status, user)
     ownership = f"owner {account_name(status.st_uid)}, mode {stat.S_IMODE(status.st_mode):04o}"
     return f"{user} cannot {verb} {place} ({ownership})"
 
 
-def _not_of(place: str, status: os.stat_result, user: str) -> str:
+def _foreign_text(place: str, status: os.stat_result, user: str) -> str:
     name, number = account_name(status.st_uid), f"uid {status.st_uid}"
     owner = name if name == number else f"{name} ({number})"
     return f"{place} belongs to {owner}, not to {user}"
@@ -131,7 +133,8 @@ def _interpreter(path: str) -> str:
     return os.fsdecode(words[0]) if words and words[0].startswith(b"/") else ""
 
 
-def _failed(place: str, number: int, home: str) -> PathFault:
+def _fault_of_errno(place: str, number: int, home: str) -> PathFault:
+    """Return the fault by the errno alone."""
     is_at_home = _is_within(home, place) or _is_within(place, home)
     return PathFault(f"{place}: {os.strerror(number)}", number in AWAY and is_at_home)
 
@@ -147,10 +150,12 @@ def _places(path: str) -> list[str]:
 
 
 def _is_within(path: str, folder: str) -> bool:
+    """Return True if a path is a folder, or lies below it."""
     return bool(path and folder) and (path == folder or path.startswith(f"{folder.rstrip('/')}/"))
 
 
-def _moved(path: str, place: str, real: str) -> str:
+def _resolved(path: str, place: str, real: str) -> str:
+    """Return a path with the link `place` in it replaced by its target."""
     return real + path[len(place) :] if _is_within(path, place) else path
 
 
@@ -173,11 +178,11 @@ def session_fault(user: str, home: str, program: str, folder: str) -> dict[str, 
             step = "settings"
             os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
             _check_access(folder, os.W_OK | os.X_OK)
-    except OSError as wrong:
-        if wrong.errno in NO_ROOM:
+    except OSError as error:
+        if error.errno in NO_ROOM:
             return {}
         what, use = (program, os.X_OK) if step == "program" else ("", os.W_OK)
-        fault = path_fault(os.fsdecode(wrong.filename), wrong.errno or 0, user, home, use)
+        fault = path_fault(os.fsdecode(error.filename), error.errno or 0, user, home, use)
         is_settings = step == "settings" and not fault.is_home_away
         text = cannot_start(what, fault)
         return {"text": text, "is_home_away": fault.is_home_away, "is_settings": is_settings}

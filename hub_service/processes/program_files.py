@@ -50,6 +50,7 @@ def _words(command: Sequence[str]) -> Iterator[str]:
 
 
 def _words_of_text(text: str) -> Iterator[str]:
+    """Yield the words of a shell command that may be files it reads."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     before = ""
@@ -76,6 +77,7 @@ def read_code(folder: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _digest(path: str) -> str:
+    """Return the SHA-256 of a file; a word in capitals says why there is none."""
     import hashlib  # noqa: PLC0415  megabytes, which the other supervisors do without
 
     digest, left = hashlib.sha256(), MAX_BYTES
@@ -121,16 +123,17 @@ def _open(path: str) -> BinaryIO:
 
 def _commit(folder: str) -> str:
     """Return the commit of the git repository around a folder; "" if there is none."""
-    place, above = os.path.realpath(folder), ""
+    place, last = os.path.realpath(folder), ""
     with contextlib.suppress(OSError, ValueError, IrregularError):
-        while place != above:
+        while place != last:
             if os.path.lexists(git := f"{place}/.git"):
                 return _head(git)
-            place, above = os.path.dirname(place), place  # noqa: PTH120
+            place, last = os.path.dirname(place), place  # noqa: PTH120
     return ""
 
 
 def _head(git: str) -> str:
+    """Return the commit of a Git directory's HEAD, without a call of git; "" if it is unknown."""
     if os.path.isfile(git):  # noqa: PTH113  of a worktree or submodule
         where = _text(git).removeprefix("gitdir:").strip()
         git = os.path.join(os.path.dirname(git), where)  # noqa: PTH118, PTH120
@@ -144,18 +147,24 @@ def _head(git: str) -> str:
         name = head.removeprefix("ref: ")
         if not name.startswith("refs/") or ".." in name:
             break
-        head = _loose(f"{git}/{name}") or _loose(f"{common}/{name}") or _packed(common, name)
+        head = (
+            _loose_ref(f"{git}/{name}")
+            or _loose_ref(f"{common}/{name}")
+            or _packed_ref(common, name)
+        )
     return ""
 
 
-def _loose(path: str) -> str:
+def _loose_ref(path: str) -> str:
+    """Return the commit in a reference's own file; "" without one."""
     try:
         return _text(path)
     except (FileNotFoundError, NotADirectoryError, IrregularError):
         return ""
 
 
-def _packed(common: str, name: str) -> str:
+def _packed_ref(common: str, name: str) -> str:
+    """Return a reference's commit from `packed-refs`; "" if it is not there."""
     with _open(f"{common}/packed-refs") as file:
         for line in file.read(MAX_BYTES).splitlines():
             commit, _, packed = line.partition(b" ")

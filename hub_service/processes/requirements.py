@@ -37,7 +37,7 @@ def unmet(extra: str = "") -> list[UnmetRequirement]:
 
 
 def unmet_below() -> list[UnmetRequirement]:
-    """Return those of the package, and of the libraries that it needs, and so on."""
+    """Return the unmet requirements of the package, of the libraries it needs, and so on."""
     found: list[UnmetRequirement] = []
     packages = [_PACKAGE]
     for package in packages:
@@ -80,7 +80,7 @@ def unmet_here() -> list[UnmetRequirement]:
 
 
 def in_words(found: Iterable[UnmetRequirement]) -> str:
-    """Return the sentence's part that names them."""
+    """Return the part of a sentence that names unmet requirements."""
     return "; ".join(each.text for each in found)
 
 
@@ -111,6 +111,7 @@ def naming_libraries() -> Iterator[None]:
 
 
 def _mistake(found: list[UnmetRequirement]) -> Exception:
+    """Return the error to raise, with the command that mends it."""
     hint = f"%pip install {shlex.join(each.install for each in found)}"
     if Path(sys.prefix).name == FOLDER:  # without them the platform's are back
         hint = f"%pip uninstall -y {' '.join(each.name for each in found)}"
@@ -125,6 +126,7 @@ def _mistake(found: list[UnmetRequirement]) -> Exception:
 
 
 def _older_than_the_platforms() -> list[UnmetRequirement]:
+    """Return the libraries of the user's environment that hide newer ones of the platform."""
     own = [path for path in sys.path if Path(path).is_relative_to(sys.prefix)]
     below = [path for path in sys.path if path not in own]
     platforms = {_name(each): each.version for each in distributions(path=below)}

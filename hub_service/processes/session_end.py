@@ -88,6 +88,7 @@ class SessionProcesses:
                     process.send_signal(number)
 
     def _is_member(self, process: psutil.Process) -> bool:
+        """Return True if a process belongs to the session and runs."""
         with contextlib.suppress(psutil.Error):
             return (
                 process.create_time() >= self.since - OLDER_S
@@ -98,9 +99,9 @@ class SessionProcesses:
 
     def _is_marked(self, pid: int) -> bool:
         """Return True if a process is in its control group, or carries its id in none."""
-        grouped = self.in_group(pid)
-        if grouped is not None:
-            return grouped
+        is_in_group = self.in_group(pid)
+        if is_in_group is not None:
+            return is_in_group
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - faster
                 return f"{SESSION_ID}={self.id}".encode() in file.read().split(b"\0")
@@ -108,13 +109,14 @@ class SessionProcesses:
             return False
 
     def _is_in_other_workload(self, process: psutil.Process) -> bool:
+        """Return True if an ancestor of a process belongs to another session, or to a job."""
         if self.in_group(process.pid):
             return False
         with contextlib.suppress(psutil.Error, OSError):
-            for above in process.parents():
-                if above.environ().get(SESSION_ID, self.id) != self.id:
+            for ancestor in process.parents():
+                if ancestor.environ().get(SESSION_ID, self.id) != self.id:
                     return True
-                if any(word.endswith(SUPERVISOR) for word in above.cmdline()):
+                if any(word.endswith(SUPERVISOR) for word in ancestor.cmdline()):
                     return True
         return False
 
@@ -136,12 +138,12 @@ async def _wait_for_exit(signal_own: Callable[[], set[psutil.Process]], within_s
     A process that forks and ends, or that begins another program, may be missed by one search.
     """
     clock = asyncio.get_running_loop().time
-    until, quiet = clock() + within_s, 0
-    while quiet < QUIET_SEARCHES:
+    until, quiet_searches = clock() + within_s, 0
+    while quiet_searches < QUIET_SEARCHES:
         own = await asyncio.to_thread(signal_own)
         if own and clock() >= until:
             return False
-        quiet = 0 if own else quiet + 1
+        quiet_searches = 0 if own else quiet_searches + 1
         await asyncio.sleep(POLL_S)
     return True
 
@@ -157,7 +159,7 @@ class _Termination:
 
     def terminate(self) -> set[psutil.Process]:
         """Send SIGTERM to each process once; return the running ones."""
-        own = self._own()
+        own = self._find_own()
         for process in own - self._terminated:
             self._session.send(process, signal.SIGTERM)
         self._terminated |= own
@@ -170,18 +172,19 @@ class _Termination:
         self._signal_groups(signal.SIGSTOP)
         own = set[psutil.Process]()
         for _ in range(STOP_ROUNDS):
-            found = self._own() - own
-            for process in found:
+            new_processes = self._find_own() - own
+            for process in new_processes:
                 self._session.send(process, signal.SIGSTOP)
-            own |= found
-            if not found:
+            own |= new_processes
+            if not new_processes:
                 break
         for process in own:
             self._session.send(process, signal.SIGKILL)
         self._signal_groups(signal.SIGCONT)
         return own
 
-    def _own(self) -> set[psutil.Process]:
+    def _find_own(self) -> set[psutil.Process]:
+        """Return the session's own processes, and note the process groups of all of them."""
         own = set[psutil.Process]()
         for process in self._session.find():
             with contextlib.suppress(OSError):
@@ -197,6 +200,7 @@ class _Termination:
 
 
 def _left_over(session: SessionProcesses) -> Sequence[LeftOver]:
+    """Return the session's processes that are still there after a wait."""
     # The kernel takes a moment for a killed one, on a busy machine a longer one.
     _, alive = psutil.wait_procs([*session.find()], timeout=EXIT_WITHIN_S)
     left = []

@@ -51,7 +51,7 @@ Groups = Callable[[], Collection[int]]
 
 def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
     """Return the variables for sessions and jobs; with a proxy, `no_proxy` has `hosts`, too."""
-    found = {
+    variables = {
         name: value
         for name, value in environ.items()
         if (name in PATHS and value) or name in _NO_PROXY or _PLAIN.fullmatch(name)
@@ -59,10 +59,10 @@ def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
     refused = refused_proxies(environ)
     proxies = {n: v for n, v in environ.items() if _PROXIES.fullmatch(n) and n not in refused}
     if any(proxies.values()):
-        given = [found.get(name, "") for name in _NO_PROXY]
+        given = [variables.get(name, "") for name in _NO_PROXY]
         for name, own, other in zip(_NO_PROXY, given, reversed(given), strict=True):
-            found[name] = _extended(own or other, (*_THIS_MACHINE, *hosts))
-    return found | {name: value and _with_scheme(value) for name, value in proxies.items()}
+            variables[name] = _extended(own or other, (*_THIS_MACHINE, *hosts))
+    return variables | {name: value and _with_scheme(value) for name, value in proxies.items()}
 
 
 def python_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -71,7 +71,7 @@ def python_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_cpus(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for another worker's program: without the CPUs of its own worker."""
+    """Return an environment without the CPU variables that were set for this process's worker."""
     has_cpus = CPU_VARIABLES[0] in environ
     return {n: v for n, v in environ.items() if not (has_cpus and n in CPU_VARIABLES)}
 
@@ -114,8 +114,10 @@ def beneath(passed: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, s
     {'TZ': 'UTC', 'HTTP_PROXY': 'http://b'}
     """
     proxies = {name.swapcase() for name in chosen if name.lower().endswith("_proxy")}
-    taken = proxies | chosen.keys()
-    return {name: value for name, value in passed.items() if name not in taken} | dict(chosen)
+    replaced_names = proxies | chosen.keys()
+    return {name: value for name, value in passed.items() if name not in replaced_names} | dict(
+        chosen
+    )
 
 
 def readable(passed: Mapping[str, str], uid: int, groups: Groups) -> dict[str, str]:
@@ -132,6 +134,7 @@ def readable(passed: Mapping[str, str], uid: int, groups: Groups) -> dict[str, s
 
 
 def _extended(no_proxy: str, hosts: Iterable[str]) -> str:
+    """Return a `no_proxy` list with these hosts, without entries that break httpx."""
     entries = [entry.strip() for entry in no_proxy.split(",") if not _UNPARSED.search(entry)]
     if "*" in entries:  # no proxy for any host
         return no_proxy
@@ -143,19 +146,20 @@ def _can_read(path: Path, uid: int, groups: Groups) -> bool:
     if not path.is_absolute():  # relative to the admin's working directory
         return False
     try:
-        whole = path.resolve(strict=True)
-        needed = os.R_OK | os.X_OK if whole.is_dir() else os.R_OK
-        folders = {*path.parents, *whole.parents}
-        return _grants(whole.stat(), needed, uid, groups) and all(
+        resolved = path.resolve(strict=True)
+        needed = os.R_OK | os.X_OK if resolved.is_dir() else os.R_OK
+        folders = {*path.parents, *resolved.parents}
+        return _grants(resolved.stat(), needed, uid, groups) and all(
             _grants(folder.stat(), os.X_OK, uid, groups) for folder in folders
         )
     except OSError:
         return False
 
 
-def _grants(at: os.stat_result, needed: int, uid: int, groups: Groups) -> bool:
-    everyone, group, owner = (at.st_mode >> shift & needed == needed for shift in (0, 3, 6))
-    if uid in {0, at.st_uid}:
+def _grants(status: os.stat_result, needed: int, uid: int, groups: Groups) -> bool:
+    """Return True if a file's mode grants an account the needed rights."""
+    everyone, group, owner = (status.st_mode >> shift & needed == needed for shift in (0, 3, 6))
+    if uid in {0, status.st_uid}:
         return owner or uid == 0
     # The account's groups come last: a directory service may have to be asked.
-    return everyone or (group and at.st_gid in groups())
+    return everyone or (group and status.st_gid in groups())

@@ -71,7 +71,7 @@ class TmpDirs:
             parent = self._make_parent()
             path = parent / _digest(name)
             if name not in self._used and not is_locked(path):
-                self._put_aside(path)
+                self._remove_or_trash(path)
             try:
                 path.mkdir(0o700)
             except FileExistsError:
@@ -88,7 +88,7 @@ class TmpDirs:
         self._used.discard(name)
         if (path := self.find(name)) is not None:
             with suppress(OSError):  # the next start tries again
-                self._put_aside(path)
+                self._remove_or_trash(path)
 
     def sweep(self, running: Iterable[str]) -> None:
         """Begin to remove all folders that no process uses, except of `running` names."""
@@ -99,7 +99,7 @@ class TmpDirs:
                 if path.parent.name == _TRASH:
                     _begin_removal(path)
                 elif path.name not in spared:
-                    self._put_aside(path)
+                    self._remove_or_trash(path)
 
     def left(self) -> list[Path]:
         """Return the folders that no process uses: left over, or being removed."""
@@ -137,7 +137,8 @@ class TmpDirs:
                     return parent
             self._link.unlink(missing_ok=True)  # another account's by now, or of another TMPDIR
 
-    def _put_aside(self, path: Path) -> None:
+    def _remove_or_trash(self, path: Path) -> None:
+        """Remove an empty folder; begin the removal of any other."""
         try:
             path.rmdir()  # most are empty
         except FileNotFoundError:

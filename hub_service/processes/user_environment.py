@@ -58,12 +58,12 @@ class UserEnvironment:
 
     @property
     def root(self) -> Path:
-        """Return its folder."""
+        """Return the environment's folder."""
         return self.home / FOLDER
 
     @property
     def python(self) -> Path:
-        """Return its Python, which kernels run and requests name."""
+        """Return the environment's Python, which kernels run and requests name."""
         return self.root / "bin/python"
 
     @property
@@ -72,11 +72,11 @@ class UserEnvironment:
 
     @property
     def command(self) -> list[str]:
-        """Return the command that prepares it."""
+        """Return the command that prepares the environment."""
         return [*MODULE, PROGRAM, str(self.home)]
 
     def expected(self) -> dict[str, str]:
-        """Return the two files that record its Python and platform: path and text."""
+        """Return the two files that record the environment's Python and platform: path and text."""
         version = _version()
         settings = {
             # As venv itself finds the Python below an environment.
@@ -120,16 +120,16 @@ class UserEnvironment:
     def prepare_as(
         self, uid: int | None = None, gid: int = 0, groups: Sequence[int] = ()
     ) -> Prepared:
-        """Make or renew it in a program of this account; `uid` None: ours."""
+        """Make or renew the environment in a program of this account; `uid` None: ours."""
         account: dict[str, Any] = {}
         if uid is not None:
             account = {"user": uid, "group": gid, "extra_groups": groups}
-        keep = ("PATH", "LD_LIBRARY_PATH")
+        passed_variables = ("PATH", "LD_LIBRARY_PATH")
         try:
-            ran = subprocess.run(  # noqa: S603 - our own command
+            completed = subprocess.run(  # noqa: S603 - our own command
                 self.command,
                 cwd="/",
-                env={k: v for k in keep if (v := os.environ.get(k))},
+                env={k: v for k in passed_variables if (v := os.environ.get(k))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -139,32 +139,32 @@ class UserEnvironment:
                 **account,
             )
         except OSError as failed:
-            return Prepared(False, self._unusable(failed.strerror or "it cannot be made"))
-        note = ran.stdout.strip()
-        if ran.returncode and not note:
-            note = self._unusable("its disk does not answer")
-        return Prepared(not ran.returncode, note)
+            return Prepared(False, self._unusable_text(failed.strerror or "it cannot be made"))
+        note = completed.stdout.strip()
+        if completed.returncode and not note:
+            note = self._unusable_text("its disk does not answer")
+        return Prepared(not completed.returncode, note)
 
     def prepare(self) -> Prepared:
-        """Make it if it is missing; set one aside that was made for something else."""
+        """Make the environment if it is missing, or anew if it was made for something else."""
         try:
             with self._locked_home():
-                change = self._change()
+                change = self._changed_setting()
                 if change or not os.path.lexists(self.root):
-                    self._make(change)
-                trouble = self._trouble()
-                if not trouble:
+                    self._make_anew(change)
+                reason = self._unusable_reason()
+                if not reason:
                     self._complete(self.root)
         except OSError as failed:
-            trouble = (failed.strerror or str(failed)).lower()
-        if trouble:
-            return Prepared(False, self._unusable(trouble))
-        return Prepared(True, self._earlier())
+            reason = (failed.strerror or str(failed)).lower()
+        if reason:
+            return Prepared(False, self._unusable_text(reason))
+        return Prepared(True, self._earlier_note())
 
     # -- what is there ---------------------------------------------------------------------------
 
-    def _trouble(self) -> str:
-        """Return why it cannot be used; "" if it can."""
+    def _unusable_reason(self) -> str:
+        """Return why the environment cannot be used; "" if it can."""
         for path, text in self.expected().items():
             if _text(path) != text:
                 return f"{path} is damaged or missing"
@@ -175,16 +175,22 @@ class UserEnvironment:
                 return f"{folder} cannot be written"
         return ""
 
-    def _change(self) -> str:
-        """Return in words the Python or place before, if that has changed."""
-        now, then = _settings(self.expected()[str(self._cfg)]), _settings(_text(self._cfg))
-        if not any(key.startswith(_OURS) for key in then):
+    def _changed_setting(self) -> str:
+        """Return what the environment was made for, if its Python or place has changed; else ""."""
+        now, recorded = _settings(self.expected()[str(self._cfg)]), _settings(_text(self._cfg))
+        if not any(key.startswith(_OURS) for key in recorded):
             return ""  # damaged, or none of ours
         return next(
-            (why.format(then.get(k)) for k, why in _CHANGES.items() if then.get(k) != now[k]), ""
+            (
+                why.format(recorded.get(k))
+                for k, why in _CHANGES.items()
+                if recorded.get(k) != now[k]
+            ),
+            "",
         )
 
-    def _unusable(self, why: str) -> str:
+    def _unusable_text(self, why: str) -> str:
+        """Return the sentence for an environment that cannot be made or used."""
         exists = os.path.lexists(self.root)
         old, new = shlex.quote(str(self.root)), shlex.quote(f"{self.root}.broken")
         hint = f"Begin a new one: mv {old} {new}" if exists else "Make room in your home"
@@ -193,8 +199,8 @@ class UserEnvironment:
             f" platform's Python, into which you can install nothing. {hint}, then start again."
         )
 
-    def _earlier(self) -> str:
-        """Return the sentence about the one before, until libraries are in this one."""
+    def _earlier_note(self) -> str:
+        """Return the sentence about the earlier environment, until this one has libraries."""
         if any(_libraries(self.root, _version()).glob("*.dist-info")):
             return ""
         return _text(self.root / "runai/earlier")
@@ -212,7 +218,8 @@ class UserEnvironment:
         finally:
             os.close(folder)
 
-    def _make(self, change: str) -> None:
+    def _make_anew(self, change: str) -> None:
+        """Make the environment beside its place, then move it there; `change` says why anew."""
         import venv  # noqa: PLC0415 - rarely needed
 
         partial = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-", dir=self.home))

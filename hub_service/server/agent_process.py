@@ -26,8 +26,8 @@ def agent_environment(
     environ: Mapping[str, str], *, url: str, token: str, node: str
 ) -> dict[str, str]:
     """Return the agent's environment, without secrets of the service."""
-    handed = {name: environ[name] for name in _PASSED_VARIABLES if name in environ}
-    return handed | {
+    passed = {name: environ[name] for name in _PASSED_VARIABLES if name in environ}
+    return passed | {
         "RUNAI_API_URL": url,
         "RUNAI_AGENT_TOKEN": token,
         "RUNAI_AGENT_PARENT": str(os.getpid()),
@@ -53,14 +53,15 @@ async def supervise_agent(environment: Mapping[str, str]) -> NoReturn:
             status = await process.wait()
         finally:
             if process.returncode is None:
-                await _end(process)
+                await _stop_agent(process)
         failures = 1 if time.monotonic() - began > WELL_AFTER_S else failures + 1
         pause = min(0.5 * 2**failures, LONGEST_BACK_OFF_S)
         LOG.warning("the agent ended with status %s; next start in %.0f s", status, pause)
         await asyncio.sleep(pause)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _stop_agent(process: asyncio.subprocess.Process) -> None:
+    """Stop the agent by SIGTERM, and by SIGKILL if it stays."""
     process.terminate()
     try:
         async with asyncio.timeout(LEAVES_WITHIN_S):

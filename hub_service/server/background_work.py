@@ -46,13 +46,13 @@ def on_signal(act: Callable[[], object]) -> None:
     closing event loop would get them by a descriptor that is closed or already another file.
     """
 
-    def leave() -> None:
+    def begin_shutdown() -> None:
         signal.set_wakeup_fd(-1)
         faulthandler.dump_traceback_later(LEAVE_WITHIN_S, exit=True)
         act()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, leave)
+        asyncio.get_running_loop().add_signal_handler(number, begin_shutdown)
 
 
 async def run_until(
@@ -105,7 +105,7 @@ def url_of(config: Config, listening: socket.socket | None) -> str:
     )
 
 
-def notifier(config: Config, platform: Platform) -> Notifier:
+def build_notifier(config: Config, platform: Platform) -> Notifier:
     """Return the notifier of users with the configured channels."""
     channels: list[Channel] = []
     if config.notify.webhook is not None:
@@ -121,6 +121,6 @@ def notifier(config: Config, platform: Platform) -> Notifier:
     )
 
 
-def no_opinion(_path: str) -> bool:
+def accept_any_workdir(_path: str) -> bool:
     """Accept every working directory; only the job's account can check it, at its start."""
     return True

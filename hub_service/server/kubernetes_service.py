@@ -44,9 +44,9 @@ from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.background_work import (
     Work,
+    accept_any_workdir,
+    build_notifier,
     hub_users,
-    no_opinion,
-    notifier,
     on_signal,
     run_until,
     url_of,
@@ -71,9 +71,9 @@ async def serve_kubernetes(config: Config, kube_config: KubernetesConfig) -> Non
     policy = read_policy(config.policy_file)
     pool_of(kube_config)  # report a wrong value before the wait for the Lease
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    alive = serve_liveness_probe(config.host, kube_config.alive_port)
+    liveness_probe = serve_liveness_probe(config.host, kube_config.alive_port)
     async with (
-        alive,
+        liveness_probe,
         await connected() as api,
         api.clone() as reviewing,
         hub_users(config) as users,
@@ -155,7 +155,7 @@ async def lead(
     )
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
-    past = UsageHistory(cluster, ledger)
+    usage_history = UsageHistory(cluster, ledger)
     authenticator = NodeTokenAuthenticator(
         reviewing, kube_config.agent_account, SharedTokenAuthenticator(config.hub_token, {}, users)
     )
@@ -167,7 +167,7 @@ async def lead(
             cluster,
             decision_worker,
             policy=policy,
-            history=past.with_usage,
+            history=usage_history.with_usage,
             members=members.marked,
             on_cycle=metrics.count,
         ),
@@ -178,7 +178,7 @@ async def lead(
         former_members=members,
         prefix=config.prefix,
         version=version("jupyter-runai"),
-        workdir_exists=no_opinion,
+        workdir_exists=accept_any_workdir,
         images=True,
         workers=cluster.elastic,
         programs=PodExec(api, cluster.lookup.pods_of),
@@ -190,7 +190,7 @@ async def lead(
         cluster.run(),
         platform.controller.run(),
         members.run(),
-        notifier(config, platform).run(),
+        build_notifier(config, platform).run(),
         HistoryRecorder(
             cluster,
             ledger,
@@ -200,8 +200,8 @@ async def lead(
         ledger.run(),
     ]
     if policy.history_weight:
-        await past.begin()  # before the first scheduling cycle
-        work.append(past.run())
+        await usage_history.begin()  # before the first scheduling cycle
+        work.append(usage_history.run())
     if users is not None:
         work.append(users.warm())
     listening = await listen(config.host, config.port)

@@ -91,13 +91,14 @@ class BoundedHeads(HttpToolsProtocol):
             oldest.transport.abort()
 
     def _wait_for_head(self) -> None:
-        late = self.loop.call_later(self._bounds.head_within_s, self.transport.close)
-        self._bounds.without_head[self] = late
+        """Begin the time limit of a request's head."""
+        timer = self.loop.call_later(self._bounds.head_within_s, self.transport.close)
+        self._bounds.without_head[self] = timer
 
     def stop_waiting(self) -> None:
         """End the time limit of the head."""
-        if late := self._bounds.without_head.pop(self, None):
-            late.cancel()
+        if timer := self._bounds.without_head.pop(self, None):
+            timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; close the connection if the head is too large."""

@@ -47,9 +47,9 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
     Work,
+    accept_any_workdir,
+    build_notifier,
     hub_users,
-    no_opinion,
-    notifier,
     on_signal,
     run_until,
     url_of,
@@ -79,8 +79,8 @@ LOG = logging.getLogger("runai.service")
 def node_name() -> str:
     """Return this machine's host name, or `localhost` if it is no valid DNS label."""
     name = socket.gethostname().partition(".")[0].lower()
-    fits = name and all(c.isascii() and (c.isalnum() or c == "-") for c in name)
-    return name[:63] if fits else "localhost"
+    is_dns_label = name and all(c.isascii() and (c.isalnum() or c == "-") for c in name)
+    return name[:63] if is_dns_label else "localhost"
 
 
 def devices_of(config: Config, node: str) -> list[Device]:
@@ -108,8 +108,8 @@ def capacity_of(config: Config, devices: Sequence[Device]) -> NodeCapacity:
     if devices and all(device.simulated for device in devices):
         cpus, memory = CPUS_PER_SIMULATED_GPU * len(devices), None
     else:
-        there = len(os.sched_getaffinity(0))
-        cpus = there - there // RESERVED_PART
+        cpus_here = len(os.sched_getaffinity(0))
+        cpus = cpus_here - cpus_here // RESERVED_PART
         memory = psutil.virtual_memory().total // 2**20
         memory -= memory // RESERVED_PART
     return NodeCapacity(
@@ -207,7 +207,7 @@ async def serve_here(config: Config) -> None:
         agent_token = config.agent_token or secrets.token_urlsafe(32)
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
-        past = UsageHistory(cluster, ledger)
+        usage_history = UsageHistory(cluster, ledger)
         authenticator = SharedTokenAuthenticator(
             config.hub_token, {node: agent_token}, users, accounts
         )
@@ -218,7 +218,7 @@ async def serve_here(config: Config) -> None:
                 cluster,
                 scheduler,
                 policy=policy,
-                history=past.with_usage,
+                history=usage_history.with_usage,
                 members=members.marked,
                 on_cycle=metrics.count,
             ),
@@ -230,7 +230,7 @@ async def serve_here(config: Config) -> None:
             prefix=config.prefix,
             version=version("jupyter-runai"),
             proxy=config.proxy,
-            workdir_exists=no_opinion if config.system_users else is_directory,
+            workdir_exists=accept_any_workdir if config.system_users else is_directory,
             accounts=accounts,
             agent_reports=AgentReports(sharing),
             caller_limits=CallerLimits(config.allowance),
@@ -245,7 +245,7 @@ async def serve_here(config: Config) -> None:
             cluster.run(),
             platform.controller.run(),
             members.run(),
-            notifier(config, platform).run(),
+            build_notifier(config, platform).run(),
             HistoryRecorder(
                 cluster,
                 platform.ledger,
@@ -258,8 +258,8 @@ async def serve_here(config: Config) -> None:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
             work.append(supervise_agent(agent))
         if policy.history_weight:
-            await past.begin()  # before the first scheduling cycle
-            work.append(past.run())
+            await usage_history.begin()  # before the first scheduling cycle
+            work.append(usage_history.run())
         if users is not None:
             work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
         server = Server(create_app(platform, metrics=metrics, login=users))

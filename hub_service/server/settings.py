@@ -188,6 +188,7 @@ def _hub(environ: Mapping[str, str]) -> HubConfig:
 
 
 def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
+    """Return the settings of a cluster on Kubernetes; None for a local one."""
     value = environ.get("RUNAI_CLUSTER", "")
     if value in {"", "local"}:
         return None
@@ -258,6 +259,7 @@ def _quantity(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _agent_token(environ: Mapping[str, str]) -> str:
+    """Return the agents' token, which must not be the hub's."""
     token = environ.get("RUNAI_AGENT_TOKEN", "")
     if token and token == environ["RUNAI_HUB_TOKEN"]:
         raise InvalidRequest(

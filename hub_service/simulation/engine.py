@@ -59,7 +59,7 @@ class PartScheduler:
 
 EVERY_S: Final = 10
 BEYOND: Final = 800
-_SETTLING: Final = 20
+_MAX_CYCLES_AT_ONCE: Final = 20
 """Maximum number of cycles at one instant; further freed GPUs wait for the next interval."""
 _REPORT_EVERY: Final = 250
 _MINUTE: Final = 60
@@ -114,8 +114,11 @@ class _Part:
         """Strict order only: the head of the queue, which the scheduler has."""
         self.waiting = 0
         self.due: int | None = None
+        """Time of the next cycle; None: none is requested."""
         self.last = -(1 << 60)
-        self.settling = 0
+        """Time of the last cycle."""
+        self.cycles_at_once = 0
+        """Cycles at the present instant, after its first."""
 
     def expose_head(self) -> None:
         """Pass the startable jobs of a strict queue to the scheduler, at least its head."""
@@ -145,8 +148,10 @@ class _Engine:
         self.meter = meter
         self.on_plan = on_plan
         self.ends: list[tuple[int, int, SimulatedJob, int]] = []
+        """Heap of ends: time, serial number, job, and the job's version for which it holds."""
         self.wakes: list[tuple[int, int]] = []
-        self.woken: set[tuple[int, int]] = set()
+        """Heap of times with the number of the part that gets a cycle then."""
+        self.scheduled_wakes: set[tuple[int, int]] = set()
         self.now = 0
         self.ended = 0
         self.refused = 0
@@ -155,9 +160,10 @@ class _Engine:
     # ---- time
 
     def run(self, progress: Callable[[int], None] | None) -> None:
+        """Advance from event to event until none is left."""
         upcoming = 0
         while True:
-            now = self._next(upcoming)
+            now = self._next_event_time(upcoming)
             if now is None:
                 return
             self.now = now
@@ -176,7 +182,7 @@ class _Engine:
                 upcoming += 1
             while self.wakes and self.wakes[0][0] <= now:
                 wake = heappop(self.wakes)
-                self.woken.discard(wake)
+                self.scheduled_wakes.discard(wake)
                 if self.parts[wake[1]].waiting:
                     self._request_cycle(self.parts[wake[1]], now)
             for part in self.parts:
@@ -184,7 +190,8 @@ class _Engine:
                     touched.update(self._cycle(part, now))
             self.meter.settle(touched)
 
-    def _next(self, upcoming: int) -> int | None:
+    def _next_event_time(self, upcoming: int) -> int | None:
+        """Drop ends that are out of date; return the time of the next event, None without one."""
         while self.ends and self.ends[0][3] != self.ends[0][2].version:
             heappop(self.ends)
         times = [part.due for part in self.parts if part.due is not None]
@@ -204,6 +211,7 @@ class _Engine:
     # ---- events
 
     def _submit(self, row: TraceRow, now: int) -> None:
+        """Add a job to its part and request a cycle; refuse one that can never fit."""
         part = self.part_of[row.project]
         job = (
             SimulatedJob(row, self.node_gpus, self.setting.beyond)
@@ -224,6 +232,7 @@ class _Engine:
         self._request_cycle(part, now)
 
     def _end(self, job: SimulatedJob, now: int) -> None:
+        """Remove a finished job, with its times, and request a cycle."""
         row = job.row
         part = self.part_of[row.project]
         self._update_progress(job, now)
@@ -252,7 +261,8 @@ class _Engine:
     # ---- cycles
 
     def _cycle(self, part: _Part, now: int) -> set[str]:
-        part.settling = part.settling + 1 if part.last == now else 0
+        """Run one scheduling cycle of a part; return the projects whose allocation has changed."""
+        part.cycles_at_once = part.cycles_at_once + 1 if part.last == now else 0
         part.due, part.last = None, now
         if part.plan.is_strict:
             part.expose_head()
@@ -272,10 +282,11 @@ class _Engine:
         return self._execute(part, plan, now)
 
     def _execute(self, part: _Part, plan: Plan, now: int) -> set[str]:
+        """Carry out a plan, and request a cycle at once if it freed GPUs; return its projects."""
         previous: dict[SimulatedJob, tuple[bool, int]] = {}
         moved: set[SimulatedJob] = set()
         allowed = _allowed_to_start(part, plan) if part.plan.is_strict else None
-        freed = False
+        has_freed = False
         for decision in plan.decisions:
             if isinstance(decision, Wait):
                 continue
@@ -292,18 +303,21 @@ class _Engine:
                 job.place(index, WorkerState.RUNNING, decision.node, decision.devices, now)
             elif isinstance(decision, Reserve):
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
-                freed = True  # a pause takes effect at once: the reserved devices are free already
+                # A pause takes effect at once: the reserved devices are free already.
+                has_freed = True
             else:
                 job.release(index)
-                freed = freed or not isinstance(decision, Unreserve)
+                has_freed = has_freed or not isinstance(decision, Unreserve)
                 if isinstance(decision, Move):
                     moved.add(job)
         for job, (was_up, before) in previous.items():
             self._apply_changes(part, job, now, was_up=was_up, before=before, is_moved=job in moved)
         if part.head_jobs:
             part.head_jobs = [job for job in part.head_jobs if not job.is_up]
-        if freed:
-            part.due = now if part.settling < _SETTLING else now + self.setting.every
+        if has_freed:
+            part.due = (
+                now if part.cycles_at_once < _MAX_CYCLES_AT_ONCE else now + self.setting.every
+            )
         return {job.row.project for job in previous}
 
     def _apply_changes(
@@ -345,8 +359,8 @@ class _Engine:
         """
         grid = _MINUTE if self.setting.every >= EVERY_S else max(1, self.setting.every)
         wake = -(-at // grid) * grid, self.parts.index(part)
-        if wake not in self.woken:
-            self.woken.add(wake)
+        if wake not in self.scheduled_wakes:
+            self.scheduled_wakes.add(wake)
             heappush(self.wakes, wake)
 
 
@@ -394,35 +408,37 @@ def simulate(
             hint=f"Projects: {', '.join(sorted(quotas)) or 'none'}.",
         )
     if alone is None and policy != "static":
-        alone = _waits_alone(rows, setting, quotas)
-    meter = _meter(rows, setting, quotas, timeline)
+        alone = _mean_waits_alone(rows, setting, quotas)
+    meter = _build_totals(rows, setting, quotas, timeline)
     parts = parts_of(policy, setting.nodes, setting.projects, owners, setting.policy)
     engine = _Engine(rows, parts, setting, meter, on_plan)
     engine.run(progress)
-    left = sum(len(part.jobs) for part in engine.parts)
+    unstarted = sum(len(part.jobs) for part in engine.parts)
     return Run(
         results=meter.results(meter.mean_waits() if alone is None else alone),
-        never_ran=engine.refused + left,
+        never_ran=engine.refused + unstarted,
         mean_waits=meter.mean_waits(),
         longest_violation_s=meter.longest_violation_s,
         ended_s=engine.now,
     )
 
 
-def _waits_alone(
+def _mean_waits_alone(
     rows: Sequence[TraceRow], setting: Setting, quotas: Mapping[str, int | None]
 ) -> Mapping[str, float]:
+    """Return each project's mean wait in a private cluster, by a run of its own."""
     if any(quotas[row.project] is None for row in rows):
         return {}  # an unlimited quota has no private cluster to compare with
     return simulate(rows, "static", setting).mean_waits
 
 
-def _meter(
+def _build_totals(
     rows: Sequence[TraceRow],
     setting: Setting,
     quotas: Mapping[str, int | None],
     timeline: AllocationTimeline | None,
 ) -> SimulationTotals:
+    """Return empty totals of the measured window."""
     first = rows[0].submit_s if rows else 0
     last = rows[-1].submit_s if rows else 0
     return SimulationTotals(

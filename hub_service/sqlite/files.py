@@ -47,9 +47,9 @@ def check(path: Path, *, to_read: bool = False) -> None:
     Raises:
         Unavailable: the file is broken, or may not be written.
     """
-    if wrong := invalid_reason(path, to_read=to_read):
+    if reason := invalid_reason(path, to_read=to_read):
         raise Unavailable(
-            f"{path} {wrong}.",
+            f"{path} {reason}.",
             hint="Restore a backup: runai restore BACKUP. `runai doctor` looks at it again.",
             code="database_broken",
         )
@@ -96,17 +96,17 @@ def copy(source: Path, target: Path, report_progress: ReportProgress | None = No
     progress = (
         None
         if report_progress is None
-        else lambda _, left, of: report_progress(source.name, of - left, of)
+        else lambda _, left, total: report_progress(source.name, total - left, total)
     )
     check(source, to_read=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with (
-            closing(opened_to_read(source)) as from_,
-            closing(sqlite3.connect(target)) as to,
+            closing(opened_to_read(source)) as original,
+            closing(sqlite3.connect(target)) as copied,
         ):
-            from_.backup(to, pages=_pages_at_once(from_), progress=progress)
-            to.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+            original.backup(copied, pages=_pages_at_once(original), progress=progress)
+            copied.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     except sqlite3.Error as failed:
         raise Unavailable(
             f"{source} could not be copied to {target}: {failed}.",

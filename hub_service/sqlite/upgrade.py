@@ -82,6 +82,7 @@ def upgrade(engine: sa.Engine, migrations: Path) -> None:
 
 
 def _leave_transactions_to_us(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type
+    """Make the driver open no transactions by itself (callback of SQLAlchemy)."""
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
         connection.execute(f"PRAGMA {pragma}").close()

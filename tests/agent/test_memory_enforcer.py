@@ -195,6 +195,6 @@ def test_mps_client_is_recognized_by_its_environment(allocate, start):
     without_process = allocate("vision/c", "GPU-0", limits_mib=limits)
     clients = MpsClients()
 
-    assert clients.among([client, other, without_process]) == {"vision/a"}
+    assert clients.workloads_among([client, other, without_process]) == {"vision/a"}
     second = other.model_copy(update={"workload": "vision/a"})
-    assert clients.among([client, second]) == frozenset()
+    assert clients.workloads_among([client, second]) == frozenset()

@@ -196,7 +196,7 @@ def test_process_with_a_reused_pid_gets_the_later_workload_as_owner(allocate, st
     former_owner = owners.owner_of(process.pid)
     owners.retain({process.pid})
     assert former_owner.allocation == allocation
-    assert owners.before(process.pid) is None
+    assert owners.previous_owner(process.pid) is None
 
     # The same pid, but a later process of another workload.
     later = process.create_time() + 60
@@ -207,7 +207,7 @@ def test_process_with_a_reused_pid_gets_the_later_workload_as_owner(allocate, st
 
     assert owners.owner_of(process.pid).allocation is None
     assert owners.owner_of(process.pid).created == later
-    previous = owners.before(process.pid)
+    previous = owners.previous_owner(process.pid)
     assert previous is not None
     assert previous[0] == former_owner
     started = psutil.boot_time() + 4200 / os.sysconf("SC_CLK_TCK")

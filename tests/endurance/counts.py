@@ -27,10 +27,10 @@ def sizes(month: Month) -> dict[str, int]:
     cluster, ledger = month.cluster, month.ledger
     return {
         "rows": len(cluster._index),
-        "drawn for the core": len(cluster._index._built),
+        "drawn for the core": len(cluster._index._core_workloads),
         "submissions by their keys": len(cluster._index._by_key),
-        "begun": len(cluster._index._begun),
-        "progress read": len(cluster._progress_files._read),
+        "begun": len(cluster._index._started_jobs),
+        "progress read": len(cluster._progress_files._cache),
         "processes tended to": len(cluster._reconciler._handles),
         "starts under way": len(cluster._reconciler._launched),
         "elastic jobs listened to": len(cluster._elastic_relay._running),
@@ -39,7 +39,7 @@ def sizes(month: Month) -> dict[str, int]:
         "series to be written": len(ledger._integration._changed),
         "segments of the ledger": len(ledger._integration._segments),
         "states written down": len(month.bookkeeping._states or ()),
-        "workloads seen by the notifier": len(month.notifier._seen),
+        "workloads seen by the notifier": len(month.notifier._last_states),
         "idle workloads watched": len(month.platform.idle._watched),
         "views drawn": len(month.platform.view_cache),
         "holders reported": len(month.platform.agent_reports._last_allocated),

@@ -227,7 +227,7 @@ class Machine:
         for do in deferred:
             do()
 
-    def end_what_runs(self, place: Path) -> None:
+    def kill_processes(self, place: Path) -> None:
         """Kill a worker, and wake its supervisor to report the end."""
         start = self.starts.get(place, Start(place))
         if start.holder is not None:
@@ -337,19 +337,19 @@ class VirtualAttempt:
     def begun(self) -> bool:
         return self._start.begun
 
-    def end_what_runs(self) -> None:
-        self._machine.end_what_runs(self._place)
+    def kill_processes(self) -> None:
+        self._machine.kill_processes(self._place)
 
     def process(self) -> Process | None:
         return self._start.process
 
-    def ending(self) -> ExitStatus | None:
+    def final_exit(self) -> ExitStatus | None:
         return self._start.exit_status
 
-    def left_behind(self) -> ExitStatus | None:
+    def program_exit(self) -> ExitStatus | None:
         return self._start.program_exit_status
 
-    def saved(self) -> bool | None:
+    def has_new_checkpoint(self) -> bool | None:
         return None
 
     def code(self) -> Code | None:

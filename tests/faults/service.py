@@ -228,8 +228,8 @@ class Service:
         """Clean up after a crash: close file descriptors and open transactions."""
         self._machine.attach(None)
         for handle in self.cluster._reconciler._handles.values():
-            if handle.status >= 0:
-                os.close(handle.status)
+            if handle.status_fd >= 0:
+                os.close(handle.status_fd)
         abandon(self.loop)
         if not self.store._connection.closed:  # closed if the crash came at the end of `run`
             self.store._connection.invalidate()  # uncommitted writes are lost

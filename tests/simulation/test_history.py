@@ -77,7 +77,7 @@ def played(
             live.controller.changes,
             lambda: float(live.now),
             last_snapshot=lambda: live.controller.last.snapshot,
-        ).write_down
+        ).record_changes
         log = await live.log()
         live.now += 60
         await ledger.flush()

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pynvml
 
 from runai.hub_service.agent.devices.nvml_gpm import GpmUtilization
-from runai.hub_service.agent.devices.nvml_health import Health, lost
+from runai.hub_service.agent.devices.nvml_health import Health, fault_of
 from runai.hub_service.agent.devices.nvml_inventory import (
     AllocatableDevice,
     Gpu,
@@ -50,7 +50,7 @@ class NvmlDevices:
             raise NvmlMissing(f"NVML says: {error}") from error
         self._open = True
         self._owners = ProcessOwners()
-        self._before = time.monotonic()
+        self._last_poll_at = time.monotonic()
         self._health: Health | None = None
         self._gpm: GpmUtilization | None = None
         try:
@@ -95,7 +95,7 @@ class NvmlDevices:
         processes = [process for _, found in read for process in found or ()]
         self._owners.retain({p.pid for p in processes})
         moment = time.monotonic()
-        interval, self._before = moment - self._before, moment
+        interval, self._last_poll_at = moment - self._last_poll_at, moment
         return Poll(
             at=time.time(),
             interval=interval,
@@ -119,36 +119,45 @@ class NvmlDevices:
             fault = faults.get(nvml_device.device.uuid, nvml_device.device.fault)
             if gpu.handle is not None and failure is None:
                 try:
-                    total = self._total(gpu, nvml_device, fault)
-                    yield total, self._processes(nvml_device, busy, total)
+                    total = self._read_total(gpu, nvml_device, fault)
+                    yield total, self._read_processes(nvml_device, busy, total)
                 except pynvml.NVMLError as error:
-                    yield _gap(nvml_device, lost(error) or fault), None
+                    yield _failed_reading(nvml_device, fault_of(error) or fault), None
             else:
-                yield _gap(nvml_device, (lost(failure) if failure else "") or fault), None
+                yield (
+                    _failed_reading(nvml_device, (fault_of(failure) if failure else "") or fault),
+                    None,
+                )
 
-    def _total(self, gpu: Gpu, nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+    def _read_total(self, gpu: Gpu, nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+        """Read a device's utilization and memory in use."""
         rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, nvml_device.handle)
         busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
         if busy is None and self._gpm is not None:
             busy = self._gpm.utilization_since_last(gpu, nvml_device)
         return DeviceReading(nvml_device.device.uuid, busy, used_mib(nvml_device.handle), fault)
 
-    def _processes(
+    def _read_processes(
         self,
         nvml_device: AllocatableDevice,
         busy: dict[int, list[Sample]] | None,
         total: DeviceReading,
     ) -> list[ProcessReading]:
+        """Read the memory and load of each process on a device."""
         memory, clients = device_processes(nvml_device)
         device, readings = nvml_device.device.uuid, []
         # A busy MPS server works for any of its clients: their load is unknown, not zero.
-        served = bool(clients) and any(self._serves(pid, s) for pid, s in (busy or {}).items())
+        has_busy_server = bool(clients) and any(
+            self._is_busy_server(pid, s) for pid, s in (busy or {}).items()
+        )
         # NVML reports load by process for whole GPUs only, so no other MIG instance is in `busy`.
         for pid in sorted(memory.keys() | (busy or {}).keys()):
             owner = self._owners.owner_of(pid)
-            is_known = busy is not None and (pid in busy or not (served and pid in clients))
+            is_known = busy is not None and (
+                pid in busy or not (has_busy_server and pid in clients)
+            )
             samples, since = (busy or {}).get(pid, []) if is_known else None, 0.0
-            if samples and (before := self._owners.before(pid)) is not None:
+            if samples and (before := self._owners.previous_owner(pid)) is not None:
                 # The PID was reused since the previous poll: split its samples at the new start.
                 former, since = before
                 if busy_until := average(samples, end=since):
@@ -160,11 +169,13 @@ class NvmlDevices:
             return [readings[0]._replace(utilization=total.utilization)]
         return readings
 
-    def _serves(self, pid: int, samples: Sequence[Sample]) -> bool:
+    def _is_busy_server(self, pid: int, samples: Sequence[Sample]) -> bool:
+        """Return True if a process is an MPS server at work."""
         return average(samples) > 0 and self._owners.owner_of(pid).name.startswith(MPS_SERVER)
 
 
-def _gap(nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+def _failed_reading(nvml_device: AllocatableDevice, fault: str) -> DeviceReading:
+    """Return the reading of a device that did not answer."""
     return DeviceReading(nvml_device.device.uuid, None, None, fault)
 
 

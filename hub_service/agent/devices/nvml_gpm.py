@@ -35,7 +35,7 @@ class GpmUtilization:
             for nvml_device in gpu.devices:
                 if nvml_device.has_own_counters and _has_counters(gpu):
                     with suppress(pynvml.NVMLError):
-                        self._begin(gpu, nvml_device)
+                        self._read_baseline(gpu, nvml_device)
 
     def close(self) -> None:
         """Free the counters' memory; repeated calls do nothing."""
@@ -54,14 +54,14 @@ class GpmUtilization:
         if counters is None:
             return None
         try:
-            _read(gpu, nvml_device, counters.now)
-            busy = _busy(counters)
+            _read_counters(gpu, nvml_device, counters.now)
+            busy = _busy_share(counters)
         except pynvml.NVMLError:
             return None
         counters.before, counters.now = counters.now, counters.before
         return busy
 
-    def _begin(self, gpu: Gpu, nvml_device: AllocatableDevice) -> None:
+    def _read_baseline(self, gpu: Gpu, nvml_device: AllocatableDevice) -> None:
         before = pynvml.nvmlGpmSampleAlloc()
         try:
             counters = _GpmReadings(before, pynvml.nvmlGpmSampleAlloc())
@@ -69,7 +69,7 @@ class GpmUtilization:
             pynvml.nvmlGpmSampleFree(before)
             raise
         self._counters[nvml_device.device.uuid] = counters
-        _read(gpu, nvml_device, counters.before)
+        _read_counters(gpu, nvml_device, counters.before)
 
 
 def _has_counters(gpu: Gpu) -> bool:
@@ -77,17 +77,18 @@ def _has_counters(gpu: Gpu) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def _read(gpu: Gpu, nvml_device: AllocatableDevice, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
+def _read_counters(gpu: Gpu, nvml_device: AllocatableDevice, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
     assert nvml_device.instance is not None
     pynvml.nvmlGpmMigSampleGet(gpu.handle, nvml_device.instance[0], sample)
 
 
-def _busy(counters: _GpmReadings) -> float | None:
+def _busy_share(counters: _GpmReadings) -> float | None:
+    """Return the share of time with any work between two readings; None: no valid figure."""
     metrics_get = pynvml.c_nvmlGpmMetricsGet_t()
     metrics_get.version, metrics_get.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
     metrics_get.sample1, metrics_get.sample2 = counters.before, counters.now
     metrics_get.metrics[0].metricId = _BUSY
     metric = pynvml.nvmlGpmMetricsGet(metrics_get).metrics[0]
     # NaN fails both comparisons.
-    valid = metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= metric.value <= 100
-    return metric.value / 100 if valid else None
+    is_valid = metric.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= metric.value <= 100
+    return metric.value / 100 if is_valid else None

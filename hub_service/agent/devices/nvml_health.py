@@ -73,7 +73,7 @@ class Health:
         self._state: dict[str, str] = {}
         self._queried_at: dict[str, float] = {}
         self._events: Any = None
-        self._listen()
+        self._subscribe()
 
     def close(self) -> None:
         """Unsubscribe from XID events."""
@@ -85,7 +85,7 @@ class Health:
     def faults(self) -> dict[str, str]:
         """Return the fault of each unusable device, by UUID."""
         now = self._clock()
-        for uuid, text in self._new_xids():
+        for uuid, text in self._take_new_xids():
             self._xids[uuid] = (now, text)
         faults = {}
         for gpu in self._gpus:
@@ -102,10 +102,10 @@ class Health:
             return
         self._queried_at[gpu.uuid] = now
         try:
-            recovery = _recovery(gpu.handle)
+            recovery = _recovery_action(gpu.handle)
             rows = call_or_none(pynvml.nvmlDeviceGetRemappedRows, gpu.handle)
         except pynvml.NVMLError as error:
-            if text := lost(error):
+            if text := fault_of(error):
                 self._state[gpu.uuid] = text
             return
         text = _RECOVERY.get(recovery or 0, "")
@@ -118,7 +118,8 @@ class Health:
                 if now - since >= STATE_INTERVAL_S:
                     del self._xids[nvml_device.device.uuid]
 
-    def _listen(self) -> None:
+    def _subscribe(self) -> None:
+        """Subscribe to the XID events of each GPU that has them."""
         xid_event = pynvml.nvmlEventTypeXidCriticalError
         try:
             self._events = pynvml.nvmlEventSetCreate()
@@ -129,7 +130,7 @@ class Health:
                 if pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle) & xid_event:
                     pynvml.nvmlDeviceRegisterEvents(gpu.handle, xid_event, self._events)
 
-    def _new_xids(self) -> Iterator[tuple[str, str]]:
+    def _take_new_xids(self) -> Iterator[tuple[str, str]]:
         """Yield each device with a critical XID since the last call, and the fault's text."""
         if self._events is None:
             return
@@ -150,7 +151,7 @@ class Health:
                             yield nvml_device.device.uuid, f"XID {code}: {CRITICAL_XIDS[code]}"
 
 
-def lost(error: pynvml.NVMLError) -> str:
+def fault_of(error: pynvml.NVMLError) -> str:
     """Return the fault that an NVML error means for the device; "" if it means none."""
     match error.value:
         case pynvml.NVML_ERROR_GPU_IS_LOST:
@@ -161,7 +162,7 @@ def lost(error: pynvml.NVMLError) -> str:
             return ""
 
 
-def _recovery(handle: Any) -> int | None:  # noqa: ANN401  an opaque pointer
+def _recovery_action(handle: Any) -> int | None:  # noqa: ANN401  an opaque pointer
     """Return the recovery action that the driver requests; None if it reports none."""
     values = call_or_none(pynvml.nvmlDeviceGetFieldValues, handle, [_FIELD_RECOVERY])
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:

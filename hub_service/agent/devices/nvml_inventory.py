@@ -64,7 +64,7 @@ def open_gpus(number: int | None) -> list[Gpu]:
     remaining = number
     found = 0
     for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = _gpu(index, found)
+        gpu = _open_gpu(index, found)
         found += len(gpu.devices)
         gpu.devices = gpu.devices[:remaining]
         if remaining is not None:
@@ -76,22 +76,24 @@ def open_gpus(number: int | None) -> list[Gpu]:
     return gpus
 
 
-def _gpu(index: int, first: int) -> Gpu:
+def _open_gpu(index: int, first_index: int) -> Gpu:
+    """Open a GPU, whose devices are numbered from `first_index`; one that is broken has one."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         mode = call_or_none(pynvml.nvmlDeviceGetMigMode, handle)
         if mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
-            return Gpu(uuid, handle, list(_instances(handle, first)))
-        return Gpu(uuid, handle, [AllocatableDevice(handle, _device(handle, first))])
+            return Gpu(uuid, handle, list(_mig_instances(handle, first_index)))
+        return Gpu(uuid, handle, [AllocatableDevice(handle, _device(handle, first_index))])
     except pynvml.NVMLError as error:
         # A broken GPU keeps its index: the indices of all later devices depend on it.
         name = f"GPU-{index}-that-does-not-answer"
-        device = Device(first, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
+        device = Device(first_index, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
         return Gpu(name, None, [AllocatableDevice(None, device)])
 
 
-def _instances(handle: Any, first: int) -> Iterator[AllocatableDevice]:  # noqa: ANN401  an opaque pointer
+def _mig_instances(handle: Any, first_index: int) -> Iterator[AllocatableDevice]:  # noqa: ANN401  an opaque pointer
+    """Yield the MIG instances of a GPU, numbered from `first_index`."""
     found: list[tuple[Any, tuple[int, int]]] = []
     for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
@@ -106,9 +108,9 @@ def _instances(handle: Any, first: int) -> Iterator[AllocatableDevice]:  # noqa:
         )
         found.append((instance, ids))
     compute_instances = Tally(gpu_instance for _, (gpu_instance, _) in found)
-    for index, (instance, ids) in enumerate(found, first):
-        alone = compute_instances[ids[0]] == 1
-        yield AllocatableDevice(instance, _device(instance, index), ids, has_own_counters=alone)
+    for index, (instance, ids) in enumerate(found, first_index):
+        is_only = compute_instances[ids[0]] == 1
+        yield AllocatableDevice(instance, _device(instance, index), ids, has_own_counters=is_only)
 
 
 def _device(handle: Any, index: int) -> Device:  # noqa: ANN401  an opaque pointer

@@ -18,7 +18,7 @@ _PROCESS = struct.Struct("@IQII")
 _SAMPLE = struct.Struct("@IQ4I")
 """nvmlProcessUtilizationSample_t: PID, µs, and percent of SMs, memory, encoder and decoder."""
 
-_ROOM = 64
+_INITIAL_ROOM = 64
 """Initial buffer size in processes; a longer list needs a second call."""
 
 NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF
@@ -32,7 +32,7 @@ def processes(listing: str, handle: Any) -> Iterator[tuple[int, ...]]:  # noqa: 
         NVMLError: the device does not answer, or has no such list.
     """
     function = _function(listing)
-    return _lines(_PROCESS, _ROOM, lambda room, lines: function(handle, room, lines))
+    return _read_entries(_PROCESS, _INITIAL_ROOM, lambda room, lines: function(handle, room, lines))
 
 
 def samples(handle: Any, since_us: int) -> Iterator[tuple[int, ...]]:  # noqa: ANN401  an opaque pointer
@@ -47,7 +47,9 @@ def samples(handle: Any, since_us: int) -> Iterator[tuple[int, ...]]:  # noqa: A
     if answer != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
         # Also raised, as by the binding: success without samples, which callers treat as idle.
         raise pynvml.NVMLError(answer)
-    return _lines(_SAMPLE, count.value, lambda room, lines: function(handle, lines, room, since))
+    return _read_entries(
+        _SAMPLE, count.value, lambda room, lines: function(handle, lines, room, since)
+    )
 
 
 def _function(name: str) -> Callable[..., int]:
@@ -58,14 +60,14 @@ def _function(name: str) -> Callable[..., int]:
     return found
 
 
-def _lines(
+def _read_entries(
     layout: struct.Struct, room: int, read: Callable[[Any, Any], int]
 ) -> Iterator[tuple[int, ...]]:
     """Return the entries that `read` writes; enlarge the buffer until they fit."""
     while True:
         count, memory = ctypes.c_uint(room), bytearray(room * layout.size)
-        place = (ctypes.c_char * len(memory)).from_buffer(memory)
-        answer = read(ctypes.byref(count), place)
+        buffer = (ctypes.c_char * len(memory)).from_buffer(memory)
+        answer = read(ctypes.byref(count), buffer)
         if answer == pynvml.NVML_SUCCESS:
             return layout.iter_unpack(memoryview(memory)[: count.value * layout.size])
         if answer != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:

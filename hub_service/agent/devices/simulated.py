@@ -34,7 +34,7 @@ class SimulatedDevices:
         self._table = ProcessTable()
         self._releasing: dict[str, frozenset[tuple[int, float]]] = {}
         """Programs on devices at the release request, by workload that must release them."""
-        self._before = time.monotonic()
+        self._last_poll_at = time.monotonic()
 
     def devices(self) -> list[Device]:
         """Return the devices; their UUIDs are the same at each start on the same node."""
@@ -57,19 +57,19 @@ class SimulatedDevices:
         else:
             self._table.forget()
         moment = time.monotonic()
-        interval, self._before = moment - self._before, moment
+        interval, self._last_poll_at = moment - self._last_poll_at, moment
         processes: tuple[ProcessReading, ...] = ()
         failed: frozenset[str] = frozenset()
         if uses is None:
             failed = frozenset(d.uuid for d in self._devices)
         elif interval > 0:
             processes = tuple(
-                reading for d in self._devices for reading in _readings(d, uses, interval)
+                reading for d in self._devices for reading in _process_readings(d, uses, interval)
             )
         return Poll(
             at=time.time(),
             interval=interval,
-            devices=tuple(_total(d, processes, failed) for d in self._devices),
+            devices=tuple(_device_reading(d, processes, failed) for d in self._devices),
             processes=processes,
             failed=failed,
         )
@@ -82,7 +82,7 @@ class SimulatedDevices:
             return None
         self._releasing = {
             a.workload: self._releasing.get(a.workload)
-            or frozenset(_program(u) for u in uses if u.allocation.workload == a.workload)
+            or frozenset(_program_key(u) for u in uses if u.allocation.workload == a.workload)
             for a in holders
             if a.release
         }
@@ -91,13 +91,14 @@ class SimulatedDevices:
             for use in uses
             # Programs started after the release request get no device from the start-up hook:
             # a restarted kernel, for example.
-            if _program(use) in self._releasing.get(use.allocation.workload, {_program(use)})
+            if _program_key(use)
+            in self._releasing.get(use.allocation.workload, {_program_key(use)})
             # Skip zombies: ended, not yet reaped by their parent.
             and (use.memory_mib or use.cpu_seconds)
         ]
 
 
-def _program(use: ProcessUse) -> tuple[int, float]:
+def _program_key(use: ProcessUse) -> tuple[int, float]:
     return use.pid, use.owner.created
 
 
@@ -105,9 +106,10 @@ def _uuid(node: str, index: int) -> str:
     return f"GPU-sim-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{node}')}"
 
 
-def _total(
+def _device_reading(
     device: Device, processes: Sequence[ProcessReading], failed: frozenset[str]
 ) -> DeviceReading:
+    """Sum the processes on a device; a failed device has no figures."""
     if device.uuid in failed:
         return DeviceReading(device.uuid, None, None)
     readings = [p for p in processes if p.device == device.uuid]
@@ -118,7 +120,9 @@ def _total(
     )
 
 
-def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> list[ProcessReading]:
+def _process_readings(
+    device: Device, uses: Sequence[ProcessUse], interval: float
+) -> list[ProcessReading]:
     """Divide one device among the processes of its workers."""
     device_uses = [
         (use, len(use.allocation.shares))
@@ -131,7 +135,7 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
         demands[use.allocation.worker] = demands.get(use.allocation.worker, 0.0) + load
     granted = equal_shares(demands, 1.0)
     requested_mib = sum(use.memory_mib * MEMORY_FACTOR / devices for use, devices in device_uses)
-    squeeze = min(1.0, MEMORY_MIB / requested_mib) if requested_mib else 1.0
+    memory_scale = min(1.0, MEMORY_MIB / requested_mib) if requested_mib else 1.0
     return [
         ProcessReading(
             device=device.uuid,
@@ -147,7 +151,7 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
                 if demands[use.allocation.worker]
                 else 0.0
             ),
-            memory_mib=int(use.memory_mib * MEMORY_FACTOR / devices * squeeze),
+            memory_mib=int(use.memory_mib * MEMORY_FACTOR / devices * memory_scale),
             worker=use.allocation.worker,
             account=use.owner.account,
             name=use.owner.name,

@@ -46,12 +46,15 @@ class DeviceReleaser:
         now, pids = self._clock(), {pid for pid, _ in on_devices}
         for (pid, created), name in on_devices.items():
             if not pids.isdisjoint(_ancestors(pid)):
-                continue
-            since = self._terminated_at.setdefault((pid, created), now)
-            if since == now or now - since >= KILL_AFTER_S:
-                self._signal(pid, created, name, SIGTERM if since == now else SIGKILL)
+                continue  # its parent program comes first
+            terminated_at = self._terminated_at.setdefault((pid, created), now)
+            is_first = terminated_at == now
+            if is_first or now - terminated_at >= KILL_AFTER_S:
+                self._signal(pid, created, name, SIGTERM if is_first else SIGKILL)
         self._terminated_at = {
-            key: since for key, since in self._terminated_at.items() if key in on_devices
+            key: terminated_at
+            for key, terminated_at in self._terminated_at.items()
+            if key in on_devices
         }
 
     def _signal(self, pid: int, created: float, name: str, number: Signals) -> None:

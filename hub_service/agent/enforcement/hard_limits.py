@@ -42,10 +42,11 @@ class HardLimits:
             key: self._is_limited[key] if key in self._is_limited else self._limit(key, allocation)
             for key, allocation in desired.items()
         }
-        without = {a.workload for a in allocations if not self._is_limited.get(_key(a))}
-        return frozenset({a.workload for a in allocations} - without)
+        unlimited = {a.workload for a in allocations if not self._is_limited.get(_key(a))}
+        return frozenset({a.workload for a in allocations} - unlimited)
 
     def _limit(self, key: Key, allocation: AgentAllocation) -> bool:
+        """Set a worker's limits; return False if the driver or the process does not allow it."""
         worker, pid, limits = key
         try:
             process = psutil.Process(pid)

@@ -25,27 +25,30 @@ class MpsClients:
 
     def __init__(self) -> None:
         """Start with an empty cache."""
-        self._known: dict[tuple[int, float | None], bool] = {}
+        self._is_mps_client: dict[tuple[int, float | None], bool] = {}
         self._allocations: Sequence[AgentAllocation] = ()
         self._workloads: frozenset[str] = frozenset()
 
-    def among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+    def workloads_among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         """Return the workloads of which each worker is an MPS client."""
         if allocations is self._allocations:
             return self._workloads
-        self._allocations, self._workloads = allocations, self._among(allocations)
+        self._allocations, self._workloads = allocations, self._find_workloads(allocations)
         return self._workloads
 
-    def _among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+    def _find_workloads(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         limited = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
-        self._known = {
-            key: self._known[key] if key in self._known else _is_client(key[0]) for key in limited
+        self._is_mps_client = {
+            key: self._is_mps_client[key] if key in self._is_mps_client else _has_mps_limit(key[0])
+            for key in limited
         }
-        without = {a.workload for a in allocations if not self._known.get((a.pid or 0, a.created))}
-        return frozenset({a.workload for a in allocations} - without)
+        non_clients = {
+            a.workload for a in allocations if not self._is_mps_client.get((a.pid or 0, a.created))
+        }
+        return frozenset({a.workload for a in allocations} - non_clients)
 
 
-def _is_client(pid: int) -> bool:
+def _has_mps_limit(pid: int) -> bool:
     try:
         return MPS_LIMIT in psutil.Process(pid).environ()
     except psutil.Error:
@@ -74,8 +77,10 @@ class Limits:
         for p in poll.processes:
             members_here = members.get((p.workload, p.device))
             if members_here is not None and p.memory_mib is not None and p.created:
-                spared = p.pid in self._servers
-                members_here.append(WatchedProcess(p.pid, p.created, p.memory_mib, p.name, spared))
+                is_spared = p.pid in self._servers
+                members_here.append(
+                    WatchedProcess(p.pid, p.created, p.memory_mib, p.name, is_spared)
+                )
         return [
             Holding(workload, device, limit, tuple(members[workload, device]))
             for (workload, device), limit in self._mib.items()
@@ -113,7 +118,9 @@ class MemoryEnforcer:
         return report.model_copy(
             update={
                 "notices": self.enforce(poll, allocations),
-                "tiers": dict.fromkeys(sorted(self._mps.among(allocations)), Tier.MPS.value)
+                "tiers": dict.fromkeys(
+                    sorted(self._mps.workloads_among(allocations)), Tier.MPS.value
+                )
                 | dict.fromkeys(sorted(hard), Tier.DRIVER.value),
                 "no_hard_limit": self._no_hard_limit,
             }

@@ -74,14 +74,14 @@ class ProcessOwners:
         self._proc = proc
         self._allocations: tuple[AgentAllocation, ...] = ()
         self._roots: dict[int, AgentAllocation] = {}
-        self._by_name: dict[str, AgentAllocation] = {}
-        self._by_group: dict[str, AgentAllocation] = {}
+        self._named_allocations: dict[str, AgentAllocation] = {}
+        self._group_allocations: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
-        self._known: dict[int, ProcessOwner] = {}
+        self._owners: dict[int, ProcessOwner] = {}
         self._lifetimes = PidfdHandles()
         self._ticks: dict[int, bytes | None] = {}
         """Start time of each known process, as the kernel writes it."""
-        self._last: dict[int, tuple[bytes, ProcessOwner]] = {}
+        self._last_owners: dict[int, tuple[bytes, ProcessOwner]] = {}
         """Start time and process of each PID at the previous poll, to detect reused PIDs."""
         self._rechecked_at = time.monotonic()
 
@@ -92,11 +92,11 @@ class ProcessOwners:
         self._allocations = tuple(allocations)
         self._roots = {a.pid: a for a in allocations if a.pid is not None}
         # A worker's name overrides a workload's name, which stands for its first worker.
-        self._by_name = {a.workload: a for a in reversed(allocations)}
-        self._by_name |= {a.worker: a for a in allocations}
-        self._by_group = {a.cgroup: a for a in allocations if a.cgroup}
+        self._named_allocations = {a.workload: a for a in reversed(allocations)}
+        self._named_allocations |= {a.worker: a for a in allocations}
+        self._group_allocations = {a.cgroup: a for a in allocations if a.cgroup}
         self._accounts = {}
-        self._known = {}
+        self._owners = {}
         for pid in self._roots:
             # Root processes first: claims by environment count only from their accounts.
             self.owner_of(pid)
@@ -107,26 +107,26 @@ class ProcessOwners:
         Unattributed processes are dropped too while young, and every `RECHECK_INTERVAL_S`: they may
         belong to a workload by now.
         """
-        self._last = {
+        self._last_owners = {
             pid: (ticks, owner)
-            for pid, owner in self._known.items()
+            for pid, owner in self._owners.items()
             if pid in pids and (ticks := self._ticks.get(pid)) is not None
         }
         recheck_all = time.monotonic() - self._rechecked_at > RECHECK_INTERVAL_S
         if recheck_all:
             self._rechecked_at = time.monotonic()
         young = time.time() - YOUNG_S
-        self._known = {
+        self._owners = {
             pid: owner
-            for pid, owner in self._known.items()
+            for pid, owner in self._owners.items()
             if pid in pids and (owner.allocation or not (recheck_all or owner.created > young))
         }
-        self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in self._known}
+        self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in self._owners}
         self._lifetimes.retain(pids)
 
     def is_stranger(self, pid: int) -> bool:
         """Return True if the cache has the process as belonging to no workload."""
-        owner = self._known.get(pid)
+        owner = self._owners.get(pid)
         return owner is not None and owner.allocation is None
 
     def owner_of(self, pid: int) -> ProcessOwner:
@@ -134,7 +134,7 @@ class ProcessOwners:
 
         A cached process costs one system call: this runs each second for each process.
         """
-        owner = self._known.get(pid)
+        owner = self._owners.get(pid)
         if owner is not None and pid in self._ticks and self._lifetimes.still_runs(pid):
             return owner
         self._lifetimes.open_handle(pid)
@@ -145,23 +145,23 @@ class ProcessOwners:
             found = self._owner_of_process(psutil.Process(pid), MAX_ANCESTORS)
         except psutil.Error:
             # Its use until its end counts for its workload; the next poll has no owner for it.
-            self._known.pop(pid, None)
-            return self._last[pid][1] if pid in self._last else _EXITED_OWNER
+            self._owners.pop(pid, None)
+            return self._last_owners[pid][1] if pid in self._last_owners else _EXITED_OWNER
         # `ticks` was read before the process: a PID reused in between is attributed again.
         self._ticks[pid] = ticks
         return found
 
-    def before(self, pid: int) -> tuple[ProcessOwner, float] | None:
+    def previous_owner(self, pid: int) -> tuple[ProcessOwner, float] | None:
         """Return this PID's process at the previous poll, and when it lost the PID.
 
         That time is the start of the running process, in Unix seconds. None if the running process
         had the PID at the previous poll already.
         """
-        before, ticks = self._last.get(pid), self._ticks.get(pid)
-        if before is None or ticks is None or before[0] == ticks or pid not in self._known:
+        previous, ticks = self._last_owners.get(pid), self._ticks.get(pid)
+        if previous is None or ticks is None or previous[0] == ticks or pid not in self._owners:
             return None
         # `create_time` is too coarse: it adds a boot time in whole seconds.
-        return before[1], _boot_time() + int(ticks) / _TICKS_A_SECOND
+        return previous[1], _boot_time() + int(ticks) / _TICKS_A_SECOND
 
     def allocation_of(self, process: psutil.Process) -> AgentAllocation | None:
         """Return the allocation that a process belongs to; None for other processes.
@@ -172,26 +172,33 @@ class ProcessOwners:
         return self._owner_of_process(process, MAX_ANCESTORS).allocation
 
     def _owner_of_process(self, process: psutil.Process, depth: int) -> ProcessOwner:
+        """Return a process's attribution from the cache, else after a search; cache it."""
         created = process.create_time()
-        process_owner = self._known.get(process.pid)
+        process_owner = self._owners.get(process.pid)
         if process_owner is None or process_owner.created != created:
-            allocation = self._find(process, created, depth)
+            allocation = self._find_allocation(process, created, depth)
             notebook = "" if allocation is None else _notebook(process)
             process_owner = ProcessOwner(
                 created, allocation, process.username(), process.name(), notebook
             )
-            self._known[process.pid] = process_owner
+            self._owners[process.pid] = process_owner
         return process_owner
 
-    def _find(self, process: psutil.Process, created: float, depth: int) -> AgentAllocation | None:
+    def _find_allocation(
+        self, process: psutil.Process, created: float, depth: int
+    ) -> AgentAllocation | None:
+        """Return a process's allocation: its own, by its control group, parent or environment."""
         root = self._roots.get(process.pid)
         if root is not None and (
             root.created is None or abs(root.created - created) < SAME_START_S
         ):
             return self._with_account(root, process)
-        if self._by_group and (allocation := self._in_group(process.pid)) is not None:
+        if (
+            self._group_allocations
+            and (allocation := self._by_control_group(process.pid)) is not None
+        ):
             return self._with_account(allocation, process)
-        if (allocation := self._of_parent(process, created, depth)) is not None:
+        if (allocation := self._by_parent(process, created, depth)) is not None:
             return self._with_account(allocation, process)
         return self._by_environment(process)
 
@@ -202,7 +209,7 @@ class ProcessOwners:
         self._accounts.setdefault(allocation.workload, set()).add(process.uids().real)
         return allocation
 
-    def _in_group(self, pid: int) -> AgentAllocation | None:
+    def _by_control_group(self, pid: int) -> AgentAllocation | None:
         """Return the allocation by control group, which a process cannot leave by itself."""
         try:
             lines = (self._proc / str(pid) / "cgroup").read_text().splitlines()
@@ -213,17 +220,18 @@ class ProcessOwners:
             # First match only: containers choose the names of groups below the kubelet's.
             if (pod := _POD.search(path)) is not None:
                 uid = pod[1].replace("_", "-")
-                if (allocation := self._by_group.get(uid)) is not None:
+                if (allocation := self._group_allocations.get(uid)) is not None:
                     return allocation
             elif line.startswith("0::"):
                 for group in (path, *map(str, Path(path).parents)):
-                    if (allocation := self._by_group.get(group)) is not None:
+                    if (allocation := self._group_allocations.get(group)) is not None:
                         return allocation
         return None
 
-    def _of_parent(
+    def _by_parent(
         self, process: psutil.Process, created: float, depth: int
     ) -> AgentAllocation | None:
+        """Return the allocation of a process's parent, over at most `depth` generations."""
         if depth == 0:
             return None
         try:
@@ -237,13 +245,14 @@ class ProcessOwners:
         return parent.allocation if parent.created <= created else None
 
     def _by_environment(self, process: psutil.Process) -> AgentAllocation | None:
+        """Return the allocation that a process's environment names, if it may be its own."""
         try:
             environment = process.environ()
         except psutil.Error:
             return None
-        claimed = self._by_name.get(environment.get("RUNAI_WORKER", "")) or self._by_name.get(
-            environment.get("RUNAI_WORKLOAD", "")
-        )
+        claimed = self._named_allocations.get(
+            environment.get("RUNAI_WORKER", "")
+        ) or self._named_allocations.get(environment.get("RUNAI_WORKLOAD", ""))
         if claimed is None or claimed.checkpoint_dir not in (
             "",
             environment.get("RUNAI_CHECKPOINT_DIR"),

@@ -61,15 +61,15 @@ class ProcessTable:
         self._owners.retain(pids)
         before, appeared = self._counters, pids - (self._pids or frozenset())
         self._counters = {c.process.pid: c for c in self._read(pids)}
-        first, self._pids = self._pids is None, pids
-        if first:
+        is_first, self._pids = self._pids is None, pids
+        if is_first:
             return None
         ended = [c for pid, c in before.items() if pid not in self._counters]
         return [
             ProcessUse(
                 pid=pid,
                 allocation=now.allocation,
-                cpu_seconds=_spent(now, before.get(pid), ended, new=pid in appeared),
+                cpu_seconds=_cpu_seconds_since(now, before.get(pid), ended, new=pid in appeared),
                 memory_mib=_resident_mib(now.process),
                 owner=self._owners.owner_of(pid),
             )
@@ -77,6 +77,7 @@ class ProcessTable:
         ]
 
     def _read(self, pids: frozenset[int]) -> Iterator[_CpuCounters]:
+        """Yield the present counters of each process of a workload."""
         for pid in sorted(pids):
             counters = self._counters.get(pid)
             if counters is None and self._owners.is_stranger(pid):
@@ -106,9 +107,10 @@ class ProcessTable:
             )
 
 
-def _spent(
+def _cpu_seconds_since(
     now: _CpuCounters, before: _CpuCounters | None, ended: Sequence[_CpuCounters], *, new: bool
 ) -> float:
+    """Return a process's CPU time since the previous call, with that of its ended children."""
     if before is not None and before.process == now.process:
         own, children = now.own - before.own, now.children - before.children
         # The kernel adds an ended child's time to its parent's: subtract the part counted before.

@@ -16,7 +16,7 @@ from runai.hub_service.api.services.platform import Caller, Platform, PlatformDe
 from runai.hub_service.api.services.submit import submit as submit_request
 from runai.hub_service.api.views.viewer import version_of
 from runai.hub_service.api.views.workload_pages import WorkloadListFilter, page_of
-from runai.hub_service.clusters.states.user_actions import of_whole_array
+from runai.hub_service.clusters.states.user_actions import refusal_of_whole_array
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
@@ -260,7 +260,7 @@ async def logs(
     workload = workload_id(project, name)
     record = await platform.access(watcher.actor, Action.READ_WORKLOAD, workload, uid)
     if record.spec.is_array:
-        raise of_whole_array(record)
+        raise refusal_of_whole_array(record)
     if worker is not None and worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."

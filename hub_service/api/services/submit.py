@@ -164,7 +164,7 @@ def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
     for workload in arrays.names_of(spec):
         if workload in taken:
-            raise user_actions.name_taken(workload)
+            raise user_actions.refusal_of_used_name(workload)
 
 
 def _subject(owner: Actor, actor: Actor) -> str:

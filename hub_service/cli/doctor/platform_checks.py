@@ -359,7 +359,7 @@ def check_ownership(root: Path) -> Iterator[Finding]:
         LOCK,
         check_is_whole,
         holder,
-        waiting,
+        waiting_pids,
     )
 
     try:
@@ -371,12 +371,12 @@ def check_ownership(root: Path) -> Iterator[Finding]:
     if by is None:
         return
     text = f"it is open in {by}"
-    waiting_pids = ", ".join(str(pid) for pid in waiting(root / LOCK))
+    pids_text = ", ".join(str(pid) for pid in waiting_pids(root / LOCK))
     if by.is_frozen:
         mend = f"kill -CONT {by.pid} has it go on; after kill -TERM {by.pid} it ends by that."
         yield Finding("failure", _SUBJECT, f"{text}, which is frozen: nothing is decided", mend)
-    elif waiting_pids and by.pid:
-        text = f"{text}, for which process {waiting_pids} waits"
+    elif pids_text and by.pid:
+        text = f"{text}, for which process {pids_text} waits"
         mend = f"Is it not about to end? Then it hangs: {by.stop_hint} Else look again."
         yield Finding("failure", _SUBJECT, text, mend)
     else:

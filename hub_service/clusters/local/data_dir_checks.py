@@ -83,28 +83,30 @@ def check_place(root: Path) -> None:
     places, last = {place for place, _ in rows}, last_holder(root / LOCK)
     if last.place:
         places.add(Path(last.place))
-    for was in sorted(place for place in places if not _is_same(place, root)):
-        is_original = _is_original(was, root, last)
-        if is_original and (by := _platform_of(was)):
+    for old_place in sorted(place for place in places if not _is_same(place, root)):
+        is_original = _is_original(old_place, root, last)
+        if is_original and (by := _lock_holder_text(old_place)):
             raise Conflict(
-                f"{root} is a copy of {was}, where a platform runs: {by}.",
+                f"{root} is a copy of {old_place}, where a platform runs: {by}.",
                 hint="Use that one, or stop it and its jobs first. To try something beside it:"
                 " another machine, or an empty --data-dir.",
                 code="copy_of_running",
             )
         running = {
-            *(_running_jobs(was / JOBS) if is_original else ()),
+            *(_running_jobs(old_place / JOBS) if is_original else ()),
             *_running_jobs(root / JOBS),
-            *(str(row["id"]) for place, row in rows if place == was and _has_process(row)),
+            *(str(row["id"]) for place, row in rows if place == old_place and _has_process(row)),
         }
         if running:
             names = ", ".join(sorted(running)[:MAX_NAMES]) + (
                 ", …" if len(running) > MAX_NAMES else ""
             )
             raise Conflict(
-                f"{root} was {was} before, and workloads that began there still run: {names}.",
-                hint=f"They save to {was}. Was it moved? Then move it back, or leave a link there:"
-                f" ln -s {root} {was}. Is it a copy? Then start the original and suspend them.",
+                f"{root} was {old_place} before, and workloads that began there still run:"
+                f" {names}.",
+                hint=f"They save to {old_place}. Was it moved? Then move it back, or leave a link"
+                f" there: ln -s {root} {old_place}. Is it a copy? Then start the original and"
+                " suspend them.",
                 code="moved_while_running",
             )
 
@@ -141,11 +143,11 @@ def moved_rows(rows: Iterable[StoredWorkload], root: Path) -> list[StoredWorkloa
     places = {place for place, _ in _rows_elsewhere(root) if not _is_same(place, root)}
     moved: list[StoredWorkload] = []
     for row in rows if places else ():
-        was = _place(row.record.log_dir, row.id)
-        if was is not None and was in places:
-            moved.append(_moved(row, was, root))
-    for was in sorted(places):
-        LOG.info("the data directory was %s: the paths of its workloads are changed", was)
+        old_place = _data_dir_of(row.record.log_dir, row.id)
+        if old_place is not None and old_place in places:
+            moved.append(_moved(row, old_place, root))
+    for old_place in sorted(places):
+        LOG.info("the data directory was %s: the paths of its workloads are changed", old_place)
     return moved
 
 
@@ -160,25 +162,25 @@ def _rows_elsewhere(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         )
         for name, text in found:
             record = json.loads(text)["record"]
-            if (was := _place(record["log_dir"], name)) is not None:
-                yield was, {"id": name, **record}
+            if (old_place := _data_dir_of(record["log_dir"], name)) is not None:
+                yield old_place, {"id": name, **record}
 
 
-def _place(log_dir: str, workload: str) -> Path | None:
-    """Return the data directory of a workload's log directory; None for another path."""
+def _data_dir_of(log_dir: str, workload: str) -> Path | None:
+    """Return the data directory that a workload's log directory is in; None for another path."""
     root = log_dir.removesuffix(f"/{JOBS}/{workload}")
     return None if root == log_dir else Path(root or "/")
 
 
-def _is_original(was: Path, root: Path, last: LockHolder) -> bool:
+def _is_original(old_place: Path, root: Path, last: LockHolder) -> bool:
     """Return False if another platform's directory, or none, lies at a directory's earlier place.
 
     A copy has another inode than the one that was opened, and a copy and a backup have the
     original's token.
     """
-    if str(was) == last.place and last.inode != _inode(was):
+    if str(old_place) == last.place and last.inode != _inode(old_place):
         return False
-    tokens = {_token(was), _token(root)} - {b""}
+    tokens = {_token(old_place), _token(root)} - {b""}
     return len(tokens) < 2
 
 
@@ -204,7 +206,7 @@ def _is_same(place: Path, root: Path) -> bool:
         return False
 
 
-def _platform_of(place: Path) -> str:
+def _lock_holder_text(place: Path) -> str:
     """Return the holder of a data directory's locks in words; "" without one."""
     with suppress(OSError):  # of another account: its processes are out of reach
         if (by := holder(place / LOCK)) is not None:
@@ -231,9 +233,9 @@ def _has_process(row: dict[str, Any]) -> bool:
     )
 
 
-def _moved(row: StoredWorkload, was: Path, root: Path) -> StoredWorkload:
-    """Return a row with its paths below `was` changed to paths below `root`."""
-    path = path_mover(was, root)
+def _moved(row: StoredWorkload, old_place: Path, root: Path) -> StoredWorkload:
+    """Return a row with its paths below `old_place` changed to paths below `root`."""
+    path = path_mover(old_place, root)
     spec, record = row.spec, row.record
     spec = replace(
         spec,
@@ -250,7 +252,7 @@ def _moved(row: StoredWorkload, was: Path, root: Path) -> StoredWorkload:
     return replace(row, record=record)
 
 
-def path_mover(was: Path, root: Path) -> Callable[[str], str]:
+def path_mover(old_place: Path, root: Path) -> Callable[[str], str]:
     """Return a function that moves the paths of a text: `DIR/x`, `DIR/x:DIR/y`, `--x=DIR/y`."""
-    old = re.compile(rf"(?<![^:=]){re.escape(str(was))}(?=[/:]|$)")
+    old = re.compile(rf"(?<![^:=]){re.escape(str(old_place))}(?=[/:]|$)")
     return lambda text: old.sub(lambda _: str(root), text)

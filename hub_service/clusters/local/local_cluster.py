@@ -97,7 +97,6 @@ from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOG = logging.getLogger("runai.service")
 
-
 UNBOUNDED = NodeCapacity()
 OWN_DIR = ".local/share/runai"
 """Directory of a user's job files, in the home of their own account."""
@@ -162,7 +161,7 @@ class LocalCluster(StoredCluster):
         self._elastic_relay = ElasticRelay(self)
         self._progress_files = ProgressFiles()
         self._cleanup = JobDirCleanup(data_dir / JOBS)
-        self._cleanup.settle(self._is_there)
+        self._cleanup.settle(self._is_stored)
         self._tmp_dirs = TmpDirs(data_dir, for_all=accounts is not None)
         self._timetable_changed = asyncio.Event()
 
@@ -227,7 +226,7 @@ class LocalCluster(StoredCluster):
         for row in rows:
             if self._requests is not None:  # the unit's stop has disabled the controllers
                 for worker in row.active:
-                    self._requests.hold(worker.name, row.spec)
+                    self._requests.enforce_request(worker.name, row.spec)
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_timers())
@@ -265,7 +264,7 @@ class LocalCluster(StoredCluster):
 
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
-        """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
+        """Remove a deleted workload's directory; the checkpoints of an `aged` one stay."""
         home = self._home_dir(row)
         deleted = DeletedWorkload(row.id, row.record.submitted, aged, skips_home=home is None)
         with self._cleanup.removal(deleted, home):
@@ -277,7 +276,7 @@ class LocalCluster(StoredCluster):
         self._timetable_changed.set()
 
     def _home_dir(self, row: StoredWorkload) -> HomeJobDir | None:
-        """Return its directory in the user's home for removal; None: there is none, or it stays."""
+        """Return a workload's directory in its user's home; None: there is none, or it stays."""
         own, owner = _own_dir(row), self._accounts.removal_account(row)
         return HomeJobDir(own, owner) if owner and not own.is_relative_to(self._data_dir) else None
 
@@ -317,7 +316,7 @@ class LocalCluster(StoredCluster):
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue, unless its user is another person now."""
         if self._directory is not None:
-            for user in {self._index[part].spec.user for part in self._index.parts(workload)}:
+            for user in {self._index[row_id].spec.user for row_id in self._index.row_ids(workload)}:
                 with contextlib.suppress(NotFound, Unavailable):  # it waits in the queue
                     await self._directory.account(user)
         return await super().resume(workload, by=by, uid=uid)
@@ -353,9 +352,9 @@ class LocalCluster(StoredCluster):
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
         devices = self._nodes.get(node, ())
-        to_present_clock = partial(at_present_clock, booted=booted)
+        convert = partial(at_present_clock, booted=booted)
         rows = self._index.active_rows()
-        return self._allocations.of(node, devices, rows, booted=booted, convert=to_present_clock)
+        return self._allocations.on_node(node, devices, rows, booted=booted, convert=convert)
 
     async def logs(
         self,
@@ -402,15 +401,13 @@ class LocalCluster(StoredCluster):
 
         A progress file is read again only if it may have changed.
         """
-        begun = list(self._index.begun(only))
+        started_jobs = list(self._index.started_jobs(only))
         files = [
-            ProgressFile(
-                row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase=phase
-            )
-            for row in begun
-            if (phase := _phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
+            ProgressFile(row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase)
+            for row in started_jobs
+            if (phase := _run_phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
         ]
-        names = {row.id for row in begun}
+        names = {row.id for row in started_jobs}
         read = self._progress_files.poll if only is None else self._progress_files.read
         # At rest, files were read before: no thread, which would wait for the interpreter's lock.
         return await asyncio.to_thread(read, files, names) if files else read((), names)
@@ -432,29 +429,28 @@ class LocalCluster(StoredCluster):
         """Return the directory that an elastic job's workers share with the service."""
         return ElasticDir(Path(elastic_dir(row.record)), self._accounts.of(row).uid)
 
-    def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
-        """Return True if a worker's account is known; else its lookup goes on."""
+    def prepare_account(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+        """Return True if a worker's account is known; else look it up and enqueue the workload."""
         accounts = self._start_accounts
-        return accounts is None or accounts.of_start(row, worker.attempt) is not None
+        return accounts is None or accounts.find_or_look_up(row, worker.attempt) is not None
 
-    def start_of(
+    def prepare_start(
         self, row: StoredWorkload, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
-        """Return the supervisor's instructions, and the environment."""
+        """Make a start's TMPDIR; return its supervisor's instructions and the environment."""
         self._sqlite.check_is_there()  # a start would make the directories anew
         spec = row.spec
         assert spec.command is not None
         account = self._accounts.of(row)
         if self._start_accounts is not None:
-            start_account = self._start_accounts.of_start(row, worker.attempt)
-            assert start_account is not None, "is_prepared was not asked"
+            start_account = self._start_accounts.find_or_look_up(row, worker.attempt)
+            assert start_account is not None, "prepare_account returned False"
             account = start_account
         own = _own_dir(row)
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
         # The parent folders have the names of projects and jobs.
-        directories += [str(own.parent.parent), str(own.parent), str(own)]
-        directories.append(row.record.checkpoint_dir)
+        directories += map(str, (own.parent.parent, own.parent, own, row.record.checkpoint_dir))
         if spec.elastic:
             shared = self.elastic_dir(row)
             shared.forget_status(worker.name)  # a status of an earlier start
@@ -462,7 +458,7 @@ class LocalCluster(StoredCluster):
         tmp_dir = self._make_tmp_dir(row, account)
         variables = self.variables(row, worker)
         python = UserEnvironment(account.home)
-        named = named_files(spec.command)
+        command_files = named_files(spec.command)
         is_first = worker.index == min(w.index for w in row.active if w.attempt == worker.attempt)
         fallback_variables = python.variables(os.environ, usable=False)
         instructions = Instructions(
@@ -479,13 +475,15 @@ class LocalCluster(StoredCluster):
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),
             checkpoint_dir=row.record.checkpoint_dir if is_examined(row) else "",
-            code=named if is_first else None,
-            expected=[name for name in expected_files(row) if name in named],
+            code=command_files if is_first else None,
+            expected=[name for name in expected_files(row) if name in command_files],
             most_files=self._job_files,
             open_files=self._open_files,
             pam_service=account_limits.SERVICE if account.uid is not None else "",
             tmp_dir=str(tmp_dir or ""),
-            group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
+            group=self._requests.enforce_request(worker.name, spec)
+            if self._requests is not None
+            else "",
             python={
                 "files": python.expected(),
                 "program": str(python.python),
@@ -517,6 +515,7 @@ class LocalCluster(StoredCluster):
         return await super().environment(workload, worker, uid=uid)
 
     def _make_tmp_dir(self, row: StoredWorkload, account: UnixAccount) -> Path | None:
+        """Make a workload's own TMPDIR; None: its spec has another one."""
         if _chooses_tmp_dir(row.spec):
             return None
         return self._tmp_dirs.make(_tmp_name(row), account.uid, account.gid)
@@ -525,7 +524,7 @@ class LocalCluster(StoredCluster):
         """Return how the processes of a session are recognised, given its server."""
         uid = self._accounts.of_processes(row).uid
         groups, name = self._requests, row.record.workers[0].name
-        in_group = partial(groups.has, name) if groups is not None else lambda _pid: None
+        in_group = partial(groups.is_in_group, name) if groups is not None else lambda _pid: None
         since = at_present_clock(server).created
         own = os.geteuid() if uid is None else uid
         return SessionProcesses(row.record.uid, since, own, in_group)
@@ -549,8 +548,7 @@ class LocalCluster(StoredCluster):
         super().report_exit(workload, index, exit_status)
         if self._requests is not None:
             self._requests.remove(worker)
-        after = self._index.row(workload)
-        if after is None or not after.active:
+        if (after := self._index.row(workload)) is None or not after.active:
             self._tmp_dirs.remove(_tmp_name(row))
 
     def _current_record(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
@@ -558,17 +556,19 @@ class LocalCluster(StoredCluster):
         record = self._index.record(workload)
         return record if record is not None and record.uid == uid else None
 
-    def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
+    def _is_stored(self, workload: WorkloadId, submitted: float) -> bool:
+        """Return True if the row of this very workload is stored."""
         row = self._index.get(workload)
         return row is not None and row.record.submitted == submitted
 
     # -- time and directories --------------------------------------------------------------------
 
     async def _run_timers(self) -> NoReturn:
+        """Apply transitions as they are due, until cancelled."""
         while True:
             self._timetable_changed.clear()
             try:
-                when = self.report_time()
+                when = self.apply_due_transitions()
             except Unavailable as away:
                 when = self._clock() + away.retry_after
             with contextlib.suppress(TimeoutError):
@@ -580,7 +580,7 @@ class LocalCluster(StoredCluster):
         return self._data_dir / JOBS / spec.project / spec.name
 
 
-def _phase(row: StoredWorkload) -> tuple[float, int, bool]:
+def _run_phase(row: StoredWorkload) -> tuple[float, int, bool]:
     """Return a value that changes at each start and end; its last item: it runs."""
     return row.record.submitted, row.record.attempts, bool(row.active)
 

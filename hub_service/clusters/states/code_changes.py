@@ -12,11 +12,11 @@ from runai.hub_service.processes.program_files import MISSING, UNREADABLE
 
 def awaited_start(row: StoredWorkload) -> tuple[int, int] | None:
     """Return index and attempt of the worker whose code is to be noted; None: it is known."""
-    first = next((w for w in row.record.workers if w.attempt == row.code_due), None)
-    if not row.code_due or first is None:
+    worker = next((w for w in row.record.workers if w.attempt == row.code_due), None)
+    if not row.code_due or worker is None:
         return None
-    has_begun = first.process is not None or first.state == "finished"
-    return (first.index, row.code_due) if has_begun else None
+    has_begun = worker.process is not None or worker.state == "finished"
+    return (worker.index, row.code_due) if has_begun else None
 
 
 def expected_files(row: StoredWorkload) -> list[str]:
@@ -28,9 +28,9 @@ def expected_files(row: StoredWorkload) -> list[str]:
 
 
 def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
-    """Record the code of a start, with an event if that of the start before differs.
+    """Record the code of a start, with an event if it differs from the base.
 
-    None: it is not known.
+    `code` None: it is not known.
     """
     if attempt != row.code_due:
         return Transition(row)

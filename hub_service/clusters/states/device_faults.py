@@ -29,21 +29,25 @@ def record_faults(
     }
     transitions: dict[WorkloadId, Transition] = {}
     for row in rows if changed else ():
-        current = row
+        new_row = row
         events: list[tuple[str, str]] = []
         for worker in row.record.workers:
-            mine = [changed[s.device] for s in worker.devices if s.device in changed]
-            if worker.node != node or not mine:
+            changed_devices = [changed[s.device] for s in worker.devices if s.device in changed]
+            if worker.node != node or not changed_devices:
                 continue
             if worker.state in ACTIVE:
                 events += [
-                    event for device in mine if (event := _event(node, device)) not in events
+                    event
+                    for device in changed_devices
+                    if (event := _event(node, device)) not in events
                 ]
-            elif worker.state == "reserved" and any(device.fault for device in mine):
-                current = unreserved(current, worker.index).row or current
-                events.append(("fault", f"device {mine[0].index} of {node}, held for it, broke"))
+            elif worker.state == "reserved" and any(device.fault for device in changed_devices):
+                new_row = unreserved(new_row, worker.index).row or new_row
+                events.append(
+                    ("fault", f"device {changed_devices[0].index} of {node}, held for it, broke")
+                )
         if events:
-            transitions[row.id] = Transition(current, tuple(events))
+            transitions[row.id] = Transition(new_row, tuple(events))
     return transitions
 
 

@@ -62,10 +62,10 @@ def started(
         for w in record.workers
     )
     verb = "resumes" if row.resumed else "starts"
-    text = f"{verb} on {_places(grants)}"
+    text = f"{verb} on {_places_text(grants)}"
     if row.spec.command is None:
         goes_on = any(w.process is not None for w in workers)
-        text = f"gets {_places(grants)}"
+        text = f"gets {_places_text(grants)}"
         text += " again" if goes_on else "; waits for its server to start"
     record = replace(
         record,
@@ -98,7 +98,7 @@ def running(row: StoredWorkload, index: int, process: Process, *, now: float) ->
     row = _with_worker(row, worker)
     return Transition(
         _with_state(row, now),
-        (("running", f"{_worker(row, index)}runs as process {process.pid}"),),
+        (("running", f"{_worker_prefix(row, index)}runs as process {process.pid}"),),
     )
 
 
@@ -122,9 +122,9 @@ def stopped(
     record = replace(row.record, workers=workers, reason=reason, position=None, moved=moved)
     if not any(w.state == "stopping" for w in row.record.workers):
         record = replace(record, killed=False)  # of an earlier stop
-    whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
-    record = runs_no_more(record, now) if whole else record
-    halt = row.halt or ("paused" if whole else "")
+    is_whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
+    record = runs_no_more(record, now) if is_whole else record
+    halt = row.halt or ("paused" if is_whole else "")
     row = replace(row, record=record, halt=halt, stopping_since=now)
     row = _with_state(membership.record_sizing(row, now=now), now)
     transition = Transition(row, (("stopping", reason.text),))
@@ -154,23 +154,24 @@ def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: flo
         worker, state="finished", devices=(), node="", process=None, exit_code=exit_status.exit_code
     )
     if stop_requested and exit_status.exit_code != 0 and not row.halt and len(row.active) > 1:
-        worker = replace(worker, state="pending")  # the rest goes on without it
+        # Neither the whole workload stops nor is it done: the others go on without this worker.
+        worker = replace(worker, state="pending")
     began = row.resumed or exit_status.began or before.record.workers[index].process is not None
     row = replace(_with_worker(row, worker), resize=None, resumed=began)
     if exit_status.killed:
         row = replace(row, record=replace(row.record, killed=True))
-    who = _worker(row, index).rstrip()
+    who = _worker_prefix(row, index).rstrip()
     warning = f"{who}: {exit_status.left}" if who else exit_status.left
-    left = [("warning", warning)] if exit_status.left else []
-    events = [("exited", _ended(row, index, exit_status)), *left]
+    leftover_events = [("warning", warning)] if exit_status.left else []
+    events = [("exited", _exit_text(row, index, exit_status)), *leftover_events]
     if grant is not None:
         row = membership.count_resize(row)
         return _chain(Transition(row, tuple(events)), started(row, [grant], now=now))
     is_failure = not stop_requested and exit_status.exit_code != 0
     if is_failure and membership.survives_exit_of(before, index):
-        text = f"{_ended(row, index, exit_status)}; the others go on without it"
+        text = f"{_exit_text(row, index, exit_status)}; the others go on without it"
         row = _with_state(membership.requeue_lost_worker(row, index), now)
-        return Transition(row, (("warning", text), *left))
+        return Transition(row, (("warning", text), *leftover_events))
     if exit_status.exit_code == 0 and membership.is_done_by(before, index):
         row = membership.record_finishers(replace(row, halt="done"))
         if late := membership.late_joiners(row.record):
@@ -185,14 +186,14 @@ def exited(row: StoredWorkload, index: int, exit_status: ExitStatus, *, now: flo
         row = replace(row, record=replace(row.record, reason=_failure(row, index, exit_status)))
         rest = [w.index for w in row.active if w.state != "stopping"]
         if rest:
-            text = f"{_ended(row, index, exit_status)}, so the others stop too"
+            text = f"{_exit_text(row, index, exit_status)}, so the others stop too"
             why = StateReason("failed", text)
             transition = stopped(row, rest, why, now=now)
             assert transition.row is not None
             record = replace(transition.row.record, reason=row.record.reason)
             row = replace(transition.row, record=record)
             events += transition.events
-    if row.active:
+    if row.active:  # the last worker's exit settles the workload
         return Transition(_with_state(row, now), tuple(events))
     return _chain(Transition(row, tuple(events)), settle(row, now=now))
 
@@ -221,12 +222,12 @@ def due(row: StoredWorkload, *, now: float) -> Transition | None:
         # The clock was set back: restart the timeout, so that a session waits at most its length.
         return Transition(replace(row, granted=now))
     when = next_due(row)
-    retries = row.record.state is WorkloadState.RETRYING
+    is_retrying = row.record.state is WorkloadState.RETRYING
     # The clock was set back: no back-off is this long.
-    was_set_back = retries and when is not None and when > now + 2 * LONGEST_BACK_OFF_S
+    was_set_back = is_retrying and when is not None and when > now + 2 * LONGEST_BACK_OFF_S
     if when is None or (when > now and not was_set_back):
         return None
-    if retries:
+    if is_retrying:
         record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
         return Transition(replace(row, record=record), (("queued", "tries again"),))
     text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
@@ -258,6 +259,7 @@ def _waits_to_be_attached(row: StoredWorkload) -> bool:
 
 
 def _chain(transition: Transition, next_transition: Transition) -> Transition:
+    """Return the row of the second transition, with the events of both."""
     return Transition(next_transition.row, (*transition.events, *next_transition.events))
 
 
@@ -279,32 +281,35 @@ def _with_state(row: StoredWorkload, now: float) -> StoredWorkload:
         state = WorkloadState.STARTING
     unfinished = sum(w.state != "finished" for w in row.record.workers)
     up = sum(s != "stopping" for s in states)
-    below = 0 < up < min(row.spec.min_workers, unfinished)
+    is_below_min = 0 < up < min(row.spec.min_workers, unfinished)
     since = row.below_min_since if row.below_min_since is not None else now
     return replace(
         row,
         record=replace(row.record, state=state),
-        below_min_since=since if below else None,
+        below_min_since=since if is_below_min else None,
     )
 
 
 def _failure(row: StoredWorkload, index: int, exit_status: ExitStatus) -> StateReason:
+    """Return the reason of a workload that a worker's exit makes fail."""
     if exit_status.text and exit_status.exit_code is not None and exit_status.exit_code < 0:
         return StateReason("contained", f"it {exit_status.text}")
     if exit_status.text:
         code = "home_away" if exit_status.is_home_away else "not_started"
         return StateReason(code, exit_status.text)
     if exit_status.lost:
-        return StateReason("interrupted", _ended(row, index, exit_status))
-    return StateReason("exit_code", _ended(row, index, exit_status))
+        return StateReason("interrupted", _exit_text(row, index, exit_status))
+    return StateReason("exit_code", _exit_text(row, index, exit_status))
 
 
-def _worker(row: StoredWorkload, index: int) -> str:
+def _worker_prefix(row: StoredWorkload, index: int) -> str:
+    """Return "worker 1 " as the beginning of an event; "" for the only worker."""
     return f"worker {index} " if len(row.record.workers) > 1 else ""
 
 
-def _ended(row: StoredWorkload, index: int, exit_status: ExitStatus) -> str:
-    who = _worker(row, index)
+def _exit_text(row: StoredWorkload, index: int, exit_status: ExitStatus) -> str:
+    """Return how a worker ended, as a sentence without its full stop."""
+    who = _worker_prefix(row, index)
     if exit_status.text:
         return exit_status.text
     if exit_status.lost:
@@ -320,14 +325,15 @@ def _ended(row: StoredWorkload, index: int, exit_status: ExitStatus) -> str:
     return f"{who}ended with exit code {exit_status.exit_code}{killed}"
 
 
-def _places(grants: Sequence[Grant]) -> str:
+def _places_text(grants: Sequence[Grant]) -> str:
+    """Return the granted devices in words: "node-1: GPU 0, 0.5 GPUs of GPU 1; node-2: no GPU"."""
     by_node: dict[str, list[str]] = {}
     for grant in grants:
-        by_node.setdefault(grant.node, []).extend(_share(share) for share in grant.devices)
+        by_node.setdefault(grant.node, []).extend(_share_text(share) for share in grant.devices)
     return "; ".join(f"{node}: {', '.join(g) or 'no GPU'}" for node, g in by_node.items())
 
 
-def _share(share: DeviceShare) -> str:
+def _share_text(share: DeviceShare) -> str:
     part = "" if share.gpus == WHOLE_GPU else f"{gpu_text(share.gpus)} of "
     return f"{part}GPU {share.device}"
 

@@ -15,7 +15,7 @@ from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase,
 MAX_WORKER_LOSSES = 3
 """A worker with more unexpected exits is not restarted while the rest trains."""
 
-NOTABLE = 0.05
+MIN_SPEED_CHANGE = 0.05
 """Minimum relative change of a stored speed, since each is a write to the disk."""
 
 _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
@@ -34,33 +34,34 @@ def update_target(row: StoredWorkload, now: float, store_of: Callable[[str], str
         return Transition(row)
     phases = {w.name: p for w in row.active if (p := state.phases.get(w.name)) is not None}
     before = state.target.ranks if state.target is not None else ()
-    staying = [w.name for w in _staying(row.record)]
-    ranks = tuple(name for name in before if name in staying)
-    ranks += tuple(n for n in staying if n not in before and phases.get(n) in _JOINS)
+    up_names = [w.name for w in _up_workers(row.record)]
+    ranks = tuple(name for name in before if name in up_names)
+    ranks += tuple(n for n in up_names if n not in before and phases.get(n) in _JOINS)
     if not any(w.state == "stopping" for w in row.active):  # they write a checkpoint first
-        ranks = ranks or tuple(staying)
+        ranks = ranks or tuple(up_names)
     state = replace(state, phases=phases)
     if ranks == before:
-        return Transition(_with(row, state))
+        return Transition(_with_elastic(row, state))
     store = store_of(ranks[0]) if ranks else ""
     if ranks and not store:
-        return Transition(_with(row, state))
-    target = _target(row, state, ranks, now=now, store=store)
+        return Transition(_with_elastic(row, state))
+    target = _next_target(row, state, ranks, now=now, store=store)
     if target.reason is Reason.START:
         state = replace(state, losses={})
-    row = _with(row, replace(state, target=target))
+    row = _with_elastic(row, replace(state, target=target))
     if target.reason not in {Reason.EXPAND, Reason.RECLAIM} or not phases:
         return Transition(row)
-    return Transition(count_resize(row), (("resized", f"trains with {_count(ranks)}"),))
+    return Transition(count_resize(row), (("resized", f"trains with {_workers_text(ranks)}"),))
 
 
-def _count(ranks: tuple[str, ...]) -> str:
+def _workers_text(ranks: tuple[str, ...]) -> str:
     return f"{len(ranks)} worker{'s' * (len(ranks) != 1)}"
 
 
-def _target(
+def _next_target(
     row: StoredWorkload, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
 ) -> Target:
+    """Build the target after the present one, for these ranks, with the reason of the change."""
     before = state.target.ranks if state.target is not None else ()
     stopping = [w for w in row.active if w.state == "stopping"]
     deadline = datetime.fromtimestamp(now + row.spec.grace_seconds, UTC) if stopping else None
@@ -101,24 +102,29 @@ def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) ->
             known = speeds.get(status.gpus)
             if known is None:
                 speeds[status.gpus] = status.samples_per_s
-            elif abs(status.samples_per_s - known) > NOTABLE * known:
+            elif abs(status.samples_per_s - known) > MIN_SPEED_CHANGE * known:
                 speeds[status.gpus] = (known + status.samples_per_s) / 2
         if status.global_batch and status.state is WorkerPhase.RUNNING:
             state = replace(state, global_batch=status.global_batch, steps=status.steps)
     saves = state.saves or bool(reported)
-    return Transition(_with(row, replace(state, phases=phases, throughput=speeds, saves=saves)))
+    return Transition(
+        _with_elastic(row, replace(state, phases=phases, throughput=speeds, saves=saves))
+    )
 
 
 def _is_speed(status: WorkerStatus, record: WorkloadRecord) -> bool:
-    possible = 0 < status.gpus <= max_gpus_of(record) and 0 < status.samples_per_s < float("inf")
-    return possible and status.state is WorkerPhase.RUNNING
+    """Return True if a status has a speed to store: a plausible one of a worker that trains."""
+    is_plausible = 0 < status.gpus <= max_gpus_of(record) and 0 < status.samples_per_s < float(
+        "inf"
+    )
+    return is_plausible and status.state is WorkerPhase.RUNNING
 
 
 def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     """Return the active workers that are not among the ranks yet."""
     state = record.elastic
     ranks = state.target.ranks if state is not None and state.target is not None else ()
-    return [w for w in _staying(record) if w.name not in ranks]
+    return [w for w in _up_workers(record) if w.name not in ranks]
 
 
 def survives_exit_of(row: StoredWorkload, index: int) -> bool:
@@ -129,7 +135,7 @@ def survives_exit_of(row: StoredWorkload, index: int) -> bool:
     state = row.record.elastic
     if state is None or state.target is None or not state.phases or row.halt:
         return False
-    left = [w for w in _staying(row.record) if w.index != index and w.name in state.target.ranks]
+    left = [w for w in _up_workers(row.record) if w.index != index and w.name in state.target.ranks]
     return len(left) >= row.spec.min_workers
 
 
@@ -139,7 +145,7 @@ def requeue_lost_worker(row: StoredWorkload, index: int) -> StoredWorkload:
     assert state is not None
     worker = row.record.workers[index]
     losses = state.losses.get(worker.name, 0) + 1
-    row = _with(row, replace(state, losses={**state.losses, worker.name: losses}))
+    row = _with_elastic(row, replace(state, losses={**state.losses, worker.name: losses}))
     if losses > MAX_WORKER_LOSSES:
         return row
     workers = tuple(
@@ -156,10 +162,10 @@ def must_not_grow(record: WorkloadRecord, now: float, rules: ElasticRules) -> bo
     state = record.elastic
     if state is None or record.spec.workers == 1:
         return False
-    if len(_staying(record)) < record.spec.min_workers:
+    if len(_up_workers(record)) < record.spec.min_workers:
         return False
-    joins = bool(state.phases) and bool(joiners(record))
-    return joins or (state.sized is not None and now < state.sized + rules.grow_every_s)
+    is_joining = bool(state.phases) and bool(joiners(record))
+    return is_joining or (state.sized is not None and now < state.sized + rules.grow_every_s)
 
 
 def is_done_by(row: StoredWorkload, index: int) -> bool:
@@ -184,14 +190,14 @@ def record_finishers(row: StoredWorkload) -> StoredWorkload:
         for name in state.target.ranks
         if name in finished or state.phases.get(name) in _TRAINED
     )
-    return _with(row, replace(state, finishers=finishers))
+    return _with_elastic(row, replace(state, finishers=finishers))
 
 
 def late_joiners(record: WorkloadRecord) -> list[WorkerRecord]:
-    """Return the workers that joined after the training was done: no rank will meet them."""
+    """Return the workers that are up and no finishers: they joined after the training was done."""
     state = record.elastic
     assert state is not None
-    return [w for w in _staying(record) if w.name not in state.finishers]
+    return [w for w in _up_workers(record) if w.name not in state.finishers]
 
 
 def decides_outcome(row: StoredWorkload, worker: WorkerRecord) -> bool:
@@ -203,13 +209,13 @@ def decides_outcome(row: StoredWorkload, worker: WorkerRecord) -> bool:
 def count_resize(row: StoredWorkload) -> StoredWorkload:
     """Count a resize: the workers go on, or the only one restarts."""
     state = row.record.elastic
-    return row if state is None else _with(row, replace(state, resizes=state.resizes + 1))
+    return row if state is None else _with_elastic(row, replace(state, resizes=state.resizes + 1))
 
 
 def record_sizing(row: StoredWorkload, *, now: float) -> StoredWorkload:
     """Record the time of a change of size by the scheduler, for elastic jobs."""
     state = row.record.elastic
-    return row if state is None else _with(row, replace(state, sized=now))
+    return row if state is None else _with_elastic(row, replace(state, sized=now))
 
 
 def max_gpus_of(record: WorkloadRecord) -> int:
@@ -219,11 +225,12 @@ def max_gpus_of(record: WorkloadRecord) -> int:
     return gpus // WHOLE_GPU
 
 
-def _staying(record: WorkloadRecord) -> list[WorkerRecord]:
+def _up_workers(record: WorkloadRecord) -> list[WorkerRecord]:
+    """Return the workers that run or start, and are not told to stop."""
     return [w for w in record.workers if w.state in {"starting", "running"}]
 
 
-def _with(row: StoredWorkload, state: ElasticState) -> StoredWorkload:
+def _with_elastic(row: StoredWorkload, state: ElasticState) -> StoredWorkload:
     return replace(row, record=replace(row.record, elastic=state))
 
 
@@ -243,7 +250,7 @@ def throughput_for_core(
     """
     paying: list[tuple[int, float]] = []
     for size, speed in sorted(measured.items()) if pays_from is not None else ():
-        if not paying or speed - paying[-1][1] >= (pays_from or 0) * _in_proportion(
+        if not paying or speed - paying[-1][1] >= (pays_from or 0) * _proportional_gain(
             paying[-1], size
         ):
             paying.append((size, speed))
@@ -255,6 +262,7 @@ def throughput_for_core(
     return table
 
 
-def _in_proportion(before: tuple[int, float], size: int) -> float:
-    had, speed = before
-    return speed / had * (size - had)
+def _proportional_gain(before: tuple[int, float], size: int) -> float:
+    """Return the gain in speed from one measured size to a larger one at the same efficiency."""
+    gpus, speed = before
+    return speed / gpus * (size - gpus)

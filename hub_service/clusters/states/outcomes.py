@@ -28,22 +28,21 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
     if row.intent == "delete":
         return Transition(None)
     row = replace(row, record=runs_no_more(row.record, now))
-    ended = [w for w in row.record.workers if w.state == "finished"]
-    begun = [w for w in ended if decides_outcome(row, w)]
+    deciding = [w for w in row.record.workers if w.state == "finished" and decides_outcome(row, w)]
     if row.spec.kind == "session":
         state = WorkloadState.TIMED_OUT if row.halt == "timed_out" else WorkloadState.ENDED
         return _finish(row, state, now=now)
-    if begun and all(w.exit_code == 0 for w in begun):
+    if deciding and all(w.exit_code == 0 for w in deciding):
         reason = StateReason("succeeded", f"finished with exit code 0{_stop_note(row)}")
         return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
-        transition = _failed(row, now=now)
+        transition = _after_failure(row, now=now)
     elif row.halt == "lost":
-        transition = _lost(row, now=now)
+        transition = _after_loss(row, now=now)
     elif row.halt == "aside":
-        transition = _aside(row)
+        transition = _wait_aside(row)
     else:
-        transition = _paused(row, now=now)
+        transition = _after_pause(row, now=now)
     assert transition.row is not None
     is_over = row.halt == "timed_out" or time_limits.has_run_out(row.record, now)
     if transition.row.record.state.finished or not is_over:
@@ -53,7 +52,7 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
 
 
 def _stop_note(row: StoredWorkload) -> str:
-    """Return what to know of exit code 0 in a pause: some tools exit so whenever they are told."""
+    """Return a warning for exit code 0 during a stop: some tools return it even if not done."""
     if row.halt != "paused" and row.intent != "suspend":
         return ""
     stop = "suspended" if row.intent == "suspend" else "paused"
@@ -91,15 +90,16 @@ def runs_no_more(record: WorkloadRecord, now: float) -> WorkloadRecord:
 
 
 def _finish(row: StoredWorkload, state: WorkloadState, *, now: float) -> Transition:
+    """Finish a workload in this state, with the first exit code that is not 0, if any."""
     record = row.record
-    ended = [w for w in record.workers if decides_outcome(row, w)]
-    codes = [w.exit_code for w in ended if w.exit_code is not None]
-    bad = [code for code in codes if code != 0]
+    deciding = [w for w in record.workers if decides_outcome(row, w)]
+    codes = [w.exit_code for w in deciding if w.exit_code is not None]
+    failure_codes = [code for code in codes if code != 0]
     record = replace(
         record,
         state=state,
         finished=now,
-        exit_code=bad[0] if bad else (codes[0] if codes else None),
+        exit_code=failure_codes[0] if failure_codes else (codes[0] if codes else None),
         position=None,
         not_before=None,
         workers=tuple(replace(w, state="finished", devices=()) for w in record.workers),
@@ -109,34 +109,38 @@ def _finish(row: StoredWorkload, state: WorkloadState, *, now: float) -> Transit
     return Transition(row, ((state.value, text),))
 
 
-def _failed(row: StoredWorkload, *, now: float) -> Transition:
+def _after_failure(row: StoredWorkload, *, now: float) -> Transition:
+    """Count a failure, then retry later, or fail for good beyond `backoff_limit`."""
     record = replace(row.record, failures=row.record.failures + 1)
     row = replace(row, record=record)
     if record.failures > row.spec.backoff_limit:
         return _finish(row, WorkloadState.FAILED, now=now)
     left = row.spec.backoff_limit - record.failures
     text = f"failed {record.failures} times, may fail {left} times more"
-    return _retry(row, record.failures, text, now=now)
+    return _retry_later(row, record.failures, text, now=now)
 
 
-def _lost(row: StoredWorkload, *, now: float) -> Transition:
+def _after_loss(row: StoredWorkload, *, now: float) -> Transition:
+    """Count a loss of the supervisor, then retry later, or fail for good beyond `MAX_LOSSES`."""
     row = replace(row, losses=row.losses + 1)
     if row.losses > MAX_LOSSES:
         return _finish(row, WorkloadState.FAILED, now=now)
-    return _retry(row, row.losses, "was interrupted and will be started again", now=now)
+    return _retry_later(row, row.losses, "was interrupted and will be started again", now=now)
 
 
-def _retry(row: StoredWorkload, count: int, text: str, *, now: float) -> Transition:
+def _retry_later(row: StoredWorkload, count: int, text: str, *, now: float) -> Transition:
+    """Retry after a time that doubles with each of `count` failures in a row."""
     if row.intent == "suspend":
         return _suspended(row)
-    wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
-    transition = _reset_workers(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
+    delay_s = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
+    transition = _reset_workers(row, WorkloadState.RETRYING, f"{text}; next try in {delay_s:.0f} s")
     assert transition.row is not None
-    record = replace(transition.row.record, not_before=now + wait)
+    record = replace(transition.row.record, not_before=now + delay_s)
     return Transition(replace(transition.row, record=record), transition.events)
 
 
-def _paused(row: StoredWorkload, *, now: float) -> Transition:
+def _after_pause(row: StoredWorkload, *, now: float) -> Transition:
+    """Pause a stopped workload, or suspend it; its new checkpoints may be looked for."""
     by_scheduler = row.halt == "paused" and row.intent == "run"
     pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
     stops = tuple(
@@ -152,7 +156,7 @@ def _paused(row: StoredWorkload, *, now: float) -> Transition:
     return _reset_workers(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")
 
 
-def _aside(row: StoredWorkload) -> Transition:
+def _wait_aside(row: StoredWorkload) -> Transition:
     """Let a job wait, without a time, for what is outside of it."""
     if row.intent == "suspend":
         return _suspended(row)

@@ -52,20 +52,21 @@ class FinishedWorkloads:
         if not ended:
             self._ended.pop(user, None)
 
-    def next(self) -> tuple[float, WorkloadId] | None:
-        """Return the next workload to forget and its time; None if there is none."""
+    def next_expiry(self) -> tuple[float, WorkloadId] | None:
+        """Return the time of the next expiry, and the workload that expires; None: none does."""
         if not self._count:
             return None
         policy = self._policy
-        at, workload = min(_first(ended) for ended in self._ended.values())
+        at, workload = min(_oldest(ended) for ended in self._ended.values())
         due = at + policy.max_age_s, workload
         if self._count <= policy.max_finished:
             return due
         _, user = max((len(ended), user) for user, ended in self._ended.items())
-        at, workload = _first(self._ended[user])
+        at, workload = _oldest(self._ended[user])
         return min(due, (at + policy.min_age_s, workload))
 
 
-def _first(ended: "OrderedDict[WorkloadId, float]") -> tuple[float, WorkloadId]:
+def _oldest(ended: "OrderedDict[WorkloadId, float]") -> tuple[float, WorkloadId]:
+    """Return the first workload that ended, with the time of its end."""
     workload = next(iter(ended))
     return ended[workload], workload

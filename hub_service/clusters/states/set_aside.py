@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
 from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
-from runai.hub_service.clusters.states.user_actions import IN_QUEUE, free
+from runai.hub_service.clusters.states.user_actions import IN_QUEUE, without_reservations
 from runai.hub_service.model.records import StateReason, WorkloadState
 
 
@@ -18,23 +18,23 @@ def set_aside(row: StoredWorkload, reason: StateReason) -> Transition | None:
         return None
     if row.record.is_set_aside and row.record.reason == reason:
         return None
-    row = free(row)
+    row = without_reservations(row)
     record = replace(
         row.record, state=WorkloadState.RETRYING, reason=reason, position=None, not_before=None
     )
     return Transition(replace(row, record=record), (("waiting", reason.text),))
 
 
-def start_put_off(
+def put_off_start(
     row: StoredWorkload, attempt: int, reason: StateReason, *, now: float
 ) -> Transition | None:
     """Stop a job of which a start cannot go on, to be set aside.
 
     None: the start has begun or ends, or is of a worker that was to join an elastic job.
     """
-    waits = any(w.state == "starting" and w.attempt == attempt for w in row.active)
-    goes_on = row.spec.elastic and any(w.state == "running" for w in row.active)
-    if row.halt or row.intent != "run" or goes_on or not waits:
+    is_starting = any(w.state == "starting" and w.attempt == attempt for w in row.active)
+    is_elastic_running = row.spec.elastic and any(w.state == "running" for w in row.active)
+    if row.halt or row.intent != "run" or is_elastic_running or not is_starting:
         return None
     return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
 
@@ -42,9 +42,11 @@ def start_put_off(
 def taken_up(row: StoredWorkload, account_uid: int | None = None) -> Transition:
     """Put a job back into the queue at its original place; its history names a new uid."""
     record = replace(row.record, state=WorkloadState.QUEUED, reason=None)
-    was, text = row.record.account_uid, "tries again"
-    if None not in (was, account_uid) and was != account_uid:
-        text += f" as uid {account_uid}: an admin says that it is the same person as uid {was}"
+    uid_before, text = row.record.account_uid, "tries again"
+    if None not in (uid_before, account_uid) and uid_before != account_uid:
+        text += (
+            f" as uid {account_uid}: an admin says that it is the same person as uid {uid_before}"
+        )
     return Transition(replace(row, record=record), (("queued", text),))
 
 

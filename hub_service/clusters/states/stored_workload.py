@@ -81,7 +81,7 @@ class Transition:
     row: StoredWorkload | None
     events: tuple[tuple[str, str], ...] = ()
     """Kind and sentence of each event."""
-    passing: bool = False
+    only_queue_status: bool = False
     """True if only the queue position and the reason changed.
 
     The next cycle sets them again, so they need not outlive the service.

@@ -74,7 +74,7 @@ def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
         return Transition(row)
     reason = StateReason("suspended", f"suspended by {by}")
     if record.state in IN_QUEUE:
-        row = free(row)
+        row = without_reservations(row)
         record = replace(
             row.record,
             state=WorkloadState.SUSPENDED,
@@ -137,7 +137,7 @@ def released(row: StoredWorkload, *, why: str, now: float) -> Transition:
         )
     if not worker.devices:
         return Transition(row)
-    row = _with(row, replace(worker, devices=()))
+    row = _with_worker(row, replace(worker, devices=()))
     record = replace(row.record, released=now, reason=StateReason("released", why))
     return Transition(replace(row, record=record), (("released", why),))
 
@@ -161,7 +161,7 @@ def regained(row: StoredWorkload, *, by: str) -> Transition:
             hint="Start a server anew.",
             code="not_released",
         )
-    row = _with(row, replace(worker, state="pending", node=""))
+    row = _with_worker(row, replace(worker, state="pending", node=""))
     record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
     return Transition(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
 
@@ -171,13 +171,13 @@ def reserved(
 ) -> Transition:
     """Reserve devices for a waiting worker (R7)."""
     worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
-    return Transition(_with(row, worker))
+    return Transition(_with_worker(row, worker))
 
 
 def unreserved(row: StoredWorkload, index: int) -> Transition:
     """Drop a worker's reservation."""
     worker = replace(row.record.workers[index], state="pending", node="", devices=())
-    return Transition(_with(row, worker))
+    return Transition(_with_worker(row, worker))
 
 
 def is_reported(record: WorkloadRecord, wait: Wait) -> bool:
@@ -198,17 +198,19 @@ def waiting(row: StoredWorkload, wait: Wait) -> Transition:
     """
     why = wait.reason
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
-    first = row.record.position is None
+    is_first = row.record.position is None
     row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
-    return Transition(row, (("waiting", reason.text),) if first else (), passing=not first)
+    return Transition(
+        row, (("waiting", reason.text),) if is_first else (), only_queue_status=not is_first
+    )
 
 
-def _with(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
+def _with_worker(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
     workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def free(row: StoredWorkload) -> StoredWorkload:
+def without_reservations(row: StoredWorkload) -> StoredWorkload:
     """Drop all reservations of a job that leaves the queue."""
     for worker in row.record.workers:
         if worker.state == "reserved":
@@ -227,9 +229,11 @@ def refuse_unless_attachable(row: StoredWorkload, process: Process) -> None:
             hint="Only a session without a command is attached to.",
             code="not_attachable",
         )
-    other = worker.process is not None and worker.process != process
-    if worker.state not in ACTIVE or other:
-        what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
+    is_other_process = worker.process is not None and worker.process != process
+    if worker.state not in ACTIVE or is_other_process:
+        what = (
+            "runs as another process" if is_other_process else f"holds no GPUs ({row.record.state})"
+        )
         raise Conflict(f"{row.id} {what}.", hint="Start the session again.", code="not_attachable")
 
 
@@ -255,7 +259,7 @@ def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
         )
 
 
-def of_whole_array(record: WorkloadRecord) -> Conflict:
+def refusal_of_whole_array(record: WorkloadRecord) -> Conflict:
     """Return the refusal of what only one element of an array can do."""
     spec = record.spec
     return Conflict(
@@ -265,7 +269,7 @@ def of_whole_array(record: WorkloadRecord) -> Conflict:
     )
 
 
-def name_taken(workload: WorkloadId, state: str = "") -> Conflict:
+def refusal_of_used_name(workload: WorkloadId, state: str = "") -> Conflict:
     """Return the refusal of a name in use; `state` is that of the workload that has it."""
     project, _, name = workload.partition("/")
     return Conflict(

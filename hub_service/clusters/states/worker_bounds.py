@@ -12,7 +12,7 @@ from runai.hub_service.clusters.states.user_actions import refuse_unless_job
 from runai.hub_service.model.records import StateReason, WorkerRecord
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 
-_WAITS = ("pending", "reserved")
+_WAITING_STATES = ("pending", "reserved")
 
 
 def scaled(
@@ -49,7 +49,7 @@ def scaled(
         )
     if (upper, lower) == (spec.workers, spec.min_workers):
         return Transition(row)
-    row = _with_numbers(row, upper, lower)
+    row = _with_bounds(row, upper, lower)
     text = f"{by} set its workers to {lower} to {upper}"
     surplus = [w.index for w in row.record.workers[upper:] if w.state in {"starting", "running"}]
     if not surplus:
@@ -61,7 +61,7 @@ def scaled(
 def trimmed(row: StoredWorkload) -> StoredWorkload:
     """Drop surplus workers without processes; the rest keep their indexes."""
     workers = row.record.workers
-    while len(workers) > row.spec.workers and workers[-1].state in _WAITS:
+    while len(workers) > row.spec.workers and workers[-1].state in _WAITING_STATES:
         workers = workers[:-1]
     if workers == row.record.workers:
         return row
@@ -77,8 +77,11 @@ def with_scale(row: StoredWorkload) -> StoredWorkload:
     return replace(row, record=replace(row.record, spec=spec))
 
 
-def _with_numbers(row: StoredWorkload, upper: int, lower: int) -> StoredWorkload:
-    known = row.record.workers
-    more = tuple(WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(known), upper))
-    record = replace(row.record, workers=known + more)
+def _with_bounds(row: StoredWorkload, upper: int, lower: int) -> StoredWorkload:
+    """Set the maximum and minimum of workers, and add the workers that are missing."""
+    workers = row.record.workers
+    new_workers = tuple(
+        WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(workers), upper)
+    )
+    record = replace(row.record, workers=workers + new_workers)
     return with_scale(replace(row, record=record, scale=(upper, lower)))

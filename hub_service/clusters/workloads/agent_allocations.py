@@ -31,7 +31,7 @@ class AgentAllocations:
         """Start without nodes."""
         self._nodes: dict[str, _NodeAllocations] = {}
 
-    def of(
+    def on_node(
         self,
         node: str,
         devices: Sequence[Device],
@@ -40,27 +40,28 @@ class AgentAllocations:
         booted: float | None = None,
         convert: Callable[[Process], Process] = lambda process: process,
     ) -> list[Allocation]:
-        """Return the running and stopping workers on a node; unchanged ones as the same object.
+        """Return the allocations of running and stopping workers on a node.
 
-        `convert` maps a process to the one the agent sees; its result is the same until `booted`
-        changes.
+        Unchanged ones are the same objects as before. `convert` maps a process to the one the
+        agent sees; its result is the same until `booted` changes.
         """
-        before = self._nodes.get(node, _NodeAllocations())
-        is_same = before.devices is devices and before.booted == booted
-        now = self._nodes[node] = _NodeAllocations(devices, booted)
+        previous = self._nodes.get(node, _NodeAllocations())
+        is_unchanged = previous.devices is devices and previous.booted == booted
+        current = self._nodes[node] = _NodeAllocations(devices, booted)
         for row in rows:
             record = row.record
-            known = before.by_workload.get(record.id) if is_same else None
-            if known is None or known[0] is not record:
-                known = record, _allocations(row, node, devices, convert)
-            if known[1]:
-                now.by_workload[record.id] = known
-        return [entry for _, allocations in now.by_workload.values() for entry in allocations]
+            cached = previous.by_workload.get(record.id) if is_unchanged else None
+            if cached is None or cached[0] is not record:
+                cached = record, _allocations(row, node, devices, convert)
+            if cached[1]:
+                current.by_workload[record.id] = cached
+        return [entry for _, allocations in current.by_workload.values() for entry in allocations]
 
 
 def _allocations(
     row: StoredWorkload, node: str, devices: Sequence[Device], convert: Callable[[Process], Process]
 ) -> list[Allocation]:
+    """Return the allocations of a row's workers on one node, with `convert` of their processes."""
     allocations = [allocation(row.record, w, devices) for w in row.active if w.node == node]
     return [
         entry if entry.process is None else replace(entry, process=convert(entry.process))

@@ -34,8 +34,8 @@ class CapacityUse:
         self.cpu_milli[node] += sign * spec.cpu_milli
         self.memory_mib[node] += sign * spec.memory_mib
 
-    def lacks(self, spec: WorkloadSpec, node: str) -> str:
-        """Return what a node has too little of for the booked workers, "" if nothing.
+    def lacking_resource(self, spec: WorkloadSpec, node: str) -> str:
+        """Return "CPU" or "memory" if a node has too little for the booked workers, else "".
 
         Nothing holds back a worker that requests none, although a smaller setting may have left
         the node with less than runs on it.
@@ -51,18 +51,18 @@ class CapacityUse:
     ) -> None:
         """Add a worker's shares of devices of `mib` MiB each; subtract them with sign -1."""
         for share in shares:
-            at = (node, share.device)
-            part = spec.gpu_memory_mib or memory_of_fraction(share.gpus, mib)
-            self.milli[at] = self.milli.get(at, 0) + sign * share.gpus
-            self.mib[at] = self.mib.get(at, 0) + sign * part
-            self.by_memory[at] = self.by_memory.get(at, 0) + sign * bool(spec.gpu_memory_mib)
+            key = (node, share.device)
+            share_mib = spec.gpu_memory_mib or memory_of_fraction(share.gpus, mib)
+            self.milli[key] = self.milli.get(key, 0) + sign * share.gpus
+            self.mib[key] = self.mib.get(key, 0) + sign * share_mib
+            self.by_memory[key] = self.by_memory.get(key, 0) + sign * bool(spec.gpu_memory_mib)
 
     def overfilled(self, node: str, shares: Iterable[DeviceShare], mib: int) -> int | None:
         """Return the first of these devices that is over its capacity, if any."""
         for share in shares:
-            at = (node, share.device)
-            over = self.mib[at] > mib if self.by_memory[at] else self.milli[at] > WHOLE_GPU
-            if over:
+            key = (node, share.device)
+            is_over = self.mib[key] > mib if self.by_memory[key] else self.milli[key] > WHOLE_GPU
+            if is_over:
                 return share.device
         return None
 
@@ -78,28 +78,30 @@ def slots(
 ) -> int:
     """Return an upper bound of the workloads with this request that the nodes could hold.
 
-    One more requests more than all devices, so that fair shares are those of any larger number:
-    rests of devices count too, and memory as its part of the largest device.
+    With one workload more, the requests exceed all devices, so that fair shares are those of any
+    larger number. So remainders of devices count too, and memory as part of the largest device.
     """
-    devices = [device for found in nodes.values() for device in found]
+    devices = [device for node_devices in nodes.values() for device in node_devices]
     if spec.gpu_memory_mib:
         largest = max((device.memory_mib for device in devices), default=0)
-        many = largest * len(devices) // spec.gpu_memory_mib
+        max_workers = largest * len(devices) // spec.gpu_memory_mib
     elif spec.gpus:
-        many = WHOLE_GPU * len(devices) // spec.gpus
+        max_workers = WHOLE_GPU * len(devices) // spec.gpus
     else:
-        many = sum(_without_gpu(spec, capacities.get(name, NodeCapacity())) for name in nodes)
-    return many // spec.min_workers
+        max_workers = sum(
+            _workers_without_gpu(spec, capacities.get(name, NodeCapacity())) for name in nodes
+        )
+    return max_workers // spec.min_workers
 
 
-def _without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
+def _workers_without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
     """Return how many workers without a GPU one node could hold."""
-    many = WITHOUT_GPU
+    max_workers = WITHOUT_GPU
     if spec.cpu_milli and has.cpu_milli is not None:
-        many = min(many, has.cpu_milli // spec.cpu_milli)
+        max_workers = min(max_workers, has.cpu_milli // spec.cpu_milli)
     if spec.memory_mib and has.memory_mib is not None:
-        many = min(many, has.memory_mib // spec.memory_mib)
-    return many
+        max_workers = min(max_workers, has.memory_mib // spec.memory_mib)
+    return max_workers
 
 
 def sum_capacity_use(
@@ -133,25 +135,25 @@ def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
     for start in starts:
         if start.worker not in names:
             return f"{row.id} has no worker {start.worker}"
-    up = {worker.name for worker in row.active} | {start.worker for start in starts}
+    active = {worker.name for worker in row.active} | {start.worker for start in starts}
     unfinished = sum(worker.state != "finished" for worker in record.workers)
     min_workers = min(row.spec.min_workers, unfinished)
-    if len(up) < min_workers:
-        return f"{row.id} needs {min_workers} workers at once, the plan starts {len(up)}"
+    if len(active) < min_workers:
+        return f"{row.id} needs {min_workers} workers at once, the plan starts {len(active)}"
     return ""
 
 
-def refusal_of_place(
+def book_unless_refused(
     spec: WorkloadSpec,
     decisions: Sequence[Start | Reserve | Resize],
     nodes: Mapping[str, Sequence[Device]],
     capacity_use: CapacityUse | None = None,
 ) -> str:
-    """Return why these devices cannot be granted, or ""; then add them all to `capacity_use`."""
-    booked: list[tuple[Start | Reserve | Resize, int]] = []
+    """Add the decisions' devices to `capacity_use`, all or none; return why none, or ""."""
+    bookings: list[tuple[Start | Reserve | Resize, int]] = []
     refusal = ""
     for decision in decisions:
-        refusal = _no_such_place(decision, nodes)
+        refusal = _refusal_of_devices(decision, nodes)
         if refusal:
             break
         if capacity_use is None:
@@ -160,24 +162,27 @@ def refusal_of_place(
         capacity_use.book(spec, decision.node, decision.devices, mib)
         if isinstance(decision, Start):
             capacity_use.book_cpu_and_memory(spec, decision.node)
-        booked.append((decision, mib))
+        bookings.append((decision, mib))
         if (full := capacity_use.overfilled(decision.node, decision.devices, mib)) is not None:
             refusal = f"device {full} of {decision.node} has no room for it"
             break
-        if isinstance(decision, Start) and (what := capacity_use.lacks(spec, decision.node)):
-            refusal = f"{decision.node} has too little {what} for it"
+        if isinstance(decision, Start) and (
+            resource := capacity_use.lacking_resource(spec, decision.node)
+        ):
+            refusal = f"{decision.node} has too little {resource} for it"
             break
     if refusal and capacity_use is not None:
-        for decision, mib in booked:
+        for decision, mib in bookings:
             capacity_use.book(spec, decision.node, decision.devices, mib, sign=-1)
             if isinstance(decision, Start):
                 capacity_use.book_cpu_and_memory(spec, decision.node, sign=-1)
     return refusal
 
 
-def _no_such_place(
+def _refusal_of_devices(
     decision: Start | Reserve | Resize, nodes: Mapping[str, Sequence[Device]]
 ) -> str:
+    """Return why a decision's devices do not exist or are broken, or ""."""
     devices = nodes.get(decision.node)
     if devices is None:
         return f"there is no node {decision.node}"

@@ -1,4 +1,4 @@
-"""Change signals: for the controller, of changes in the snapshot; for watchers, of any."""
+"""Signals of changes in the snapshot, for the controller, and of any change, for watchers."""
 
 import asyncio
 
@@ -6,28 +6,28 @@ from runai.hub_service.model.changes import Broadcast
 
 
 class ChangeSignal:
-    """Changes since the last snapshot."""
+    """Wakes the controller at a change of the snapshot, and watchers at any change."""
 
     def __init__(self) -> None:
         """Start with a change, so that the first snapshot is taken at once."""
-        self._changed = asyncio.Event()
-        self._changed.set()
-        self._anything = Broadcast()
+        self._snapshot_changed = asyncio.Event()
+        self._snapshot_changed.set()
+        self._broadcast = Broadcast()
 
     async def changed(self) -> None:
-        """Return when the snapshot has changed since the last call of `observed`."""
-        await self._changed.wait()
+        """Return when the snapshot has changed since the last call of `clear_snapshot_change`."""
+        await self._snapshot_changed.wait()
 
-    def observed(self) -> None:
+    def clear_snapshot_change(self) -> None:
         """Clear the signal as a snapshot is taken."""
-        self._changed.clear()
+        self._snapshot_changed.clear()
 
-    def announce(self, *, core: bool = True) -> None:
-        """Wake all watchers, and the controller if the snapshot has changed (`core`)."""
-        if core:
-            self._changed.set()
-        self._anything.announce()
+    def wake(self, *, is_snapshot_changed: bool = True) -> None:
+        """Wake all watchers, and the controller if the snapshot has changed."""
+        if is_snapshot_changed:
+            self._snapshot_changed.set()
+        self._broadcast.announce()
 
-    async def next(self) -> None:
+    async def next_change(self) -> None:
         """Return at the next change of any kind."""
-        await self._anything.newer_than(self._anything.version)
+        await self._broadcast.newer_than(self._broadcast.version)

@@ -17,8 +17,8 @@ from runai.hub_service.clusters.states.stored_workload import (
     Transition,
 )
 from runai.hub_service.clusters.workloads.capacity_check import (
+    book_unless_refused,
     refusal_of_gang,
-    refusal_of_place,
     sum_capacity_use,
 )
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
@@ -102,28 +102,33 @@ class PlanTransitions:
             self._merge(row, user_actions.waiting(row, wait))
 
     def _row(self, workload: WorkloadId) -> StoredWorkload | None:
+        """Return a row as the transitions so far leave it."""
         transition = self.transitions.get(workload)
         return self._workload_index.row(workload) if transition is None else transition.row
 
     def _merge(self, row: StoredWorkload, transition: Transition) -> None:
+        """Add a transition after the row's earlier ones: the last row, and the events of all."""
         before = self.transitions.get(row.id)
         if before is None:
             if transition.row is not row:
                 self.transitions[row.id] = transition
             return
-        passing = before.passing and transition.passing
+        only_queue_status = before.only_queue_status and transition.only_queue_status
         events = (*before.events, *transition.events)
-        self.transitions[row.id] = Transition(transition.row, events, passing=passing)
+        self.transitions[row.id] = Transition(
+            transition.row, events, only_queue_status=only_queue_status
+        )
 
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))
 
     def _start(self, row: StoredWorkload, decisions: Sequence[Start]) -> None:
-        starts = [decision for decision in decisions if not _is_up(row, decision)]
+        """Start workers together, or refuse all of them; those that have started are skipped."""
+        starts = [decision for decision in decisions if not _is_carried_out(row, decision)]
         if not starts:
             return
         refusal = refusal_of_gang(row, starts)
-        refusal = refusal or refusal_of_place(row.spec, starts, self._nodes, self._capacity_use)
+        refusal = refusal or book_unless_refused(row.spec, starts, self._nodes, self._capacity_use)
         if refusal:
             for start in starts:
                 self._refuse(row.id, start.worker, refusal)
@@ -133,6 +138,7 @@ class PlanTransitions:
         self._merge(row, lifecycle.started(row, grants, now=self._now, master_port=port))
 
     def _stop(self, row: StoredWorkload, decisions: Sequence[Stop]) -> None:
+        """Stop the workers that are up; of one that restarts for a resize, cancel the restart."""
         named = {decision.worker for decision in decisions}
         indexes = [
             worker.index
@@ -155,15 +161,15 @@ class PlanTransitions:
         if index < 0 or not row.spec.elastic or len(row.record.workers) > 1:
             self._refuse(row.id, decision.worker, f"{decision.worker} cannot be resized")
             return
-        if row.resize == grant or _is_up(row, decision):
+        if row.resize == grant or _is_carried_out(row, decision):
             return
         if worker.state not in ACTIVE or row.halt or row.intent != "run":
             self._refuse(row.id, decision.worker, f"{decision.worker} does not run")
             return
-        has = {share.device for share in (*worker.devices, *incoming_devices(row))}
-        more = tuple(share for share in decision.devices if share.device not in has)
-        gained = replace(decision, devices=more)
-        refusal = refusal_of_place(row.spec, [gained], self._nodes, self._capacity_use)
+        allocated = {share.device for share in (*worker.devices, *incoming_devices(row))}
+        added = tuple(share for share in decision.devices if share.device not in allocated)
+        gain = replace(decision, devices=added)
+        refusal = book_unless_refused(row.spec, [gain], self._nodes, self._capacity_use)
         if decision.node != worker.node:
             refusal = f"{decision.worker} runs on {worker.node}, not on {decision.node}"
         if refusal:
@@ -175,8 +181,9 @@ class PlanTransitions:
             self._merge(row, lifecycle.resized(row, grant, reason, now=self._now))
 
     def _reserve(self, row: StoredWorkload, decision: Reserve) -> None:
+        """Reserve devices for a waiting worker; they may still be in use."""
         index = _index(row, decision.worker)
-        refusal = refusal_of_place(row.spec, [decision], self._nodes)
+        refusal = book_unless_refused(row.spec, [decision], self._nodes)
         if index < 0:
             refusal = f"{row.id} has no worker {decision.worker}"
         elif row.record.workers[index].state not in {"pending", "reserved"}:
@@ -204,17 +211,18 @@ def _state_reason(decision: Stop | Resize) -> StateReason:
 
 
 def _index(row: StoredWorkload, worker: str) -> int:
+    """Return a worker's index by its name; -1 if the row has none of that name."""
     return next((w.index for w in row.record.workers if w.name == worker), -1)
 
 
-def _is_up(row: StoredWorkload, start: Start | Resize) -> bool:
-    """Return True if a start has been carried out already."""
-    index = _index(row, start.worker)
+def _is_carried_out(row: StoredWorkload, decision: Start | Resize) -> bool:
+    """Return True if the worker is up on the decision's devices already."""
+    index = _index(row, decision.worker)
     worker = row.record.workers[index]
     return (
         index >= 0
         and worker.state in {"starting", "running"}
-        and (worker.node, worker.devices) == (start.node, start.devices)
+        and (worker.node, worker.devices) == (decision.node, decision.devices)
     )
 
 

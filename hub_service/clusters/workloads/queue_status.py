@@ -17,8 +17,8 @@ from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.model.records import HistoryEvent, WorkloadId
 from runai.hub_service.scheduler.model.snapshot import Wait
 
-LONG = 300
-"""Waits that take a few milliseconds."""
+LONG_QUEUE = 300
+"""Length from which storing a queue takes some milliseconds."""
 
 
 async def store_waits(
@@ -35,11 +35,13 @@ async def store_waits(
     workload that was deleted or suspended during the cycle is skipped.
     """
     if index.has_arrays:
-        waits = [wait for queue in _queues(waits) for wait in _as_lines(queue, index)]
-    for queue in sorted(_queues(index.unreported_waits(waits)), key=len):
+        waits = [
+            wait for queue in _queues_of(waits) for wait in _with_array_positions(queue, index)
+        ]
+    for queue in sorted(_queues_of(index.unreported_waits(waits)), key=len):
         if _store_queue(queue, index, store, clock()):
             announce()
-        if len(queue) > LONG:
+        if len(queue) > LONG_QUEUE:
             await asyncio.sleep(0)
 
 
@@ -58,7 +60,7 @@ def _store_queue(queue: Sequence[Wait], index: WorkloadIndex, store: Store, now:
         transition = user_actions.waiting(row, wait)
         assert transition.row is not None
         updates.append((wait, transition.row))
-        if not transition.passing:
+        if not transition.only_queue_status:
             first_waits.append(transition.row)
             events += [(row.id, HistoryEvent(now, *line)) for line in transition.events]
     if first_waits:
@@ -69,7 +71,7 @@ def _store_queue(queue: Sequence[Wait], index: WorkloadIndex, store: Store, now:
     return bool(updates)
 
 
-def _as_lines(queue: Sequence[Wait], index: WorkloadIndex) -> Iterator[Wait]:
+def _with_array_positions(queue: Sequence[Wait], index: WorkloadIndex) -> Iterator[Wait]:
     """Yield a queue with one wait for each array: that of its next element.
 
     So a position counts the lines ahead as a list shows them, and an array is one line.
@@ -90,6 +92,7 @@ def _as_lines(queue: Sequence[Wait], index: WorkloadIndex) -> Iterator[Wait]:
             yield replace(wait, workload=workload, position=position)
 
 
-def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:
+def _queues_of(waits: Iterable[Wait]) -> Iterator[list[Wait]]:
+    """Yield runs of consecutive waits of one project."""
     for _project, queue in groupby(waits, lambda wait: wait.workload.partition("/")[0]):
         yield list(queue)

@@ -40,8 +40,8 @@ _WANTS_DEVICES = (
     WorkloadState.STARTING,
     WorkloadState.RUNNING,
 )
-_UP = ("starting", "running")
-_STATES = {
+_UP_STATES = ("starting", "running")
+_CORE_STATES = {
     "pending": WorkerState.PENDING,
     "reserved": WorkerState.RESERVED,
     "starting": WorkerState.RUNNING,
@@ -74,8 +74,8 @@ def snapshot(
 
 def with_rows(snapshot: Snapshot, rows: Sequence[StoredWorkload]) -> Snapshot:
     """Return a snapshot with the workloads of `rows` added, which are stored nowhere."""
-    added = [w for row in rows if (w := workload_for_core(row)) is not None]
-    return replace(snapshot, workloads=(*snapshot.workloads, *added))
+    new_workloads = [w for row in rows if (w := workload_for_core(row)) is not None]
+    return replace(snapshot, workloads=(*snapshot.workloads, *new_workloads))
 
 
 def workload_for_core(
@@ -108,7 +108,7 @@ def _build_workload(
 ) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
-    starts = [int(w.started) for w in workers if w.started is not None and w.state in _UP]
+    starts = [int(w.started) for w in workers if w.started is not None and w.state in _UP_STATES]
     return Workload(
         name=record.id,
         project=spec.project,
@@ -162,7 +162,7 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
         name=worker.name,
         gpus=MilliGpu(0) if spec.gpu_memory_mib or released else spec.gpus,
         gpu_memory_mib=Mib(spec.gpu_memory_mib) if spec.gpu_memory_mib and not released else None,
-        state=_STATES[worker.state],
+        state=_CORE_STATES[worker.state],
         node=worker.node if placed else None,
         devices=tuple(share.device for share in worker.devices),
         started=int(worker.started) if placed and worker.started is not None else None,
@@ -180,14 +180,14 @@ def _kill_time(row: StoredWorkload) -> int | None:
     return None if since is None else ceil(since + row.spec.grace_seconds)
 
 
-def _node(name: str, devices: Sequence[Device], has: NodeCapacity) -> Node:
+def _node(name: str, devices: Sequence[Device], capacity: NodeCapacity) -> Node:
     return Node(
         name=name,
         devices=len(devices),
         device_memory_mib=Mib(device_memory(devices)),
         gpu_type=devices[0].name if devices else "",
-        cpu_milli=has.cpu_milli,
-        memory_mib=None if has.memory_mib is None else Mib(has.memory_mib),
+        cpu_milli=capacity.cpu_milli,
+        memory_mib=None if capacity.memory_mib is None else Mib(capacity.memory_mib),
         broken_devices=tuple(device.index for device in devices if device.fault),
     )
 
@@ -198,13 +198,13 @@ def project_for_core(
     """Convert a project; `parents` are the projects with children, `gpu_types` the nodes' types."""
     spec = project.spec
     # The quota of a parent without one is the sum of its children's (S3).
-    left_out = spec.quota == 0 and spec.name in parents
-    table = None if spec.quota_by_type is None else by_node_type(spec.quota_by_type, gpu_types)
+    sums_children = spec.quota == 0 and spec.name in parents
+    quotas = None if spec.quota_by_type is None else by_node_type(spec.quota_by_type, gpu_types)
     return Project(
         name=spec.name,
         parent=spec.parent,
-        quota=LeftOut.SUM_OF_CHILDREN if left_out else spec.quota,
-        quota_by_type=table,
+        quota=LeftOut.SUM_OF_CHILDREN if sums_children else spec.quota,
+        quota_by_type=quotas,
         build_quota=spec.build_quota,
         limit=spec.limit,
         weight=spec.weight,

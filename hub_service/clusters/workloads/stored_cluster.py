@@ -94,7 +94,7 @@ class StoredCluster:
         self._index = WorkloadIndex(
             store.rows(),
             retention or RetentionPolicy(),
-            make=lambda spec, now: _row_of(self._submission(spec, now, "")),
+            build_element=lambda spec, now: _new_row(self._submission(spec, now, "")),
             slots=lambda spec: slots(spec, self._nodes, self._capacities),
         )
         self._change_signal = ChangeSignal()
@@ -103,7 +103,7 @@ class StoredCluster:
             self._index,
             clock=clock,
             commit=partial(self._commit, quietly=True),
-            announce=self._change_signal.announce,
+            announce=self._change_signal.wake,
         )
         self._allocations = AgentAllocations()
         self._unsaved_pauses = Counter[str]()
@@ -150,7 +150,7 @@ class StoredCluster:
 
     async def observe(self) -> Snapshot:
         """Return the scheduler's next snapshot."""
-        self._change_signal.observed()
+        self._change_signal.clear_snapshot_change()
         now = self._clock()
         workloads = self._index.for_core(now, self._elastic)
         projects = self._projects.records()
@@ -168,7 +168,7 @@ class StoredCluster:
             self._index,
             self._store,
             clock=self._clock,
-            announce=partial(self._change_signal.announce, core=False),
+            announce=partial(self._change_signal.wake, is_snapshot_changed=False),
         )
         return plan_transitions.refused
 
@@ -176,7 +176,7 @@ class StoredCluster:
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
-        if specs and (existing := self._index.keyed(specs[0].user, specs[0].key)):
+        if specs and (existing := self._index.submitted_under(specs[0].user, specs[0].key)):
             return existing
         self._refuse_used_names(specs)
         now = self._clock()
@@ -190,10 +190,11 @@ class StoredCluster:
             for workload in arrays.names_of(spec):
                 taken = self._index.record(workload)
                 if taken is not None or workload in names:
-                    raise user_actions.name_taken(workload, taken.state if taken else "")
+                    raise user_actions.refusal_of_used_name(workload, taken.state if taken else "")
                 names.add(workload)
 
     def _submission(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
+        """Return the transition that adds a new workload or array of this spec."""
         own, logs = self.directories(spec, now)
         return user_actions.submitted(
             spec,
@@ -206,7 +207,7 @@ class StoredCluster:
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user has submitted under a key."""
-        return self._index.keyed(user, key)
+        return self._index.submitted_under(user, key)
 
     async def unfinished_jobs(self, user: str) -> int:
         """Return the number of a user's unfinished jobs."""
@@ -234,22 +235,22 @@ class StoredCluster:
     async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Take a job out of the queue and stop it if it runs."""
         now = self._clock()
-        rows = self._unfinished_parts(self._checked_id(workload, uid))
+        rows = self._unfinished_rows(self._checked_id(workload, uid))
         transitions = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
         self._commit(transitions, urgent=True)
         return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue at its original place."""
-        rows = self._unfinished_parts(self._checked_id(workload, uid))
+        rows = self._unfinished_rows(self._checked_id(workload, uid))
         self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         return await self.workload(workload)
 
-    def _unfinished_parts(self, workload: WorkloadId) -> list[StoredWorkload]:
+    def _unfinished_rows(self, workload: WorkloadId) -> list[StoredWorkload]:
         """Return the rows that a name stands for; of an array only those that have not ended."""
-        rows = [self._row(part) for part in self._index.parts(workload)]
-        left = [row for row in rows if not row.record.state.finished]
-        return rows if len(rows) == 1 else left
+        rows = [self._row(row_id) for row_id in self._index.row_ids(workload)]
+        unfinished = [row for row in rows if not row.record.state.finished]
+        return rows if len(rows) == 1 else unfinished
 
     async def scale(
         self,
@@ -267,9 +268,9 @@ class StoredCluster:
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
-        """Stop it if it runs, and delete it when its processes have gone."""
-        now, parts = self._clock(), self._index.parts(self._checked_id(workload, uid))
-        transitions = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts}
+        """Stop a workload if it runs, and delete it when its processes have gone."""
+        now, row_ids = self._clock(), self._index.row_ids(self._checked_id(workload, uid))
+        transitions = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in row_ids}
         self._commit(transitions, urgent=True)
 
     async def attach(
@@ -296,7 +297,7 @@ class StoredCluster:
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
         while (record := await self.workload(workload)) == seen:
-            await self._change_signal.next()
+            await self._change_signal.next_change()
         return record
 
     async def environment(
@@ -346,7 +347,7 @@ class StoredCluster:
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
-        return self._allocations.of(node, self._nodes.get(node, ()), self._index.active_rows())
+        return self._allocations.on_node(node, self._nodes.get(node, ()), self._index.active_rows())
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
@@ -365,7 +366,7 @@ class StoredCluster:
         if after != before:
             self._nodes = {**self._nodes, node: after}
             self._commit(record_faults(node, before, after, self._index.values()))
-            self._change_signal.announce()
+            self._change_signal.wake()
 
     async def note_holders(self, node: str, report: NodeReport) -> None:
         """Do nothing: this cluster grants the devices itself."""
@@ -433,7 +434,7 @@ class StoredCluster:
         row, now = self._index.row(workload), self._clock()
         if row is None:
             return
-        if (transition := set_aside.start_put_off(row, attempt, reason, now=now)) is not None:
+        if (transition := set_aside.put_off_start(row, attempt, reason, now=now)) is not None:
             self._commit({workload: transition})
         self.end_start(workload, attempt, ExitStatus(None, stop_requested=True))
 
@@ -467,7 +468,7 @@ class StoredCluster:
             {workload: membership.apply_statuses(self._row(workload), statuses)}, quietly=True
         )
 
-    def report_time(self) -> float | None:
+    def apply_due_transitions(self) -> float | None:
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
         transitions = {row.id: lifecycle.due(row, now=now) for row in self._index.timed()}
@@ -499,7 +500,7 @@ class StoredCluster:
     def _single_row(self, workload: WorkloadId) -> StoredWorkload:
         """Return the row of a workload that is no whole array."""
         if (record := self._index.record(workload)) is not None and record.spec.is_array:
-            raise user_actions.of_whole_array(record)
+            raise user_actions.refusal_of_whole_array(record)
         return self._row(workload)
 
     def _commit(
@@ -510,53 +511,53 @@ class StoredCluster:
         soon: bool = False,
         urgent: bool = False,
     ) -> None:
-        """Store steps (`soon`: with the next write), then show them, then act on them.
+        """Store transitions, then show the new rows to readers, then act on them.
 
-        `urgent` ones, stops that users request, are stored on a full disk, too, if possible.
-
-        Changes by a plan (`quietly`) wake the controller only if they alter its snapshot; all other
-        changes always wake it, because users wait for the result.
+        `soon`: they are stored with the next write. `urgent`: on a full disk too, if possible, as
+        stops that users request. `quietly`: they wake the controller only if they alter its
+        snapshot, as a plan's; all others always wake it, because users wait for the result.
         """
         now = self._clock()
-        queue_updates = [change.row for change in transitions.values() if change.passing]
+        queue_updates = [t.row for t in transitions.values() if t.only_queue_status]
         transitions = {
-            w: self._with_new_target(t, now) for w, t in transitions.items() if not t.passing
+            w: self._with_new_target(t, now)
+            for w, t in transitions.items()
+            if not t.only_queue_status
         }
         for row in queue_updates:
             assert row is not None
             self._index.update_queue_status(row)
-        changed = {w: s for w, s in transitions.items() if s.row != self._index.row(w) or s.events}
+        changed = {w: t for w, t in transitions.items() if t.row != self._index.row(w) or t.events}
         changed |= self._index.array_transitions(changed)
         if not changed:
             if queue_updates:
-                self._change_signal.announce(core=False)
+                self._change_signal.wake(is_snapshot_changed=False)
             return
-        deleted = [self._index[w] for w, s in changed.items() if s.row is None and w in self._index]
+        deleted = [self._index[w] for w, t in changed.items() if t.row is None and w in self._index]
         events = self._events_of(changed, now)
-        rows = [step.row for step in changed.values() if step.row is not None]
+        rows = [t.row for t in changed.values() if t.row is not None]
         with ExitStack() as exit_stack:
             for row in deleted:
                 exit_stack.enter_context(self.forgetting(row, aged=changed[row.id].aged))
             deleted_ids = [row.id for row in deleted]
             self._store.save(rows, deleted=deleted_ids, events=events, soon=soon, urgent=urgent)
         is_snapshot_changed = not quietly
-        for workload, step in changed.items():
-            before = self._index.row(workload)
-            if step.row is None:
-                self._index.pop(workload, None)  # an element may have none
+        for workload, transition in changed.items():
+            before, after = self._index.row(workload), transition.row
+            if after is None:
+                self._index.pop(workload, None)  # an element may have no row
             else:
-                self._index[workload] = step.row
+                self._index[workload] = after
             if not is_snapshot_changed:
-                is_snapshot_changed = self._for_core(before, now) != self._for_core(step.row, now)
-        self._change_signal.announce(core=is_snapshot_changed)
-        for step in changed.values():
-            if step.row is not None:
-                self.act(step.row)
+                is_snapshot_changed = self._for_core(before, now) != self._for_core(after, now)
+        self._change_signal.wake(is_snapshot_changed=is_snapshot_changed)
+        for row in rows:
+            self.act(row)
 
     def _events_of(
         self, transitions: Mapping[WorkloadId, Transition], now: float
     ) -> list[tuple[WorkloadId, HistoryEvent]]:
-        """Return the events of steps; an array's element begins with its submission."""
+        """Return the transitions' events; an element's first ones are those of its submission."""
         events: list[tuple[WorkloadId, HistoryEvent]] = []
         for workload, transition in transitions.items():
             if transition.row is None:
@@ -577,9 +578,10 @@ class StoredCluster:
         return Transition(after.row, (*transition.events, *after.events))
 
     def _for_core(self, row: StoredWorkload | None, now: float) -> Workload | None:
+        """Return a row's part of the snapshot, if it has one."""
         return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)
 
 
-def _row_of(transition: Transition) -> StoredWorkload:
+def _new_row(transition: Transition) -> StoredWorkload:
     assert transition.row is not None
     return transition.row

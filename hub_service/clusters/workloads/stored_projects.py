@@ -15,7 +15,7 @@ from runai.hub_service.model.project_tree_rules import check_deletion, check_par
 from runai.hub_service.model.records import ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound
 
-_DELETED: Final = Transition(None, aged=True)
+_DELETED_WITH_PROJECT: Final = Transition(None, aged=True)
 """A workload's results stay: no user has asked for their deletion."""
 
 
@@ -34,46 +34,56 @@ class StoredProjects:
         """Load the store's projects."""
         self._store, self._index = store, index
         self._clock, self._commit, self._announce = clock, commit, announce
-        self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
+        self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
 
     def records(self) -> list[ProjectRecord]:
-        """Return all, oldest first."""
-        return list(self._known.values())
+        """Return all projects, oldest first."""
+        return list(self._projects.values())
 
     async def change(self, name: str, change: ProjectChange) -> ProjectRecord:
         """Replace a project by `change` of it, with no await between read and write."""
-        known = self._known.get(name)
-        spec = change(known.spec if known else None)
-        check_parent(spec, [p.spec for p in self._known.values()])
-        record = ProjectRecord(spec, known.created if known else self._clock())
-        if record != known:
+        previous = self._projects.get(name)
+        spec = change(previous.spec if previous else None)
+        check_parent(spec, [p.spec for p in self._projects.values()])
+        record = ProjectRecord(spec, previous.created if previous else self._clock())
+        if record != previous:
             self._store.save(projects=[record])
-            self._known[spec.name] = record
+            self._projects[spec.name] = record
             self._announce()
         return record
 
     async def delete(self, name: str) -> None:
         """Delete a project without children or unfinished workloads, with its finished ones."""
         self._check_deletion(name)
-        await self._forget_finished(name)
+        await self._delete_finished(name)
         self._check_deletion(name)  # other tasks ran meanwhile
         self._store.save(deleted_projects=[name])
-        del self._known[name]
+        del self._projects[name]
         self._announce()
 
     def _check_deletion(self, name: str) -> None:
-        if name not in self._known:
+        """Raise NotFound, or Conflict for a project with children or unfinished workloads."""
+        if name not in self._projects:
             raise NotFound(
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
-        known = [p.spec for p in self._known.values()]
-        check_deletion(name, known, self._index.unfinished(name))
+        specs = [p.spec for p in self._projects.values()]
+        check_deletion(name, specs, self._index.unfinished(name))
 
-    async def _forget_finished(self, name: str) -> None:
-        """Delete in small batches, so that other tasks do not wait for thousands of writes."""
+    async def _delete_finished(self, name: str) -> None:
+        """Delete a project's finished workloads.
+
+        In small batches, so that other tasks do not wait for thousands of writes.
+        """
         while finished := self._index.finished(name):
-            for first in range(0, len(finished), FORGOTTEN_AT_ONCE):
-                batch = finished[first : first + FORGOTTEN_AT_ONCE]
+            for start in range(0, len(finished), FORGOTTEN_AT_ONCE):
+                batch = finished[start : start + FORGOTTEN_AT_ONCE]
                 # A workload deleted and submitted again meanwhile has another row.
-                self._commit({row.id: _DELETED for row in batch if self._index.row(row.id) is row})
+                self._commit(
+                    {
+                        row.id: _DELETED_WITH_PROJECT
+                        for row in batch
+                        if self._index.row(row.id) is row
+                    }
+                )
                 await asyncio.sleep(0)

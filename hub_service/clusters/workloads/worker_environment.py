@@ -49,12 +49,12 @@ def worker_environment(
     context_mib = 0 if all(device.simulated for device in granted) else CONTEXT_MIB
     return {
         "PYTHONUNBUFFERED": "1",
-        **_frameworks(limits_mib, context_mib, granted),
+        **_framework_variables(limits_mib, context_mib, granted),
         **cpu_variables(spec, _requested_cpu(spec, enforced=enforced)),
         **spec.env,
-        **_hook(spec, granted),
-        **_devices(granted),
-        **_shared(row.record, worker, devices, sharing),
+        **_hook_variables(spec, granted),
+        **_device_variables(granted),
+        **_sharing_variables(row.record, worker, devices, sharing),
         "RUNAI_WORKLOAD": row.id,
         "RUNAI_WORKER": worker.name,
         "RUNAI_PROJECT": spec.project,
@@ -69,7 +69,7 @@ def worker_environment(
         "RUNAI_API_URL": api_url,
         **({SESSION_ID: row.record.uid} if spec.command is None else {}),
         **({"RUNAI_ELASTIC_DIR": elastic_dir(row.record)} if spec.elastic else {}),
-        **_gang(row, worker),
+        **_gang_variables(row, worker),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
     }
 
@@ -115,10 +115,10 @@ def launcher_variables(spec: WorkloadSpec) -> Mapping[str, str]:
     if spec.workers == 1 or spec.elastic:
         return {}
     text = " ".join((*(spec.command or ()), spec.source or ""))
-    of_one_node = "PET_STANDALONE" in spec.env or spec.env.get("PET_NNODES") == "1"
-    is_alone = of_one_node or _TORCHRUN_ALONE.search(text)
-    names = {"NODE_RANK": "RANK", **({} if is_alone else TORCHRUN_VARIABLES)}
-    return {name: same for name, same in names.items() if name not in spec.env}
+    is_for_one_node = "PET_STANDALONE" in spec.env or spec.env.get("PET_NNODES") == "1"
+    is_single_node = is_for_one_node or _TORCHRUN_ALONE.search(text)
+    names = {"NODE_RANK": "RANK", **({} if is_single_node else TORCHRUN_VARIABLES)}
+    return {name: equal_to for name, equal_to in names.items() if name not in spec.env}
 
 
 def cpu_variables(spec: WorkloadSpec, milli: int) -> dict[str, str]:
@@ -135,7 +135,7 @@ def cpu_variables(spec: WorkloadSpec, milli: int) -> dict[str, str]:
 
 
 def _requested_cpu(spec: WorkloadSpec, *, enforced: bool) -> int:
-    """Return the CPU of a worker's request, or 0; the least one is none, as in its group."""
+    """Return a worker's request in milli-CPU; 0 without one, or if it is the minimum."""
     is_default = enforced and spec.cpu_milli > MIN_CPU_MILLI
     return spec.cpu_milli if spec.cpu_asked or is_default else 0
 
@@ -145,7 +145,7 @@ def elastic_dir(record: WorkloadRecord) -> str:
     return str(PurePath(record.checkpoint_dir).parent / "elastic")
 
 
-def _shared(
+def _sharing_variables(
     record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device], sharing: Sharing
 ) -> Mapping[str, str]:
     """Return the variables for a share of one device, else {}.
@@ -158,12 +158,13 @@ def _shared(
     return sharing.variables(devices[worker.devices[0].device].uuid, limits[0])
 
 
-def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:
+def _hook_variables(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:
     """Add the hook that limits each Python process to PYTHONPATH, before the user's entries."""
     return {"PYTHONPATH": with_hook(spec.env.get("PYTHONPATH", ""))} if granted else {}
 
 
-def _devices(granted: Sequence[Device]) -> dict[str, str]:
+def _device_variables(granted: Sequence[Device]) -> dict[str, str]:
+    """Return the variables that show a worker its granted devices only."""
     uuids = ",".join(device.uuid for device in granted)
     return {
         # UUIDs: NVML and CUDA number devices differently, and MPS numbers them anew.
@@ -174,9 +175,10 @@ def _devices(granted: Sequence[Device]) -> dict[str, str]:
     }
 
 
-def _frameworks(
+def _framework_variables(
     limits_mib: Sequence[int], context_mib: int, granted: Sequence[Device]
 ) -> Mapping[str, str]:
+    """Return the frameworks' settings that keep a process within its share of memory."""
     variables = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if all(limit >= device.memory_mib for limit, device in zip(limits_mib, granted, strict=True)):
         return variables
@@ -189,21 +191,21 @@ def _frameworks(
     }
 
 
-def _gang(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
+def _gang_variables(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
     """Return a worker's rank and rendezvous address in its gang.
 
     Its local rank is 0, since each worker sees only its own devices.
     """
     if row.spec.workers == 1:
         return {}
-    together = [w.index for w in row.record.workers if w.state in ACTIVE]
+    active_indexes = [w.index for w in row.record.workers if w.state in ACTIVE]
     variables = {
-        "RANK": str(together.index(worker.index)),
-        "WORLD_SIZE": str(len(together)),
+        "RANK": str(active_indexes.index(worker.index)),
+        "WORLD_SIZE": str(len(active_indexes)),
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(row.master_port),
     }
     return variables | {
-        name: variables[same] for name, same in launcher_variables(row.spec).items()
+        name: variables[equal_to] for name, equal_to in launcher_variables(row.spec).items()
     }

@@ -52,22 +52,22 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         self,
         rows: Iterable[StoredWorkload],
         retention: RetentionPolicy,
-        make: Callable[[WorkloadSpec, float], StoredWorkload],
+        build_element: Callable[[WorkloadSpec, float], StoredWorkload],
         slots: Callable[[WorkloadSpec], int],
     ) -> None:
         """Index the store's rows; `retention` limits how long finished ones stay.
 
-        `make` builds the row of an array's element, submitted at a time; `slots` bounds how many
-        elements can hold devices at once.
+        `build_element` builds the row of an array's element, submitted at a time; `slots` bounds
+        how many elements can hold devices at once.
         """
-        self._make, self._slots = make, slots
+        self._build_element, self._slots = build_element, slots
         self.names: Container[WorkloadId] = _UsedNames(self)
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""
-        self._next = 0
+        self._next_number = 0
         self._records: list[WorkloadRecord] = []
-        self._listed: list[int] = []
+        self._record_numbers: list[int] = []
         """Sequence numbers of `_records`."""
         self._deleted_numbers: list[int] = []
         """Sequence numbers of deleted workloads that `_records` may still have."""
@@ -78,11 +78,12 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         """Workloads that have devices or have released them."""
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._timed: dict[WorkloadId, None] = {}
-        self._begun: set[WorkloadId] = set()
+        self._started_jobs: set[WorkloadId] = set()
         self._by_key: dict[tuple[str, str], list[WorkloadId]] = {}
-        self._unfinished = Counter[str]()
+        self._unfinished_jobs = Counter[str]()
         """Jobs, by user."""
-        self._built: dict[WorkloadId, Workload] = {}
+        self._core_workloads: dict[WorkloadId, Workload] = {}
+        """The snapshot's workloads, apart from elements without rows."""
         self._elements: dict[WorkloadId, dict[WorkloadId, None]] = {}
         """Elements with a row of their own, by array."""
         self._windows: dict[WorkloadId, dict[WorkloadId, Workload]] = {}
@@ -98,7 +99,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         # Rows come in order of submission, and expire in order of their end.
         self._finished = FinishedWorkloads(retention)
         for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
-            self._note_end(row)
+            self._add_if_finished(row)
 
     # -- the mapping -----------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         """Return a row, also of an array's element that has none yet; None: there is no such."""
         row = self._rows.get(workload)
         if row is None and (found := self.array_of_element(workload)) is not None:
-            return self._element(*found)
+            return self._element_row(*found)
         return row
 
     def array_of_element(self, workload: WorkloadId) -> tuple[StoredWorkload, int] | None:
@@ -128,9 +129,10 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         row = self._rows.get(named[0])
         return (row, named[1]) if row and arrays.has(row.record.left, named[1]) else None
 
-    def _element(self, array: StoredWorkload, index: int) -> StoredWorkload:
+    def _element_row(self, array: StoredWorkload, index: int) -> StoredWorkload:
+        """Build the row of an element that has none: it waits as its array does."""
         array_record = array.record
-        row = self._make(arrays.element(array_record.spec, index), array_record.submitted)
+        row = self._build_element(arrays.element(array_record.spec, index), array_record.submitted)
         record = replace(
             row.record,
             state=array_record.state,
@@ -141,8 +143,8 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         )
         return replace(row, record=record)
 
-    def parts(self, workload: WorkloadId) -> list[WorkloadId]:
-        """Return the rows that a name stands for: of an array, its own and its elements'."""
+    def row_ids(self, workload: WorkloadId) -> list[WorkloadId]:
+        """Return the ids of the rows of a name: of an array, its own and its elements'."""
         row = self._rows.get(workload)
         if row is not None and not row.spec.is_array:
             return [workload]
@@ -154,8 +156,8 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         row = self._rows.get(workload)
         elements = self._elements.get(workload)
         if row.spec.is_array if row is not None else elements:
-            found = [self._rows[name].record for name in elements or ()]
-            return arrays.whole(None if row is None else row.record, found)
+            records = [self._rows[name].record for name in elements or ()]
+            return arrays.whole(None if row is None else row.record, records)
         row = self.row(workload)
         return None if row is None else row.record
 
@@ -167,7 +169,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
     def array_transitions(
         self, changed: Mapping[WorkloadId, Transition]
     ) -> dict[WorkloadId, Transition]:
-        """Return the transitions of arrays whose elements get rows of their own, or go."""
+        """Return the transitions of arrays whose elements get rows of their own in `changed`."""
         element_indexes: dict[WorkloadId, set[int]] = {}
         for workload in changed:
             if (
@@ -193,10 +195,10 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         return self._rows.values()
 
     def __setitem__(self, workload: WorkloadId, row: StoredWorkload) -> None:
-        known = self._rows.get(workload)
-        if known is None:
-            self._number([workload])
-        self._unfinished[row.spec.user] += _unfinished(row) - _unfinished(known)
+        before = self._rows.get(workload)
+        if before is None:
+            self._assign_numbers([workload])
+        self._unfinished_jobs[row.spec.user] += _unfinished_jobs(row) - _unfinished_jobs(before)
         self.update_queue_status(row)
         self._to_build.add(workload)
         _set_member(
@@ -208,16 +210,16 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         if row.record.elastic is not None:
             self._elastic.add(workload)
         if row.record.attempts and row.spec.kind == "job":
-            self._begun.add(workload)
-        self._note_end(row)
-        if known is None and row.spec.array_index is not None:
+            self._started_jobs.add(workload)
+        self._add_if_finished(row)
+        if before is None and row.spec.array_index is not None:
             self._elements.setdefault(workload.rpartition("-")[0], {})[workload] = None
-        if known is None and row.spec.key:
+        if before is None and row.spec.key:
             self._by_key.setdefault(_key(row.spec), []).append(workload)
 
     def __delitem__(self, workload: WorkloadId) -> None:
         row = self._rows.pop(workload)
-        self._unfinished[row.spec.user] -= _unfinished(row)
+        self._unfinished_jobs[row.spec.user] -= _unfinished_jobs(row)
         self._windows.pop(workload, None)
         if row.spec.array_index is not None:
             array = workload.rpartition("-")[0]
@@ -229,11 +231,11 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         self._active.pop(workload, None)
         self._with_devices.pop(workload, None)
         self._timed.pop(workload, None)
-        self._built.pop(workload, None)
+        self._core_workloads.pop(workload, None)
         self.reported_waits.pop(workload, None)
         self._finished.discard(workload, row.spec.user)
-        for named in (self._to_build, self._elastic, self._begun):
-            named.discard(workload)
+        for workloads in (self._to_build, self._elastic, self._started_jobs):
+            workloads.discard(workload)
         if row.spec.key:
             same = self._by_key[_key(row.spec)]
             same.remove(workload)
@@ -269,26 +271,26 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
 
     def _remove_deleted(self) -> None:
         """Remove deleted workloads from the list; some were never in it."""
-        stays = bytearray(b"\1") * len(self._listed)
+        is_kept = bytearray(b"\1") * len(self._record_numbers)
         for number in self._deleted_numbers:
-            place = bisect_left(self._listed, number)
-            if place < len(self._listed) and self._listed[place] == number:
-                stays[place] = 0
-        if not all(stays):
-            self._records = list(compress(self._records, stays))
-            self._listed = list(compress(self._listed, stays))
+            place = bisect_left(self._record_numbers, number)
+            if place < len(self._record_numbers) and self._record_numbers[place] == number:
+                is_kept[place] = 0
+        if not all(is_kept):
+            self._records = list(compress(self._records, is_kept))
+            self._record_numbers = list(compress(self._record_numbers, is_kept))
         self._deleted_numbers.clear()
 
     def _insert_record(self, number: int, record: WorkloadRecord) -> None:
-        if not self._listed or number > self._listed[-1]:
-            self._listed.append(number)
+        if not self._record_numbers or number > self._record_numbers[-1]:
+            self._record_numbers.append(number)
             self._records.append(record)
         else:
-            self._records[bisect_left(self._listed, number)] = record
+            self._records[bisect_left(self._record_numbers, number)] = record
 
-    def _number(self, names: Sequence[WorkloadId]) -> None:
-        self._numbers.update(zip(names, count(self._next), strict=False))
-        self._next += len(names)
+    def _assign_numbers(self, names: Sequence[WorkloadId]) -> None:
+        self._numbers.update(zip(names, count(self._next_number), strict=False))
+        self._next_number += len(names)
 
     def active_rows(self) -> Iterator[StoredWorkload]:
         """Yield the rows with processes, or possibly with some."""
@@ -296,14 +298,14 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
 
     def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return workloads with devices or released ones; the same object until one changes."""
-        found = {workload: self._rows[workload].record for workload in self._with_devices}
-        if found != self._holders:
-            self._holders = found
+        holders = {workload: self._rows[workload].record for workload in self._with_devices}
+        if holders != self._holders:
+            self._holders = holders
         return self._holders
 
     def unfinished_jobs(self, user: str) -> int:
         """Return the number of a user's unfinished jobs."""
-        return self._unfinished[user]
+        return self._unfinished_jobs[user]
 
     def unfinished(self, project: str) -> list[WorkloadId]:
         """Return a project's unfinished workloads."""
@@ -328,27 +330,27 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
     def expired(self, now: float) -> Iterator[WorkloadId]:
         """Yield a batch of expired finished workloads; the caller deletes each at once."""
         for _ in range(FORGOTTEN_AT_ONCE):
-            due = self._finished.next()
+            due = self._finished.next_expiry()
             if due is None or due[0] > now:
                 break
             yield due[1]
 
     def next_due(self) -> float | None:
         """Return when the next transition or expiry is due; None: never."""
-        found = [lifecycle.next_due(row) for row in self.timed()]
-        due = self._finished.next()
-        found += [due[0]] if due is not None else []
-        return min((when for when in found if when is not None), default=None)
+        times = [lifecycle.next_due(row) for row in self.timed()]
+        due = self._finished.next_expiry()
+        times += [due[0]] if due is not None else []
+        return min((time for time in times if time is not None), default=None)
 
-    def begun(self, only: Iterable[WorkloadId] | None = None) -> Iterator[StoredWorkload]:
+    def started_jobs(self, only: Iterable[WorkloadId] | None = None) -> Iterator[StoredWorkload]:
         """Yield the jobs that have ever started, or `only` some of them."""
-        begun = self._begun if only is None else self._begun.intersection(only)
-        return (self._rows[workload] for workload in begun)
+        started_jobs = self._started_jobs if only is None else self._started_jobs.intersection(only)
+        return (self._rows[workload] for workload in started_jobs)
 
-    def keyed(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+    def submitted_under(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return a user's workloads with this key; none for an empty key."""
-        found = self._by_key.get((user, key), ()) if key else ()
-        return [self._rows[workload].record for workload in found]
+        workloads = self._by_key.get((user, key), ()) if key else ()
+        return [self._rows[workload].record for workload in workloads]
 
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
         """Return the snapshot's workloads; unchanged ones are the same objects as before."""
@@ -356,18 +358,19 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
             self._build(workload, now, rules)
         self._to_build.clear()
         windows = (workload for window in self._windows.values() for workload in window.values())
-        return (*self._built.values(), *windows)
+        return (*self._core_workloads.values(), *windows)
 
     def _build(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
+        """Build a row's part of the snapshot; an equal one stays the same object."""
         row = self._rows[workload]
         if row.spec.is_array:
             self._build_array(row, now, rules)
             return
         built = snapshot_builder.workload_for_core(row, now, rules)
         if built is None:
-            self._built.pop(workload, None)
-        elif built != self._built.get(workload):
-            self._built[workload] = built
+            self._core_workloads.pop(workload, None)
+        elif built != self._core_workloads.get(workload):
+            self._core_workloads[workload] = built
 
     def _build_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
         """Build the next elements: one more than can start, so that its wait has a reason."""
@@ -377,18 +380,20 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
             for index in arrays.first(row.record.left, self._slots(row.spec) + 1):
                 name = arrays.element_id(row.id, index)
                 built = known.get(name) or snapshot_builder.workload_for_core(
-                    self._element(row, index), now, rules
+                    self._element_row(row, index), now, rules
                 )
                 if built is not None:
                     window[name] = built
         self._windows[row.id] = window
 
-    def _note_end(self, row: StoredWorkload) -> None:
+    def _add_if_finished(self, row: StoredWorkload) -> None:
+        """Let a finished workload expire."""
         if row.record.state.finished and row.record.finished is not None:
             self._finished.add(row.id, row.spec.user, row.record.finished)
 
 
-def _unfinished(row: StoredWorkload | None) -> int:
+def _unfinished_jobs(row: StoredWorkload | None) -> int:
+    """Return how many unfinished jobs a row stands for: an array counts as its elements."""
     if row is None or row.spec.kind != "job" or row.record.state.finished:
         return 0
     return row.record.size

@@ -32,7 +32,7 @@ from runai.hub_service.model.records import (
 from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import Conflict, NotFound
 
-REPORTED_S = 15.0
+MAX_REPORT_INTERVAL_S = 15.0
 """Longest time between two reports that counts as reclaimed, in seconds."""
 
 
@@ -81,7 +81,7 @@ class IdleWatch:
         self._releases = releases
         self._ledger = ledger
         self._watched: dict[WorkloadId, _WatchedWorkload] = {}
-        self._reported = 0.0
+        self._reported_at = 0.0
 
     # -- for the API ------------------------------------------------------------------------------
 
@@ -102,8 +102,8 @@ class IdleWatch:
         )
 
     def releasing(self, record: WorkloadRecord) -> bool:
-        """Return True if programs of a workload may not use a device."""
-        watched = self._of(record)
+        """Return True if programs of a workload may not use a device, or soon may not."""
+        watched = self._watched_of(record)
         return record.released is not None or (watched is not None and bool(watched.releasing))
 
     def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
@@ -117,7 +117,7 @@ class IdleWatch:
         Raises:
             Conflict: no action is due on it, or it was extended twice already.
         """
-        watched, workload = self._of(record), record.id
+        watched, workload = self._watched_of(record), record.id
         due = watched and due_in(watched.rules, watched.idleness, releases=watched.releases)
         if watched is None or watched.releasing or not due:
             raise Conflict(
@@ -125,15 +125,15 @@ class IdleWatch:
                 hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
                 code="nothing_to_keep",
             )
-        more = with_extension(watched.idleness)
-        if more is None:
+        extended = with_extension(watched.idleness)
+        if extended is None:
             raise Conflict(
                 f"{workload} was extended {MAX_EXTENSIONS} times already, by"
                 f" {minutes(EXTENSION_S)} each.",
                 hint="Use its GPU, and the count starts again.",
                 code="kept_too_often",
             )
-        watched.idleness = more
+        watched.idleness = extended
         await self._report(workload, "idle", f"{by} keeps it for {minutes(EXTENSION_S)} more")
 
     async def release(self, record: WorkloadRecord, *, by: str) -> None:
@@ -142,7 +142,7 @@ class IdleWatch:
         Raises:
             Conflict: it is not a running session with GPUs.
         """
-        watched = self._of(record)
+        watched = self._watched_of(record)
         if not self._can_release(record) or not record.allocated or watched is None:
             raise Conflict(
                 f"{record.id} is no running session with GPUs ({record.state}).",
@@ -151,7 +151,7 @@ class IdleWatch:
             )
         watched.releasing = watched.releasing or f"{by} gives its GPUs back"
 
-    def _of(self, record: WorkloadRecord) -> _WatchedWorkload | None:
+    def _watched_of(self, record: WorkloadRecord) -> _WatchedWorkload | None:
         """Return the allocation of a workload, but none of an earlier workload of that name."""
         watched = self._watched.get(record.id)
         its_record = None if watched is None else watched.record
@@ -160,14 +160,14 @@ class IdleWatch:
     # -- reports of agents ------------------------------------------------------------------------
 
     async def observe(self, report: AgentReport) -> None:
-        """Process the measurements of watched node's agent."""
+        """Process the measurements of one node's agent."""
         holders = await self._cluster.holders()
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
-        self._count_reclaimed(report.at, holders.values())
-        here = {a.workload for a in await self._cluster.allocations(report.node)}
+        self._record_reclaimed(report.at, holders.values())
+        workloads_here = {a.workload for a in await self._cluster.allocations(report.node)}
         holding = {
             w: record
-            for w in sorted(here)
+            for w in sorted(workloads_here)
             if (record := holders.get(w)) is not None and record.has_devices
         }
         self._watched = {
@@ -176,39 +176,42 @@ class IdleWatch:
             if workload in holders and holders[workload].has_devices
         }
         self._watched |= {
-            w: self._watch_workload(w, record, projects.get(record.spec.project), report.at)
+            w: self._update_watched(w, record, projects.get(record.spec.project), report.at)
             for w, record in holding.items()
         }
-        for workload, measurement in _measured(report, holding).items():
+        for workload, measurement in _measurements(report, holding).items():
             watched = self._watched.get(workload)
             if watched is None:
                 continue  # its allocation ended during an await
             # The workload may have ended meanwhile; the rest of the report is still valid.
             with suppress(Conflict, NotFound):
-                await self._process(holding[workload], watched, measurement)
+                await self._apply_measurement(holding[workload], watched, measurement)
 
-    def _watch_workload(
+    def _update_watched(
         self, workload: WorkloadId, record: WorkloadRecord, project: ProjectSpec | None, at: float
     ) -> _WatchedWorkload:
+        """Return the state of a workload's allocation with its current rules; new if it is new."""
         watched = self._watched.get(workload)
         if watched is not None and watched.record is record and watched.project is project:
             return watched  # unchanged, as for hundreds of workloads each second
         spec = project or ProjectSpec(record.spec.project)
         rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
         started = max((w.started for w in record.workers if w.started), default=None)
-        if watched is None or watched.started != started or self._of(record) is not watched:
+        if watched is None or watched.started != started or self._watched_of(record) is not watched:
             watched = _WatchedWorkload(started, Idleness(at), rules, self._can_release(record))
         watched.rules, watched.releases = rules, self._can_release(record)
         watched.record, watched.project = record, project
         return watched
 
     def _can_release(self, record: WorkloadRecord) -> bool:
+        """Return True if a running workload can continue without its GPUs."""
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _process(
+    async def _apply_measurement(
         self, record: WorkloadRecord, watched: _WatchedWorkload, measurement: Measurement
     ) -> None:
+        """Finish a release once no program is on the devices; else apply the rules."""
         if watched.releasing:
             if not measurement.on_device:
                 await self._cluster.release(record.id, why=watched.releasing, uid=record.uid)
@@ -223,6 +226,7 @@ class IdleWatch:
     async def _carry_out(
         self, record: WorkloadRecord, watched: _WatchedWorkload, action: IdleAction
     ) -> None:
+        """Release, stop, extend or only warn, with the measured times in the history."""
         facts = evidence(record, action, self._ledger.totals(record.id))
         next_action = due_in(watched.rules, watched.idleness, releases=watched.releases)
         match action.kind:
@@ -255,10 +259,11 @@ class IdleWatch:
         spec = record.spec
         self._ledger.event(record.id, kind, text, project=spec.project, user=spec.user)
 
-    def _count_reclaimed(self, at: float, workloads: Iterable[WorkloadRecord]) -> None:
-        seconds = at - self._reported
-        self._reported = max(at, self._reported)
-        if not 0 < seconds <= REPORTED_S:
+    def _record_reclaimed(self, at: float, workloads: Iterable[WorkloadRecord]) -> None:
+        """Add the GPU-seconds of released workloads since the last report to the ledger."""
+        seconds = at - self._reported_at
+        self._reported_at = max(at, self._reported_at)
+        if not 0 < seconds <= MAX_REPORT_INTERVAL_S:
             return
         for record in workloads:
             if record.released is not None and not record.state.finished:
@@ -269,7 +274,7 @@ class IdleWatch:
 _ACTION_TEXTS = {IdleActionKind.RELEASE: "left without its GPUs", IdleActionKind.STOP: "stopped"}
 
 
-def _measured(
+def _measurements(
     report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
 ) -> Mapping[WorkloadId, Measurement]:
     """Return the measurements of each workload with devices on the report's node."""

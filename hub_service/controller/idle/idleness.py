@@ -103,12 +103,13 @@ def evaluate(
         idleness.extensions,
         idleness.extended,
     )
-    return _escalate(idleness, measurement, _due(rules, idleness, releases=releases))
+    return _escalate(idleness, measurement, _due_action(rules, idleness, releases=releases))
 
 
 def _escalate(
     idleness: Idleness, measurement: Measurement, action: IdleAction | None
 ) -> tuple[Idleness, IdleAction | None]:
+    """Return the action if it is a new one; for work on the CPU an extension instead."""
     if action is None:
         return idleness, None
     may_extend = not idleness.extended and (measurement.cpu or 0.0) >= CPU_BUSY
@@ -141,7 +142,8 @@ def due_in(
     )
 
 
-def _due(rules: IdleRules, idleness: Idleness, *, releases: bool) -> IdleAction | None:
+def _due_action(rules: IdleRules, idleness: Idleness, *, releases: bool) -> IdleAction | None:
+    """Return the strongest action whose limit has passed."""
     for kind, spent, limit in _limits(rules, idleness, releases=releases):
         if spent >= limit + _extension(idleness, limit):
             return IdleAction(kind, idleness.idle_s, limit, never_used=spent != idleness.idle_s)
@@ -156,14 +158,14 @@ def _limits(
     rules: IdleRules, idleness: Idleness, *, releases: bool
 ) -> list[tuple[IdleActionKind, float, int]]:
     """Return possible releases and stops, with the time counted and the limit of each."""
-    found = []
+    limits = []
     if rules.stop_s is not None:
-        found.append((IdleActionKind.STOP, idleness.idle_s, rules.stop_s))
+        limits.append((IdleActionKind.STOP, idleness.idle_s, rules.stop_s))
     if releases and rules.release_s is not None:
-        found.append((IdleActionKind.RELEASE, idleness.idle_s, rules.release_s))
+        limits.append((IdleActionKind.RELEASE, idleness.idle_s, rules.release_s))
         if not idleness.used:
-            found.append((IdleActionKind.RELEASE, idleness.unused_s, NEVER_USED_S))
-    return found
+            limits.append((IdleActionKind.RELEASE, idleness.unused_s, NEVER_USED_S))
+    return limits
 
 
 def _extension(idleness: Idleness, limit: int) -> float:
@@ -172,6 +174,7 @@ def _extension(idleness: Idleness, limit: int) -> float:
 
 
 def _is_escalation(kind: IdleActionKind, level: IdleActionKind | None) -> bool:
+    """Return True if a badge or a warning goes beyond the last action."""
     ladder = (None, IdleActionKind.BADGE, IdleActionKind.NOTIFY)
     return level in ladder and ladder.index(kind) > ladder.index(level)
 

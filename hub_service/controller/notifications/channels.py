@@ -75,8 +75,10 @@ class Webhook:
         except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
             raise Undelivered(type(error).__name__, worth_again=True) from None
         if not reply.is_success:
-            again = reply.is_server_error or reply.status_code == httpx.codes.TOO_MANY_REQUESTS
-            raise Undelivered(f"it answered {reply.status_code}", worth_again=again)
+            is_temporary = (
+                reply.is_server_error or reply.status_code == httpx.codes.TOO_MANY_REQUESTS
+            )
+            raise Undelivered(f"it answered {reply.status_code}", worth_again=is_temporary)
 
 
 class Mail:
@@ -93,12 +95,14 @@ class Mail:
         try:
             await asyncio.to_thread(self._post, message)
         except smtplib.SMTPResponseException as refused:
-            again = 400 <= refused.smtp_code < 500
-            raise Undelivered(f"it answered {refused.smtp_code}", worth_again=again) from None
+            is_temporary = 400 <= refused.smtp_code < 500
+            raise Undelivered(
+                f"it answered {refused.smtp_code}", worth_again=is_temporary
+            ) from None
         except smtplib.SMTPRecipientsRefused as refused:
             # Servers with greylisting first reject unknown senders with a temporary error.
-            later = all(400 <= code < 500 for code, _ in refused.recipients.values())
-            raise Undelivered("it does not take the recipient", worth_again=later) from None
+            is_temporary = all(400 <= code < 500 for code, _ in refused.recipients.values())
+            raise Undelivered("it does not take the recipient", worth_again=is_temporary) from None
         except (smtplib.SMTPException, OSError) as error:
             raise Undelivered(type(error).__name__, worth_again=True) from None
 

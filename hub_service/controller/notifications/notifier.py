@@ -39,7 +39,7 @@ LOG = logging.getLogger("runai.notifications")
 
 POLL_S = 5.0
 """Poll interval in seconds, since idleness does not trigger a change signal."""
-AT_A_TIME = 1000
+RECORDS_AT_A_TIME = 1000
 PAUSE_FACTOR = 10
 """Pause after each poll, as a multiple of its duration: many workloads mean some delay."""
 QUEUE_SIZE = 1000
@@ -69,7 +69,7 @@ class Notifier:
         self._clock = clock
         self._again_s = again_s
         self._records: Sequence[WorkloadRecord] = ()
-        self._seen: dict[WorkloadId, ObservedState] = {}
+        self._last_states: dict[WorkloadId, ObservedState] = {}
         self._active: dict[WorkloadId, WorkloadRecord] = {}
         """Workloads whose idleness may change without a change of their record."""
 
@@ -94,39 +94,43 @@ class Notifier:
         began = clock()
         before, records = self._records, await self._cluster.workloads()
         differences = compared(before, records, is_same_workload)
-        for was in differences.removed:
-            self._seen.pop(before[was].id, None)
-            self._active.pop(before[was].id, None)
+        for index in differences.removed:
+            self._last_states.pop(before[index].id, None)
+            self._active.pop(before[index].id, None)
         # Few of thousands change, and most wait for their first start or have finished.
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         candidates = self._active | {
             record.id: record for record in differences.changed_or_added(records)
         }
         for place, (workload, record) in enumerate(candidates.items()):
-            if place % AT_A_TIME == 0:
+            if place % RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
             self._active.pop(workload, None)
             if record.state is WorkloadState.QUEUED and not record.attempts:
-                self._seen[workload] = NEVER_RAN
+                self._last_states[workload] = NEVER_RAN
                 continue
             if not record.state.finished:
                 self._active[workload] = record
-            last = self._seen.get(workload)
+            last = self._last_states.get(workload)
             if last is not None and record.state.finished and last.state is record.state:
                 continue  # no further events after the end
             idle = self._idle(workload)
             is_idle = idle is not None and idle.level not in {None, IdleActionKind.BADGE}
             warns_at = warns_at_of(record, projects.get(record.spec.project))
             ends_soon = warns_at is not None and self._clock() >= warns_at
-            self._seen[workload] = observe(record, last, is_idle=is_idle, ends_soon=ends_soon)
+            self._last_states[workload] = observe(
+                record, last, is_idle=is_idle, ends_soon=ends_soon
+            )
             if ends_soon and (last is None or not last.ends_soon):
-                await self._warn(record)
-            for kind in events_between(last, self._seen[workload]) if last is not None else ():
-                self._enqueue(await self._notification(kind, record))
+                await self._warn_once(record)
+            for kind in (
+                events_between(last, self._last_states[workload]) if last is not None else ()
+            ):
+                self._enqueue(await self._build_notification(kind, record))
         self._records = records
         return clock() - began
 
-    async def _warn(self, record: WorkloadRecord) -> None:
+    async def _warn_once(self, record: WorkloadRecord) -> None:
         """Warn of the end of a workload's time once in a run, also if the service was restarted."""
         now, since = self._clock(), record.runs_since or 0.0
         with suppress(RunaiError):  # deleted since, or not writable now
@@ -142,7 +146,8 @@ class Notifier:
                 )
             )
 
-    async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
+    async def _build_notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
+        """Build the sentence of an event, with the reason from the workload's history."""
         history_kind, sentence = _SENTENCES[kind]
         why = moved = ""
         with suppress(RunaiError):  # deleted since, or its history is not readable now
@@ -158,6 +163,7 @@ class Notifier:
         return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
 
     def _enqueue(self, notification: Notification) -> None:
+        """Add a notification to the recent ones, and to the queue of each channel."""
         self._recent.add(notification)
         for channel, queue in self._queues:
             try:
@@ -166,20 +172,21 @@ class Notifier:
                 LOG.warning("%s is too slow: a notification was dropped", channel.name)
 
     async def _deliver(self, channel: Channel, queue: asyncio.Queue[Notification]) -> None:
+        """Send a channel's notifications, forever; retry each at most `TRIES` times."""
         while True:
             notification = await queue.get()
             for attempt in range(1, TRIES + 1):
                 try:
                     await channel.send(notification)
-                except Undelivered as trouble:
+                except Undelivered as error:
                     LOG.warning(
                         "%s: delivery failed, attempt %d of %d: %s",
                         channel.name,
                         attempt,
                         TRIES,
-                        trouble,
+                        error,
                     )
-                    if not trouble.worth_again:
+                    if not error.worth_again:
                         break
                     await asyncio.sleep(self._again_s * attempt)
                 else:

@@ -70,9 +70,9 @@ def _webhook(environ: Mapping[str, str]) -> WebhookSettings | None:
     if not url:
         return None
     parts = _split(url)
-    encrypted = parts is not None and parts.scheme == "https"
-    here = parts is not None and parts.scheme == "http" and parts.hostname in LOOPBACK
-    if parts is None or not (encrypted or here) or "@" in parts.netloc:
+    is_encrypted = parts is not None and parts.scheme == "https"
+    is_loopback = parts is not None and parts.scheme == "http" and parts.hostname in LOOPBACK
+    if parts is None or not (is_encrypted or is_loopback) or "@" in parts.netloc:
         raise InvalidRequest(
             "RUNAI_NOTIFY_WEBHOOK is no address to post to.",
             hint="It looks like https://HOST/PATH; http only for this machine itself.",
@@ -122,8 +122,8 @@ def _split(url: str) -> SplitResult | None:
         parts.port  # noqa: B018  raises ValueError if it is not a number
     except ValueError:
         return None
-    fits = url.isascii() and url.isprintable() and " " not in url
-    return parts if fits and parts.hostname else None
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return parts if is_plain and parts.hostname else None
 
 
 def _address(text: str) -> str:
@@ -131,7 +131,7 @@ def _address(text: str) -> str:
     if not _ADDRESS.fullmatch(text):
         return ""  # the library fails on many invalid addresses
     try:
-        found = Address(addr_spec=text)
+        address = Address(addr_spec=text)
     except (ValueError, HeaderParseError, IndexError):
         return ""
-    return found.addr_spec if found.username and found.domain else ""
+    return address.addr_spec if address.username and address.domain else ""

@@ -65,7 +65,7 @@ class AccountDirectory:
         self._command = command
         self._within_s = within_s
         self._clock = clock
-        self._open: dict[tuple[str, bool], asyncio.Task[UnixAccount]] = {}
+        self._lookup_tasks: dict[tuple[str, bool], asyncio.Task[UnixAccount]] = {}
         self._compared: dict[str, tuple[float, RunaiError | None]] = {}
         """Time and outcome of each name's last comparison."""
         self._away_since: dict[str, float] = {}
@@ -80,7 +80,7 @@ class AccountDirectory:
             AccountAway: the account is known, and gives no answer, or its home does not.
             Unavailable: PAM gives none.
         """
-        return await self._shared(name, to_start=True)
+        return await self._join_lookup(name, to_start=True)
 
     async def compare(self, name: str, *, to_read: bool = True) -> None:
         """Compare the uid of a name with the known one; `to_read`: at most once a minute.
@@ -94,7 +94,7 @@ class AccountDirectory:
         if not to_read or self._clock() - at >= READ_FOR_S or self._clock() < at:
             refused = None
             try:
-                await self._shared(name, to_start=False)
+                await self._join_lookup(name, to_start=False)
             except Forbidden as other:
                 refused = other
             except (NotFound, Unavailable):
@@ -103,20 +103,24 @@ class AccountDirectory:
         if refused is not None:
             raise refused.with_traceback(None)  # not that of the last request
 
-    async def _shared(self, name: str, *, to_start: bool) -> UnixAccount:
+    async def _join_lookup(self, name: str, *, to_start: bool) -> UnixAccount:
+        """Look an account up, or wait for a lookup of it that runs already."""
         key = (name, to_start)
-        task = self._open.get(key)
+        task = self._lookup_tasks.get(key)
         if task is None:
-            task = self._open[key] = asyncio.create_task(self._account(name, to_start=to_start))
-            task.add_done_callback(lambda done: self._close(key, done))
+            task = self._lookup_tasks[key] = asyncio.create_task(
+                self._account(name, to_start=to_start)
+            )
+            task.add_done_callback(lambda done: self._end_lookup(key, done))
         return await asyncio.shield(task)
 
-    def _close(self, key: tuple[str, bool], done: asyncio.Task[UnixAccount]) -> None:
-        self._open.pop(key, None)
+    def _end_lookup(self, key: tuple[str, bool], done: asyncio.Task[UnixAccount]) -> None:
+        self._lookup_tasks.pop(key, None)
         if not done.cancelled():
             done.exception()  # raised in the callers, unless all were cancelled
 
     async def _account(self, name: str, *, to_start: bool) -> UnixAccount:
+        """Look up an account; raise if it is another person's, barred, or without its home."""
         if self.known_accounts.is_being_forgotten(name):
             raise being_forgotten(name)
         now, fault = await self.look_up(name)
@@ -124,7 +128,7 @@ class AccountDirectory:
         if registered.uid != now.uid:
             raise other_person(name, now.uid, registered.uid)
         if fault:
-            since = self._since(name)
+            since = self._silent_since(name)
             text = (
                 f"{registered.home}, the home of {name}, cannot be reached since {since}: {fault}."
             )
@@ -143,7 +147,7 @@ class AccountDirectory:
         known = self.known_accounts.get(name)
         reply = await self._query(name, () if known is None else known.directory_groups)
         if reply is None or "uid" not in reply or reply["silent_groups"]:
-            raise self._silence(name, known, reply)
+            raise self._no_answer_error(name, known, reply)
         fault = reply.get("home_fault", "it does not answer")
         if not fault:
             self._away_since.pop(name, None)
@@ -162,20 +166,20 @@ class AccountDirectory:
         )
         return now, fault
 
-    def _silence(
+    def _no_answer_error(
         self, name: str, known: KnownAccount | None, reply: Mapping[str, Any] | None
     ) -> NotFound | AccountAway:
         """Return the error for an account without an answer, or without all its groups."""
         if known is None and reply is not None and "uid" not in reply:
             return _no_account(f"User {name} has no account on this machine.")
-        since = self._since(name)
+        since = self._silent_since(name)
         if known is not None and known.local and reply is not None and reply["local"] is False:
             text = f"The account {name} is gone since {since}."
             return AccountAway(text, missing_since=self._away_since[name])
         what = f"the groups of {name}" if reply is not None and "uid" in reply else name
         return AccountAway(f"The account directory does not answer for {what} since {since}.")
 
-    def _since(self, name: str) -> str:
+    def _silent_since(self, name: str) -> str:
         """Return the time since which something of an account does not answer."""
         since = self._away_since.setdefault(name, self._clock())
         return time.strftime("%H:%M", time.localtime(since))

@@ -65,10 +65,11 @@ class AccountStates:
             raise refused.with_traceback(None)  # it is raised again and again
 
     async def _query(self, name: str) -> Forbidden | None:
+        """Return the refusal of an account, as PAM answers now; None: it is admitted."""
         try:
             answers = await query((*self._command, self._service, name), self._within_s)
         except OSError as failed:
-            raise _silence(name, self._service, failed.strerror or "") from failed
+            raise _no_answer(name, self._service, failed.strerror or "") from failed
         return _refusal(name, self._service, answers or {})
 
 
@@ -77,7 +78,7 @@ async def hindrances(service: str, names: Sequence[str]) -> list[RunaiError]:
     answers: dict[str, Any] = {}
     with suppress(OSError):
         answers = await query((*STATES, service, *names), ALL_WITHIN_S) or {}
-    found: dict[str, RunaiError] = {}
+    by_message: dict[str, RunaiError] = {}
     for name in names:
         if answers.get(name, ("",))[0] != _USER_UNKNOWN:
             try:
@@ -85,8 +86,8 @@ async def hindrances(service: str, names: Sequence[str]) -> list[RunaiError]:
             except Unavailable as away:
                 hindrance = away
             if hindrance is not None:
-                found[hindrance.message] = hindrance
-    return [*found.values()]
+                by_message[hindrance.message] = hindrance
+    return [*by_message.values()]
 
 
 def _refusal(name: str, service: str, answers: Mapping[str, Any]) -> Forbidden | None:
@@ -100,9 +101,9 @@ def _refusal(name: str, service: str, answers: Mapping[str, Any]) -> Forbidden |
     if code in _ADMITTED:
         return None
     if nologin:
-        raise _away(f"Nobody may log in to this machine now ({nologin}).")
+        raise _unavailable(f"Nobody may log in to this machine now ({nologin}).")
     if code not in _REFUSED:
-        raise _silence(name, service, text)
+        raise _no_answer(name, service, text)
     is_expired = code == _ACCT_EXPIRED or "account has expired" in text  # pam_unix's words
     why = "has expired" if is_expired else f"is not admitted by PAM (service {service}: {text})"
     return Forbidden(
@@ -112,11 +113,11 @@ def _refusal(name: str, service: str, answers: Mapping[str, Any]) -> Forbidden |
     )
 
 
-def _silence(name: str, service: str, why: str) -> Unavailable:
-    return _away(f"PAM (service {service}) does not say whether {name} is admitted: {why}.")
+def _no_answer(name: str, service: str, why: str) -> Unavailable:
+    return _unavailable(f"PAM (service {service}) does not say whether {name} is admitted: {why}.")
 
 
-def _away(message: str) -> Unavailable:
+def _unavailable(message: str) -> Unavailable:
     return Unavailable(
         message,
         hint="Jobs that wait for this start by themselves when it is over.",

@@ -61,7 +61,7 @@ class KnownAccounts:
     def __init__(self, data_dir: Path | None) -> None:
         """Set the folder, which is made with the first file; None: nothing is kept."""
         self._folder = None if data_dir is None else data_dir / KNOWN_ACCOUNTS
-        self._read: dict[str, tuple[tuple[int, int], KnownAccount]] = {}
+        self._cache: dict[str, tuple[tuple[int, int], KnownAccount]] = {}
 
     def get(self, name: str) -> KnownAccount | None:
         """Return the known account of a name; None if the platform never met one.
@@ -75,22 +75,22 @@ class KnownAccounts:
             try:
                 status = path.stat()
             except FileNotFoundError:
-                self._read.pop(name, None)
+                self._cache.pop(name, None)
                 return None
             stamp = (status.st_mtime_ns, status.st_ino)
-            read = self._read.get(name)
-            if read is None or read[0] != stamp:
-                now = _parsed(path.read_bytes())
-                if read is not None and (was := read[1].uid) != now.uid and now.is_of(was):
+            cached = self._cache.get(name)
+            if cached is None or cached[0] != stamp:
+                now = _parse(path.read_bytes())
+                if cached is not None and (was := cached[1].uid) != now.uid and now.is_of(was):
                     LOG.info("%s has uid %d now, was %d: the same person.", name, now.uid, was)
-                read = self._read[name] = stamp, now
-        return read[1]
+                cached = self._cache[name] = stamp, now
+        return cached[1]
 
     def all(self) -> Iterator[KnownAccount]:
         """Yield all known accounts."""
         for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
             with self._readable(path), suppress(FileNotFoundError):
-                yield _parsed(path.read_bytes())
+                yield _parse(path.read_bytes())
 
     def register(self, now: KnownAccount) -> KnownAccount:
         """Return the known account of a looked-up name: at the first time, the given one.
@@ -159,6 +159,7 @@ class KnownAccounts:
         self._store(path, asdict(known), is_first=is_first)
 
     def _store(self, path: Path, content: Mapping[str, Any], *, is_first: bool = False) -> None:
+        """Write a file atomically; with `is_first` an existing one stays."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file, new = mkstemp(dir=path.parent, prefix=".")
@@ -173,26 +174,27 @@ class KnownAccounts:
             finally:
                 Path(new).unlink(missing_ok=True)
         except OSError as failed:
-            raise _away(path, failed) from failed
+            raise _storage_error(path, failed) from failed
 
     @contextmanager
     def _readable(self, path: Path) -> Iterator[None]:
+        """Raise Unavailable if the block cannot read a file that exists."""
         try:
             yield
         except FileNotFoundError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as failed:
-            raise _away(path, failed) from failed
+            raise _storage_error(path, failed) from failed
 
 
-def _parsed(text: bytes) -> KnownAccount:
+def _parse(text: bytes) -> KnownAccount:
     fields = json.loads(text)
     return KnownAccount(
         **fields | {name: tuple(fields[name]) for name in fields if isinstance(fields[name], list)}
     )
 
 
-def _away(path: Path, failed: Exception) -> Unavailable:
+def _storage_error(path: Path, failed: Exception) -> Unavailable:
     why = failed.strerror if isinstance(failed, OSError) else "it is damaged"
     return Unavailable(
         f"The known uid of an account cannot be read or written: {why} ({path}).",

@@ -53,6 +53,7 @@ def states(service: str, names: list[str]) -> Iterator[tuple[str, tuple[int, str
 
 
 def _state(pam: ctypes.CDLL, service: str, name: str) -> tuple[int, str, str]:
+    """Return the code and text of PAM for an account, and the file that bars all logins."""
     try:
         pwd.getpwnam(name)
     except KeyError:  # with Debian's files PAM says that it is expired

@@ -46,8 +46,8 @@ while True:
 class SmallCluster(LocalCluster):
     """A cluster with limits low enough to be exceeded in a test."""
 
-    def start_of(self, row, worker):
-        instructions, environment = super().start_of(row, worker)
+    def prepare_start(self, row, worker):
+        instructions, environment = super().prepare_start(row, worker)
         assert isinstance(instructions, Instructions)
         return replace(
             instructions, most_processes=MOST, most_tasks=MOST_TASKS, log_bytes=1_000_000

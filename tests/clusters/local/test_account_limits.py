@@ -124,7 +124,7 @@ def serve(spawner: RunaiLocalSpawner, service: str) -> str:
 def test_job_has_the_limits_of_its_account(run_job, limited, open_files):
     run = run_job(limited, open_files=open_files)
 
-    assert run.ending() == ExitStatus(0)
+    assert run.final_exit() == ExitStatus(0)
     assert hard_limits(run.output()) == LIMITED
     assert soft_limit(run.output()) <= LIMITED["open files"]
 
@@ -137,7 +137,7 @@ def test_notebook_server_has_the_limits_of_its_account(spawner, limited):
 
 
 def test_pam_session_is_closed_after_the_limits_are_read(run_job, limited, account, tmp_path):
-    run_job(limited).ending()
+    run_job(limited).final_exit()
 
     noted = (tmp_path / "noted").read_text().splitlines()
     assert noted == [f"{kind}_session of {account.pw_name}" for kind in ("open", "close")]
@@ -145,7 +145,7 @@ def test_pam_session_is_closed_after_the_limits_are_read(run_job, limited, accou
 
 def test_missing_pam_service_leaves_the_platforms_limits(run_job, spawner):
     run = run_job("runai-test-none")
-    run.ending()
+    run.final_exit()
 
     platform_limit = f"{1024:<20} {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:<20}"
     for output in (run.output(), serve(spawner, "runai-test-none")):
@@ -158,7 +158,7 @@ def test_job_and_server_starts_fail_with_a_reason_if_pam_opens_no_session(
 ):
     with pam_service("session required pam_deny.so") as service:
         message = f"PAM (service {service}) opens no session for {account.pw_name}: "
-        ending = run_job(service).ending()
+        ending = run_job(service).final_exit()
         with pytest.raises(SessionRefused) as refused:
             serve(spawner, service)
 

@@ -34,7 +34,7 @@ def stopped(start: Start, place: Path, on_term: str, eventually, **fields) -> St
     start("sh", "-c", program, environment=environment, checkpoint_dir=str(place), **fields)
     eventually(lambda: start.printed("ready"))
     start.stop()
-    assert start.ending().stop_requested
+    assert start.final_exit().stop_requested
     return start
 
 
@@ -73,24 +73,24 @@ def test_checkpoint_check_after_a_worker_stop_reports_whether_a_file_is_new(
 ):
     stopped(start, place, on_term, eventually)
 
-    eventually(lambda: start.attempt.saved() is not None)
-    assert start.attempt.saved() is is_new
+    eventually(lambda: start.attempt.has_new_checkpoint() is not None)
+    assert start.attempt.has_new_checkpoint() is is_new
 
 
 def test_worker_that_ends_without_a_stop_gets_no_checkpoint_check(start, place):
-    start("sh", "-c", "exit 3", checkpoint_dir=str(place)).ending()
+    start("sh", "-c", "exit 3", checkpoint_dir=str(place)).final_exit()
 
-    assert start.attempt.saved() is None
+    assert start.attempt.has_new_checkpoint() is None
     assert not (start.path / "saved.json").exists()
 
 
 def test_checkpoint_answer_of_an_earlier_job_of_the_name_is_ignored(start, place, eventually):
     stopped(start, place, "exit 143", eventually)
-    eventually(lambda: start.attempt.saved() is False)
+    eventually(lambda: start.attempt.has_new_checkpoint() is False)
 
     (start.path / "supervisor.json").write_text('{"pid": 1, "created": 0}')
 
-    assert start.attempt.saved() is None
+    assert start.attempt.has_new_checkpoint() is None
 
 
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
@@ -109,7 +109,7 @@ def test_hanging_checkpoint_check_delays_neither_exit_nor_lock_release(
         assert not has_exited(checker)
         psutil.Process(psutil.Process(checker).ppid()).kill()
     eventually(lambda: has_exited(checker))
-    assert start.attempt.saved() is None
+    assert start.attempt.has_new_checkpoint() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
@@ -123,7 +123,7 @@ def test_checkpoint_check_has_only_the_rights_of_the_account(start, eventually, 
         stopped(start, folder, "exit 143", eventually, **identity)
         eventually(lambda: not checks_of(start))
 
-        assert start.attempt.saved() is answer
+        assert start.attempt.has_new_checkpoint() is answer
     finally:
         shutil.rmtree(folder)
 

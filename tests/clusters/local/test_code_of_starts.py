@@ -154,7 +154,7 @@ def test_hanging_disk_under_job_code_delays_neither_start_nor_end_of_a_worker(
 
     start("true", code=["t.py"])
 
-    assert start.ending().exit_code == 0
+    assert start.final_exit().exit_code == 0
     assert start.attempt.holder() is None
     eventually(pid.exists)
     reader = int(pid.read_text())
@@ -178,7 +178,7 @@ def test_program_file_is_read_with_the_account_of_the_job(start, eventually):
             workdir=str(folder),
             code=["mine.py", "secret.py"],
             **identity,
-        ).ending()
+        ).final_exit()
         eventually(lambda: start.attempt.code() is not None)
     finally:
         shutil.rmtree(folder)
@@ -189,6 +189,6 @@ def test_program_file_is_read_with_the_account_of_the_job(start, eventually):
 
 
 def test_worker_without_code_instructions_writes_no_code_note(start):
-    start("true").ending()
+    start("true").final_exit()
 
     assert not (start.path / "code.json").exists()

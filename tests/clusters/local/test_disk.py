@@ -98,7 +98,7 @@ async def test_workload_deletion_that_cannot_be_stored_removes_no_file(aged, dis
 
         async def forget() -> None:
             if aged:
-                lab.cluster.report_time()
+                lab.cluster.apply_due_transitions()
             else:
                 await lab.cluster.delete(spec.id, by="ana")
 
@@ -174,7 +174,7 @@ async def test_missing_data_directory_delays_job_starts_and_exits_until_it_is_ba
         row = lab.cluster.row(waits.id)
         assert row is not None
         with pytest.raises(Unavailable):
-            lab.cluster.start_of(row, row.record.workers[0])
+            lab.cluster.prepare_start(row, row.record.workers[0])
         assert [*data.glob("*")] == []
 
         if data.exists():

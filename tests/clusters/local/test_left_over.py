@@ -183,7 +183,7 @@ async def test_damaged_file_of_leftover_processes_reports_no_device_fault(tmp_pa
 
 
 async def test_failed_cleanup_of_an_ended_session_is_retried(tmp_path, monkeypatch):
-    monkeypatch.setattr(reconciler, "END_AGAIN_S", 0.1)
+    monkeypatch.setattr(reconciler, "RETRY_END_AFTER_S", 0.1)
     ends = iter([ZeroDivisionError("a fault of ours"), None])
 
     async def end(_session: SessionProcesses) -> Sequence[LeftOver]:

@@ -41,7 +41,7 @@ def run_for_leftovers(start: Start, program: str, *words: str) -> str:
     path = start.path.parent / "program.py"
     path.write_text(program.replace("SLEEP", repr(shutil.which("sleep"))))
     start(sys.executable, "-I", "-S", str(path), *words)
-    return start.ending().left
+    return start.final_exit().left
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_job_exit_message_of_a_requested_stop_names_no_leftover_process(start, e
 
     start.stop()
 
-    assert ExitStatus(0, stop_requested=True, killed=True) == start.ending()
+    assert ExitStatus(0, stop_requested=True, killed=True) == start.final_exit()
 
 
 def test_program_ended_over_its_process_limit_names_no_leftover_processes(start):
     ending = start("sh", "-c", "while sleep 0.02; do sleep 1000 & done", most_processes=10)
 
-    assert (ending.ending().left, ending.exit_file()["exit_code"]) == ("", -9)
+    assert (ending.final_exit().left, ending.exit_file()["exit_code"]) == ("", -9)
 
 
 async def test_job_log_and_history_name_a_background_process_that_was_ended(tmp_path):

@@ -42,7 +42,7 @@ def no_descriptors_left() -> Iterator[None]:
 
 @pytest.fixture
 def soon_retries(monkeypatch):
-    monkeypatch.setattr(reconciler, "ROOM_AGAIN_S", 0.1)
+    monkeypatch.setattr(reconciler, "RETRY_AFTER_S", 0.1)
 
 
 @pytest.mark.usefixtures("soon_retries")

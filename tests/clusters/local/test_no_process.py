@@ -78,9 +78,9 @@ def test_worker_start_at_the_process_limit_is_retried_until_a_process_is_availab
             start("true", uid=EVE, gid=EVE, user="eve")
             text = "cannot start true: Resource temporarily unavailable; it is tried again\n"
             eventually(lambda: start.output() == text)
-            assert (start.attempt.process(), start.attempt.ending()) == (None, None)
+            assert (start.attempt.process(), start.attempt.final_exit()) == (None, None)
 
-        assert ExitStatus(0) == start.ending()
+        assert ExitStatus(0) == start.final_exit()
 
 
 def test_worker_start_at_the_process_limit_fails_after_its_waiting_time(tmp_path):
@@ -88,7 +88,7 @@ def test_worker_start_at_the_process_limit_fails_after_its_waiting_time(tmp_path
     with one_start(tmp_path / "attempt") as start, bomb():
         start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
 
-        assert ExitStatus(127, text=text) == start.ending()
+        assert ExitStatus(127, text=text) == start.final_exit()
 
 
 def test_failed_fork_of_a_worker_start_returns_a_reason_instead_of_raising():
@@ -123,6 +123,6 @@ def test_supervisor_that_cannot_fork_notes_the_reason_and_ends():
         subprocess.run([*command, str(EVE), worker_start.__file__, str(folder)], check=True)
 
         text = "cannot start train: Resource temporarily unavailable"
-        assert ExitStatus(127, text=text) == attempt.ending()
+        assert ExitStatus(127, text=text) == attempt.final_exit()
     finally:
         shutil.rmtree(folder)

@@ -53,10 +53,10 @@ def test_worker_exit_on_a_full_disk_is_recorded_when_there_is_room(start, orders
         eventually(lambda: has_ended(worker))
 
         assert start.attempt.holder() is not None  # to the service it is still running
-        assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
+        assert (start.attempt.final_exit(), start.attempt.program_exit()) == (None, None)
 
-    assert ExitStatus(3) == start.ending()
-    assert ExitStatus(3) == start.attempt.left_behind()
+    assert ExitStatus(3) == start.final_exit()
+    assert ExitStatus(3) == start.attempt.program_exit()
 
 
 @pytest.mark.parametrize("includes_witness", [False, True], ids=["its own", "also the witness's"])
@@ -75,8 +75,8 @@ def test_worker_exit_on_a_full_disk_is_known_after_its_supervisor_is_killed(
             assert start.attempt.holder() == start.pid
 
     os.waitpid(start.pid, 0)
-    assert None is start.attempt.ending()
-    assert ExitStatus(0) == start.attempt.left_behind()
+    assert None is start.attempt.final_exit()
+    assert ExitStatus(0) == start.attempt.program_exit()
 
 
 def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders, eventually):
@@ -88,7 +88,7 @@ def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders
         orders.write_text("0\n")
         eventually(lambda: not left.is_running() or has_ended(left))
 
-    assert start.ending().exit_code == 0
+    assert start.final_exit().exit_code == 0
 
 
 def test_worker_stop_on_a_full_disk_is_recorded_as_requested(start, eventually):
@@ -100,7 +100,7 @@ def test_worker_stop_on_a_full_disk_is_recorded_as_requested(start, eventually):
         start.stop()
         eventually(lambda: has_ended(worker))
 
-    assert ExitStatus(143, stop_requested=True) == start.ending()
+    assert ExitStatus(143, stop_requested=True) == start.final_exit()
 
 
 def test_job_output_on_a_full_disk_is_lost_but_later_output_is_logged(start, orders, tmp_path):
@@ -116,7 +116,7 @@ def test_job_output_on_a_full_disk_is_lost_but_later_output_is_logged(start, ord
             pipe = stack.enter_context(last.open("w"))  # once it reads from there
         pipe.write("afterwards\n")
 
-    assert ExitStatus(0) == start.ending()
+    assert ExitStatus(0) == start.final_exit()
     assert start.output().endswith("afterwards\n")
     assert len(start.output()) < 2 * PIPE_BYTES
 
@@ -138,10 +138,10 @@ def test_job_folders_on_a_full_disk_are_made_when_there_is_room(start, full_disk
 
     start("cat", str(source), **instructions)
     eventually(lambda: start.printed("No space left on device; it is tried again"))
-    assert (start.attempt.process(), start.attempt.ending()) == (None, None)
+    assert (start.attempt.process(), start.attempt.final_exit()) == (None, None)
     full_disk.make_room()
 
-    assert ExitStatus(0) == start.ending()
+    assert ExitStatus(0) == start.final_exit()
     assert start.output().endswith("# a\n" * 10_000)
     assert checkpoints.is_dir()
 
@@ -153,7 +153,7 @@ def test_supervisor_that_waits_for_disk_space_ends_on_a_stop_request(start, full
 
     start.stop()
 
-    assert ExitStatus(None, stop_requested=True) == start.ending()
+    assert ExitStatus(None, stop_requested=True) == start.final_exit()
 
 
 @pytest.mark.mounts
@@ -163,7 +163,7 @@ def test_worker_start_fails_with_a_reason_if_the_disk_remains_full(start, full_d
 
     assert (
         ExitStatus(127, text=text)
-        == start("true", directories=[checkpoints], room_seconds=1).ending()
+        == start("true", directories=[checkpoints], room_seconds=1).final_exit()
     )
 
 

@@ -131,14 +131,16 @@ def test_control_groups_that_cannot_enforce_requests_are_logged_once(
 def test_control_group_gets_the_requested_cpu_weight_and_memory_limit(
     unit, groups, request_, expected
 ):
-    assert groups.hold(WORKER, spec(**request_)) == str(unit / "vision.exp-0/cgroup.procs")
+    assert groups.enforce_request(WORKER, spec(**request_)) == str(
+        unit / "vision.exp-0/cgroup.procs"
+    )
     assert amounts(unit) == expected
 
 
 def test_control_group_that_the_kernel_refuses_is_logged(unit, groups, caplog):
     (unit / "vision.exp-0").touch()
 
-    assert groups.hold(WORKER, spec()) == ""
+    assert groups.enforce_request(WORKER, spec()) == ""
     assert "CPU and memory of vision/exp-0 are not enforced" in caplog.text
 
 
@@ -158,7 +160,7 @@ def test_worker_exit_reason_names_the_memory_limit_after_an_oom_kill(
     unit, groups, exit_status, events, text
 ):
     if events is not None:
-        groups.hold(WORKER, spec())
+        groups.enforce_request(WORKER, spec())
         (unit / "vision.exp-0/memory.events").write_text(events)
 
     assert groups.explain_exit(WORKER, spec(memory_mib=1024), exit_status).text == text
@@ -242,7 +244,7 @@ def test_worker_that_cannot_join_its_control_group_runs_and_logs_it(tmp_path):
     with one_start(tmp_path / "attempt") as start:
         start("echo", "runs", group=str(tmp_path / "gone/cgroup.procs"))
 
-        assert start.ending() == ExitStatus(0)
+        assert start.final_exit() == ExitStatus(0)
         assert f"not enforced: {tmp_path}/gone/cgroup.procs: No such file" in start.output()
         assert start.output().endswith("runs\n")
 
@@ -256,7 +258,7 @@ def test_worker_runs_in_a_real_control_group_that_is_removed_afterwards(tmp_path
     real.path(name).mkdir()
     with one_start(tmp_path / "attempt") as start:
         start("cat", "/proc/self/cgroup", group=str(real.path(name) / "cgroup.procs"))
-        start.ending()
+        start.final_exit()
 
         assert f"0::{own_group.rstrip('/')}/{real.path(name).name}\n" in start.output()
     RequestGroups(base).remove(name)

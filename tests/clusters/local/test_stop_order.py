@@ -148,7 +148,7 @@ def test_worker_stop_lets_a_training_save_under_any_shell_and_launch_script(
 
     start.stop()
 
-    ending = start.ending()
+    ending = start.final_exit()
     os.close(endless)
     assert (place / "signals").read_text() == "1"
     assert ending.stop_requested
@@ -167,7 +167,7 @@ def test_stopped_worker_with_a_process_that_ignores_sigterm_is_recorded_as_kille
 
     start.stop()
 
-    assert start.ending().exit_code == -signal.SIGTERM
+    assert start.final_exit().exit_code == -signal.SIGTERM
     assert start.exit_file()["killed"]
 
 

@@ -47,7 +47,7 @@ def test_job_attempt_of_a_killed_supervisor_is_locked_until_its_processes_end(
         assert not leftover.is_running()
         assert not worker.is_running()
         assert start.attempt.begun()
-        assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
+        assert (start.attempt.final_exit(), start.attempt.program_exit()) == (None, None)
     finally:
         with suppress(psutil.NoSuchProcess):
             leftover.kill()
@@ -68,8 +68,8 @@ def test_worker_exit_not_yet_noticed_by_a_killed_supervisor_is_recorded(
     supervisor.kill()
     os.waitpid(start.pid, 0)
 
-    assert None is start.attempt.ending()
-    assert ExitStatus(exit_code) == start.attempt.left_behind()
+    assert None is start.attempt.final_exit()
+    assert ExitStatus(exit_code) == start.attempt.program_exit()
 
 
 def test_worker_exit_is_noted_before_its_leftover_processes_end(start, eventually):
@@ -77,13 +77,13 @@ def test_worker_exit_is_noted_before_its_leftover_processes_end(start, eventuall
     start("sh", "-c", f'setsid sh -c "{stubborn}" & while :; do sleep 0.05; done', grace_seconds=60)
     eventually(lambda: start.printed("ready"))
     start.stop()
-    eventually(lambda: start.attempt.left_behind() is not None)
+    eventually(lambda: start.attempt.program_exit() is not None)
 
     start.supervisor.kill()
     os.waitpid(start.pid, 0)
 
-    assert None is start.attempt.ending()
-    assert ExitStatus(-15, stop_requested=True) == start.attempt.left_behind()
+    assert None is start.attempt.final_exit()
+    assert ExitStatus(-15, stop_requested=True) == start.attempt.program_exit()
 
 
 def test_worker_stop_under_a_frozen_supervisor_is_recorded_after_it_is_killed(
@@ -102,7 +102,7 @@ def test_worker_stop_under_a_frozen_supervisor_is_recorded_after_it_is_killed(
     supervisor.kill()
     os.waitpid(start.pid, 0)
 
-    assert ExitStatus(143, stop_requested=True) == start.attempt.left_behind()
+    assert ExitStatus(143, stop_requested=True) == start.attempt.program_exit()
 
 
 def test_supervisor_records_its_worker_exit_after_its_witness_is_killed(
@@ -122,5 +122,5 @@ def test_supervisor_records_its_worker_exit_after_its_witness_is_killed(
 
     orders.write_text("0\n")
     eventually(lambda: start.attempt.holder() is None)
-    assert ExitStatus(0) == start.attempt.ending()
+    assert ExitStatus(0) == start.attempt.final_exit()
     assert start.output() == ""

@@ -25,7 +25,7 @@ from runai.hub_service.clusters.states.stored_workload import ExitStatus
     ids=["success", "failure", "killed", "terminated"],
 )
 def test_supervisor_notes_the_exit_code_of_its_worker(start, script, exit_code):
-    assert ExitStatus(exit_code) == start("sh", "-c", script).ending()
+    assert ExitStatus(exit_code) == start("sh", "-c", script).final_exit()
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_supervisor_notes_the_exit_code_of_its_worker(start, script, exit_code):
     ids=["unknown program", "no such directory", "cannot make a directory"],
 )
 def test_supervisor_notes_and_logs_why_its_worker_could_not_start(start, command, fields, text):
-    assert ExitStatus(127, text=text) == start(*command, **fields).ending()
+    assert ExitStatus(127, text=text) == start(*command, **fields).final_exit()
     assert f"{text}\n" == start.output()
     assert not (start.path / "process.json").exists()
 
@@ -61,7 +61,7 @@ def test_processes_that_a_worker_leaves_behind_end_with_it(start, eventually):
     daemon = "setsid sh -c 'sleep 1000 <&- >&- 2>&- & echo $!'"
     start("sh", "-c", f"sleep 1000 & echo $!; echo $({daemon}); exit 0")
 
-    assert start.ending().exit_code == 0
+    assert start.final_exit().exit_code == 0
 
     pids = [int(pid) for pid in start.output().split()[:2]]
     assert len(pids) == 2
@@ -78,7 +78,7 @@ def test_worker_that_obeys_sigterm_ends_with_its_own_exit_code(start, eventually
 
     start.stop()
 
-    assert ExitStatus(143, stop_requested=True) == start.ending()
+    assert ExitStatus(143, stop_requested=True) == start.final_exit()
     assert start.output().endswith("saved\n")
 
 
@@ -107,7 +107,7 @@ def test_worker_that_ignores_sigterm_is_killed_with_its_descendants(start, event
 
     start.stop()
 
-    assert ExitStatus(-9, stop_requested=True, killed=True) == start.ending()
+    assert ExitStatus(-9, stop_requested=True, killed=True) == start.final_exit()
     assert start.exit_file()["killed"]
     pids = [int(word) for word in start.output().split() if word.isdigit()]
     assert len(pids) == 3
@@ -122,7 +122,7 @@ def test_program_under_a_shell_gets_the_grace_period_of_a_worker_stop(start, eve
 
     start.stop()
 
-    ending = start.ending()
+    ending = start.final_exit()
     assert ending.stop_requested
     assert not start.exit_file()["killed"]
     assert start.output().endswith("saved\n")
@@ -132,7 +132,7 @@ def test_program_under_a_shell_gets_the_grace_period_of_a_worker_stop(start, eve
 
 
 def test_worker_environment_has_no_variables_of_the_service(start):
-    start("env", environment={"TOKEN": "secret-1"}).ending()
+    start("env", environment={"TOKEN": "secret-1"}).final_exit()
 
     assert {"PATH", "TOKEN"} == {line.split("=")[0] for line in start.output().splitlines()}
 
@@ -148,7 +148,7 @@ def test_worker_secrets_are_in_no_file_and_no_argument_of_the_supervisor(start, 
 
 
 def test_supervisor_files_are_readable_by_their_owner_only(start):
-    start("true").ending()
+    start("true").final_exit()
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in start.path.iterdir()}
     assert stat.S_IMODE(start.path.stat().st_mode) == 0o700
@@ -159,14 +159,14 @@ def test_worker_leads_its_own_session_without_a_terminal(start):
     start.python(
         "import os, sys; print(os.getpid(), os.getsid(0), os.getpgid(0), sys.stdin.read())"
     )
-    start.ending()
+    start.final_exit()
 
     pid, session, group = start.output().split()
     assert pid == session == group
 
 
 def test_worker_starts_with_no_ignored_signals(start):
-    start("grep", "SigIgn", "/proc/self/status").ending()
+    start("grep", "SigIgn", "/proc/self/status").final_exit()
 
     assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # higher: the C library's
 
@@ -175,7 +175,7 @@ def test_requested_files_and_directories_exist_before_the_worker_starts(start, t
     source = tmp_path / "made" / "source.py"
     fields = {"directories": [str(source.parent)], "files": {str(source): "print('hello')"}}
 
-    start(sys.executable, "-I", "-S", str(source), **fields).ending()
+    start(sys.executable, "-I", "-S", str(source), **fields).final_exit()
 
     assert start.output() == "hello\n"
 
@@ -218,7 +218,7 @@ def test_worker_process_runs_under_its_users_account(start, eventually):
 
 def test_logs_are_split_between_lines_and_retain_first_and_newest_files(start):
     start("sh", "-c", "for i in $(seq 10 50); do echo line $i; done", log_bytes=50, log_files=3)
-    start.ending()
+    start.final_exit()
 
     files = sorted(start.path.glob("log-*.txt"))
     assert [path.name for path in files] == [
@@ -232,13 +232,13 @@ def test_logs_are_split_between_lines_and_retain_first_and_newest_files(start):
 
 def test_log_line_longer_than_a_file_is_split(start):
     start("sh", "-c", "printf '%0120d\\n' 7", log_bytes=50, log_files=10)
-    start.ending()
+    start.final_exit()
 
     assert [p.stat().st_size for p in sorted(start.path.glob("log-*.txt"))] == [50, 50, 21]
     assert f"{'0' * 119}7\n" == start.output()
 
 
 def test_last_worker_output_without_a_newline_is_logged(start):
-    start("printf", "no newline").ending()
+    start("printf", "no newline").final_exit()
 
     assert start.output() == "no newline"

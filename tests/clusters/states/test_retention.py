@@ -41,7 +41,7 @@ def test_next_finished_workload_to_drop_is_chosen_by_age_and_users_total(ended, 
         user, at = entry.split(":")
         finished.add(f"{user}/{at}", user, float(at))
 
-    assert finished.next() == next_
+    assert finished.next_expiry() == next_
 
 
 @settings(max_examples=50)
@@ -55,12 +55,12 @@ def test_retention_drops_only_jobs_of_the_user_with_too_many_jobs(seed):
     dice.shuffle(names)
     for now, name in enumerate(names):
         finished.add(name, name.partition("/")[0], float(now))
-        while (due := finished.next()) is not None and due[0] <= now:
+        while (due := finished.next_expiry()) is not None and due[0] <= now:
             finished.discard(due[1], due[1].partition("/")[0])
 
     assert len(finished) == 30
     retained = []
-    while (due := finished.next()) is not None:
+    while (due := finished.next_expiry()) is not None:
         retained.append(due[1])
         finished.discard(due[1], due[1].partition("/")[0])
     assert {name for name in retained if not name.startswith("ana")} == set(users)
@@ -197,7 +197,7 @@ async def test_retention_moves_only_checkpoints_of_a_dropped_job_aside(tmp_path,
         await lab.cluster.apply(plan(start(spec.id, 0)))
         submitted = int((await lab.until(spec.id, "succeeded")).submitted)
         clock.at += 61.0
-        lab.cluster.report_time()
+        lab.cluster.apply_due_transitions()
         await lab.until_deleted(spec.id)
 
         jobs = tmp_path / "data" / "jobs"

@@ -10,8 +10,8 @@ import pytest
 from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.set_aside import (
     given_up,
+    put_off_start,
     set_aside,
-    start_put_off,
     taken_up,
 )
 from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, Transition
@@ -94,10 +94,10 @@ def test_queued_jobs_alone_can_be_set_aside(row, is_set):
     ],
 )
 def test_job_with_a_postponed_start_is_stopped_and_set_aside(row, state):
-    transition = start_put_off(row, 1, REASON, now=2)
+    transition = put_off_start(row, 1, REASON, now=2)
 
     assert (transition and row_after(transition).record.state) == state
-    assert start_put_off(row, 2, REASON, now=2) is None  # another start than the current one
+    assert put_off_start(row, 2, REASON, now=2) is None  # another start than the current one
     if transition is not None:
         put_off = ended(row_after(transition))
         assert put_off.record.is_set_aside
@@ -107,7 +107,7 @@ def test_job_with_a_postponed_start_is_stopped_and_set_aside(row, state):
 
 
 def test_job_suspended_after_a_postponed_start_ends_suspended_not_set_aside():
-    stopping = row_after(start_put_off(starting(), 1, REASON, now=2))
+    stopping = row_after(put_off_start(starting(), 1, REASON, now=2))
 
     suspended = row_after(user_actions.suspended(stopping, by="ana", now=3))
 

@@ -38,9 +38,9 @@ def row(*worker_records: WorkerRecord) -> StoredWorkload:
 def test_agent_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     allocations, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
-    before = allocations.of("lab", DEVICES, [first, second])
+    before = allocations.on_node("lab", DEVICES, [first, second])
     stops = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
-    after = allocations.of("lab", DEVICES, [first, stops])
+    after = allocations.on_node("lab", DEVICES, [first, stops])
 
     assert after[0] is before[0]
     assert [allocation.checkpoint_dir for allocation in after] == ["", "/elsewhere"]
@@ -58,9 +58,9 @@ def test_agent_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
 )
 def test_agent_allocations_have_only_workers_running_on_the_node(changed, names):
     allocations = AgentAllocations()
-    allocations.of("lab", DEVICES, [row(worker(0), worker(1))])
+    allocations.on_node("lab", DEVICES, [row(worker(0), worker(1))])
     for _ in range(2):
-        entries = allocations.of("lab", DEVICES, [changed] if changed else [])
+        entries = allocations.on_node("lab", DEVICES, [changed] if changed else [])
 
         assert [entry.worker for entry in entries] == names
 
@@ -68,15 +68,19 @@ def test_agent_allocations_have_only_workers_running_on_the_node(changed, names)
 def test_agent_allocations_are_separate_for_each_node():
     allocations, running_row = AgentAllocations(), row(worker(0), worker(1, node="far"))
     for _ in range(2):
-        assert [a.worker for a in allocations.of("lab", DEVICES, [running_row])] == ["vision/a-0"]
-        assert [a.worker for a in allocations.of("far", DEVICES, [running_row])] == ["vision/a-1"]
+        assert [a.worker for a in allocations.on_node("lab", DEVICES, [running_row])] == [
+            "vision/a-0"
+        ]
+        assert [a.worker for a in allocations.on_node("far", DEVICES, [running_row])] == [
+            "vision/a-1"
+        ]
 
 
 def test_agent_allocations_are_rebuilt_for_a_set_clock_and_other_devices():
     allocations, running_row = AgentAllocations(), row(worker(0))
 
     def build(booted, devices=DEVICES):
-        (allocation,) = allocations.of(
+        (allocation,) = allocations.on_node(
             "lab",
             devices,
             [running_row],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.workloads.queue_status import LONG
+from runai.hub_service.clusters.workloads.queue_status import LONG_QUEUE
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import decide
@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 PROJECTS = ("nlp", "vision")
-JOBS_PER_PROJECT = 2 * LONG
+JOBS_PER_PROJECT = 2 * LONG_QUEUE
 
 
 def jobs(project: str) -> list[WorkloadSpec]:

@@ -62,7 +62,7 @@ class SimulatedService:
     async def cycle(self) -> list[tuple[str, str, int]]:
         """Run a scheduling cycle and the recorder; return the requests written to the ledger."""
         await self.controller.cycle()
-        await self.recorder.write_down()
+        await self.recorder.record_changes()
         requests, self.ledger.requests = self.ledger.requests, []
         return requests
 
@@ -147,14 +147,14 @@ async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
         await cluster.submit([spec])
     await cluster.apply(decide(await cluster.observe()))
-    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).record_changes()
     now[0] += 60
     await cluster.delete("vision/gone", by="ana")
     cluster.complete("vision/gone", 143)
     ledger.close()
 
     ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
-    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).record_changes()
 
     assert ledger.workloads() == ["vision/stays"]
     assert [event.kind for event in await ledger.events("vision/gone")][-1] == "deleted"

@@ -15,7 +15,7 @@ from runai.hub_service.clusters.kubernetes.client.api import (
     Object,
     translate_api_errors,
 )
-from runai.hub_service.clusters.states.user_actions import name_taken
+from runai.hub_service.clusters.states.user_actions import refusal_of_used_name
 from runai.hub_service.model.records import WorkloadSpec
 
 _READABLE = 40
@@ -60,4 +60,4 @@ async def create_under_free_name(
             there = await api.get(jobs, fieldSelector=f"metadata.name={name}")
         if spec.id in map(workload_of, there["items"]):
             break
-    raise name_taken(spec.id)
+    raise refusal_of_used_name(spec.id)

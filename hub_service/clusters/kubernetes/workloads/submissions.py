@@ -20,7 +20,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_names import create_under
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
 from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
-from runai.hub_service.clusters.states.user_actions import name_taken
+from runai.hub_service.clusters.states.user_actions import refusal_of_used_name
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
 
@@ -63,7 +63,7 @@ class Submissions:
             for workload in arrays.names_of(spec):
                 existing = self._lookup.find(workload)
                 if existing is not None or workload in requested:
-                    raise name_taken(workload, existing.state if existing is not None else "")
+                    raise refusal_of_used_name(workload, existing.state if existing is not None else "")
                 requested.add(workload)
         users = {spec.user for spec in specs}
         sources = {user: await self._template_source(user) for user in users}

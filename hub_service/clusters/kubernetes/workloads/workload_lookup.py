@@ -20,7 +20,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     RecordBuilder,
 )
 from runai.hub_service.clusters.states.identity import refuse_other
-from runai.hub_service.clusters.states.user_actions import of_whole_array
+from runai.hub_service.clusters.states.user_actions import refusal_of_whole_array
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
@@ -134,7 +134,7 @@ class WorkloadLookup:
         """
         record = await self.workload_with_uid(workload, uid)
         if record.spec.is_array:
-            raise of_whole_array(record)
+            raise refusal_of_whole_array(record)
         return record
 
     def element(self, workload: WorkloadId) -> tuple[Job, int] | None:

@@ -20,7 +20,7 @@ from runai.hub_service.wire.errors import Unavailable
 POLL_EVERY_S = 0.2
 """Seconds between reads of statuses while an elastic job runs."""
 
-_LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
+_SIGNAL_HANDLING = (WorkerPhase.READY, WorkerPhase.RUNNING)
 """Workers in these phases handle SIGUSR1, which would kill any other process."""
 
 
@@ -31,10 +31,10 @@ class RelayCluster(Protocol):
         """Return a workload's desired state."""
 
     def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
-        """Return the directory that it shares with its workers."""
+        """Return the directory that an elastic job shares with its workers."""
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
-        """Store its workers' statuses."""
+        """Store the statuses of an elastic job's workers, by name."""
 
 
 class ElasticRelay:
@@ -62,7 +62,7 @@ class ElasticRelay:
         with contextlib.suppress(OSError):  # a full disk: tried again later
             if self._cluster.elastic_dir(row).write_target(target):
                 self._written_generations[row.id] = target.gen
-                self._wake(row)
+                self._wake_workers(row)
 
     def drop(self, workload: WorkloadId) -> None:
         """Forget a job without active workers."""
@@ -75,12 +75,13 @@ class ElasticRelay:
         while True:
             self._wakeup.clear()
             for workload in sorted(self._running):
-                await self._listen(workload)
+                await self._relay_statuses(workload)
             if not self._running:
                 await self._wakeup.wait()
             await asyncio.sleep(POLL_EVERY_S)
 
-    async def _listen(self, workload: WorkloadId) -> None:
+    async def _relay_statuses(self, workload: WorkloadId) -> None:
+        """Report a job's statuses if they have changed; write a target that is still to come."""
         row = self._cluster.row(workload)
         if row is None or not row.active:
             self.drop(workload)
@@ -101,11 +102,16 @@ class ElasticRelay:
             except Unavailable:  # not stored: reported again with the next read
                 self._last_statuses[workload] = before
 
-    def _wake(self, row: StoredWorkload) -> None:
+    def _wake_workers(self, row: StoredWorkload) -> None:
+        """Signal the workers that handle it to read the target."""
         statuses = self._last_statuses.get(row.id, {})
         for worker in row.active:
             status = statuses.get(worker.name)
-            if status is not None and status.state in _LISTENS and worker.process is not None:
+            if (
+                status is not None
+                and status.state in _SIGNAL_HANDLING
+                and worker.process is not None
+            ):
                 wake(status.pid, worker.process)
 
 

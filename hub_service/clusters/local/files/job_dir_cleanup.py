@@ -83,11 +83,11 @@ class JobDirCleanup:
 
     async def run(self) -> NoReturn:
         """Remove directories in the background until cancelled; start with an earlier service's."""
-        for path in await self._trashed_before():
+        for path in await self._wait_for_trash():
             deleted = DeletedWorkload.of(path.name)
             aged = deleted is None or deleted.aged
             home_dir = None if deleted is None or deleted.skips_home else _home_of(path)
-            self._remove(path, home_dir, aged=aged)
+            self._enqueue_removal(path, home_dir, aged=aged)
         while True:
             command, account = await self._removals.get()
             removal = await _start_removal(command, account)
@@ -98,7 +98,7 @@ class JobDirCleanup:
                     removal.kill()
                     await removal.wait()
 
-    async def _trashed_before(self) -> Sequence[Path]:
+    async def _wait_for_trash(self) -> Sequence[Path]:
         """Return what an earlier service left in the trash, as soon as it can be listed."""
         while True:
             try:
@@ -117,21 +117,21 @@ class JobDirCleanup:
         Raises:
             Unavailable: the directory cannot be moved now.
         """
-        place, aside = self._jobs / deleted.workload, self._pending / deleted.folder()
-        is_there = place.exists()
+        job_dir, aside = self._jobs / deleted.workload, self._pending / deleted.folder()
+        is_there = job_dir.exists()
         if is_there:
-            _move(place, aside)
+            _move(job_dir, aside)
         try:
             yield
         except BaseException:
             if is_there:
-                self._move_later(aside, place)
+                self._move_later(aside, job_dir)
             raise
         if is_there:
             if (trashed := self._move_to_trash(aside, deleted)) is not None:
-                self._remove(trashed, home_dir, aged=deleted.aged)
+                self._enqueue_removal(trashed, home_dir, aged=deleted.aged)
         elif home_dir is not None:
-            self._remove_home_dir(home_dir, aged=deleted.aged)
+            self._enqueue_home_removal(home_dir, aged=deleted.aged)
 
     def settle(self, is_there: Callable[[WorkloadId, float], bool]) -> None:
         """Revert or finish moves that a crash interrupted.
@@ -141,11 +141,11 @@ class JobDirCleanup:
         for aside in self._pending.glob("*"):
             if (deleted := DeletedWorkload.of(aside.name)) is None:
                 continue
-            place = self._jobs / deleted.workload
+            job_dir = self._jobs / deleted.workload
             if not is_there(deleted.workload, deleted.submitted):
                 self._move_to_trash(aside, deleted)
-            elif not place.exists():
-                self._move_later(aside, place)
+            elif not job_dir.exists():
+                self._move_later(aside, job_dir)
 
     def _move_to_trash(self, aside: Path, deleted: DeletedWorkload) -> Path | None:
         """Move checkpoints that stay, and return the path of the rest for removal."""
@@ -172,14 +172,15 @@ class JobDirCleanup:
             return False
         return True
 
-    def _remove(self, path: Path, home_dir: HomeJobDir | None, *, aged: bool) -> None:
+    def _enqueue_removal(self, path: Path, home_dir: HomeJobDir | None, *, aged: bool) -> None:
+        """Enqueue the removals of a directory, and before it of the one in its user's home."""
         # The home first: after a crash, the files here still name the directory there.
         if home_dir is not None:
-            self._remove_home_dir(home_dir, aged=aged)
+            self._enqueue_home_removal(home_dir, aged=aged)
         self._removals.put_nowait((("rm", "-rf", "--", str(path)), None))
 
-    def _remove_home_dir(self, home_dir: HomeJobDir, *, aged: bool) -> None:
-        """Remove a directory in a user's home; if aged, only program and empty folders."""
+    def _enqueue_home_removal(self, home_dir: HomeJobDir, *, aged: bool) -> None:
+        """Enqueue the removal of a directory in a home; if aged, of program and empty folders."""
         command: tuple[str, ...] = ("rm", "-rf", "--", str(home_dir.path))
         if aged:
             criteria = ("(", "-name", "source.py", "-o", "-type", "d", "-empty", ")", "-delete")
@@ -235,6 +236,7 @@ def _run_as(account: UnixAccount) -> dict[str, Any]:
 
 
 def _move(path: Path, aside: Path) -> None:
+    """Move a directory, and make the folder for it; raise Unavailable on failure."""
     try:
         aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.rename(aside)

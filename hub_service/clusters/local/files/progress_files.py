@@ -34,11 +34,12 @@ class ProgressFiles:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._read: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
+        self._cache: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
+        """The job's phase, the file's stamp, and its progress."""
 
     def is_cached(self, workload: WorkloadId, phase: object) -> bool:
         """Return True if a job without running processes was read: its file does not change."""
-        before = self._read.get(workload)
+        before = self._cache.get(workload)
         return before is not None and before[0] == phase
 
     def poll(
@@ -48,28 +49,29 @@ class ProgressFiles:
 
         `begun` are all jobs to keep in the cache.
         """
-        found = self.read(files, begun)
-        known = list(self._read.items())
-        if len(known) > len(begun):
-            self._read = {workload: read for workload, read in known if workload in begun}
-        return found
+        progress = self.read(files, begun)
+        entries = list(self._cache.items())
+        if len(entries) > len(begun):
+            self._cache = {workload: entry for workload, entry in entries if workload in begun}
+        return progress
 
     def read(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
         """Return the last progress of these files, and of jobs at rest in `begun`."""
         for file in files:
-            self._read[file.workload] = (
+            self._cache[file.workload] = (
                 file.phase,
-                *_read_file(file, self._read.get(file.workload)),
+                *_read_file(file, self._cache.get(file.workload)),
             )
-        entries = ((workload, self._read.get(workload)) for workload in begun)
+        entries = ((workload, self._cache.get(workload)) for workload in begun)
         return {w: read[2] for w, read in entries if read is not None and read[2] is not None}
 
 
 def _read_file(
     file: ProgressFile, before: tuple[object, object, Progress | None] | None
 ) -> tuple[object, Progress | None]:
+    """Return a file's stamp and progress; of an unchanged file the progress in `before`."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(file.folder / PROGRESS_FILE, flags)

@@ -85,6 +85,7 @@ class WorkerLog:
         return chunk
 
     def _next_lines(self) -> LogChunk | None:
+        """Return whole unread lines, or a gap; None if there are none now."""
         was_read = False
         for file in self._files():
             if file.place < self._place:
@@ -100,11 +101,11 @@ class WorkerLog:
                 self._enter(file, was_read=was_read)
             if size == 0:
                 break
-            while block := _block(file.path, self._offset, size):
+            while block := _read_block(file.path, self._offset, size):
                 if self._to_skip:
                     self._skip(block)
                 elif self._gap is not None:
-                    return self._missing()
+                    return self._take_gap()
                 else:
                     self._advance(block)
                     if lines := self._cutter.feed(block):
@@ -115,17 +116,17 @@ class WorkerLog:
     def rest(self) -> LogChunk | None:
         """Return missing output or an unfinished last line, once no more output can come."""
         if self._gap is not None:
-            return self._missing()
+            return self._take_gap()
         rest = self._cutter.rest()
         return LogChunk(self._worker, self._place[0], rest) if rest else None
 
     def _enter(self, file: _File, *, was_read: bool) -> None:
         """Move to the beginning of a file; note a gap if output before it was not read."""
         if file.before is not None:
-            goes_on = self._bytes == file.before[1]
+            continues = self._bytes == file.before[1]
         else:
-            goes_on = file.place[1] == self._place[1] + 1 and (was_read or file.place[1] == 1)
-        if not goes_on:
+            continues = file.place[1] == self._place[1] + 1 and (was_read or file.place[1] == 1)
+        if not continues:
             if self._gap is None:
                 self._gap = self._lines, self._bytes - len(self._cutter.unread)
             # Neither half of a torn line looks like a line of the program.
@@ -136,18 +137,20 @@ class WorkerLog:
         self._lines, self._bytes = file.before or (0, 0)
 
     def _skip(self, block: bytes) -> None:
+        """Pass over the rest of a line whose beginning is missing."""
         end = block.find(b"\n", 0, self._to_skip) + 1
         block = block[: end or self._to_skip]
         self._to_skip = 0 if end else self._to_skip - len(block)
         self._advance(block)
 
     def _advance(self, block: bytes) -> None:
+        """Move the position behind a block."""
         self._offset += len(block)
         self._bytes += len(block)
         self._lines += block.count(b"\n")
 
-    def _missing(self) -> LogChunk:
-        """Return the end of a gap as a chunk."""
+    def _take_gap(self) -> LogChunk:
+        """Return the gap as a chunk, and clear it."""
         lines, begin = self._gap or (0, 0)
         self._gap, self._to_skip = None, 0
         missing = MissingOutput()
@@ -173,18 +176,19 @@ class WorkerLog:
 
 
 def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path, re.Match[str]]]:
+    """Return the entries of a folder whose names match, by the number in the name."""
     try:
         matches = [(name.fullmatch(path.name), path) for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    found = [(int(match[1]), path, match) for match, path in matches if match]
-    return sorted(found, key=lambda one: one[0])
+    entries = [(int(match[1]), path, match) for match, path in matches if match]
+    return sorted(entries, key=lambda entry: entry[0])
 
 
 def _count_lines(path: Path, size: int) -> int:
     """Return the ends of lines in the first `size` bytes."""
     offset = lines = 0
-    while block := _block(path, offset, size):
+    while block := _read_block(path, offset, size):
         offset += len(block)
         lines += block.count(b"\n")
     return lines
@@ -218,23 +222,23 @@ def _last_lines(file: _File, count: int, size: int | None) -> tuple[int, int]:
         return 0, 0
 
 
-def _block(path: Path, offset: int, size: int | None) -> bytes | None:
+def _read_block(path: Path, offset: int, size: int | None) -> bytes | None:
     """Return the next block; None if rotation has removed the file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            most = BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - offset)
-            return file.read(max(0, most))
+            max_bytes = BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - offset)
+            return file.read(max(0, max_bytes))
     except FileNotFoundError:
         return None
 
 
 def chosen_workers(record: WorkloadRecord, worker: int | None) -> Sequence[int]:
     """Return the index of one worker, or all indices; raise NotFound if there is no such worker."""
-    every = range(len(record.workers))
-    if worker is None or worker in every:
-        return every if worker is None else [worker]
+    indexes = range(len(record.workers))
+    if worker is None or worker in indexes:
+        return indexes if worker is None else [worker]
     raise NotFound(
         f"{record.id} has no worker {worker}.",
-        hint=f"Its workers are numbered from 0 to {len(every) - 1}.",
+        hint=f"Its workers are numbered from 0 to {len(indexes) - 1}.",
     )

@@ -39,7 +39,7 @@ LOG = logging.getLogger("runai.reconciler")
 SUPERVISOR = Path(__file__).parents[1] / "supervisor/subreaper.py"
 STATUS_FD = 3
 
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+_FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +150,33 @@ class Attempt:
 
     def holder(self) -> int | None:
         """Return the PID of the supervisor or its subreaper, if one of them lives."""
-        return self._holder_of(0, 0)  # any byte
+        return self._holder_of(0, count=0)  # any byte
 
-    def end_what_runs(self) -> None:
+    def kill_processes(self) -> None:
         """Kill all processes of the worker, then continue its supervisors, if they were stopped.
 
         They find that the worker has ended, and report it.
         """
-        pids = [pid for byte in (0, 1) if (pid := self._holder_of(byte, 1)) is not None]
+        pids = [pid for byte in (0, 1) if (pid := self._holder_of(byte, count=1)) is not None]
         for root in pids[:1]:
             process_tree.end_all(root)
         process_tree.kill_all(pids, signal.SIGCONT)
 
     def _holder_of(self, byte: int, count: int) -> int | None:
-        """Return the PID that locks these bytes: 0 is the supervisor's, 1 its subreaper's."""
+        """Return the PID that locks one of `count` bytes; a count of 0 is all from `byte` on.
+
+        Byte 0 is the supervisor's, byte 1 its subreaper's.
+        """
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0)
-            found = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, request))
+            request = struct.pack(_FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0)
+            lock = struct.unpack(_FLOCK_FORMAT, fcntl.fcntl(fd, fcntl.F_GETLK, request))
         finally:
             os.close(fd)
-        return None if found[0] == fcntl.F_UNLCK else found[4]
+        return None if lock[0] == fcntl.F_UNLCK else lock[4]
 
     def begun(self) -> bool:
         """Return True if a supervisor ever started here; if it lives, it can be signalled."""
@@ -186,15 +189,15 @@ class Attempt:
                 return Process(note["pid"], note["created"])
         return None
 
-    def ending(self) -> ExitStatus | None:
+    def final_exit(self) -> ExitStatus | None:
         """Return the worker's exit, if none of its processes is left."""
-        return self._ending("exit.json")
+        return self._read_exit("exit.json")
 
-    def left_behind(self) -> ExitStatus | None:
+    def program_exit(self) -> ExitStatus | None:
         """Return the exit of the worker's program; its children may still run."""
-        return self._ending("ended.json")
+        return self._read_exit("ended.json")
 
-    def saved(self) -> bool | None:
+    def has_new_checkpoint(self) -> bool | None:
         """Return whether a stopped worker's checkpoint directory has a file since its start.
 
         None: that is not known, or not yet.
@@ -214,7 +217,8 @@ class Attempt:
                 return Code(note.files, note.commit)
         return None
 
-    def _ending(self, name: str) -> ExitStatus | None:
+    def _read_exit(self, name: str) -> ExitStatus | None:
+        """Return the exit in a note; None without a note, or if it is damaged."""
         try:
             note = self._read(name, exit_code=int | None, told=bool, text=str)
         except _DamagedNote as damaged:
@@ -223,7 +227,8 @@ class Attempt:
         if note is None:
             return None
         stopped = bool(note["told"])
-        killed = stopped and note.get("killed") is True  # else over a limit, or as leftovers
+        # Processes are also killed over a limit, or as leftovers.
+        killed = stopped and note.get("killed") is True
         left = str(note.get("left", ""))  # missing if an older supervisor wrote it
         away = note.get("is_home_away") is True
         code, text = note["exit_code"], note["text"]
@@ -232,6 +237,7 @@ class Attempt:
         )
 
     def _write(self, name: str, text: str) -> None:
+        """Write a file atomically, readable by the service's account only."""
         path = self.path / name
         temporary = path.with_suffix(".new")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -251,7 +257,9 @@ class Attempt:
         """
         try:
             note: dict[str, Any] = json.loads((self.path / name).read_bytes())
-            wrong = [field for field, kind in fields.items() if not isinstance(note[field], kind)]
+            mistyped = [
+                field for field, kind in fields.items() if not isinstance(note[field], kind)
+            ]
         except FileNotFoundError:
             return None
         except OSError as failed:
@@ -260,8 +268,8 @@ class Attempt:
             raise _DamagedNote(failed.strerror) from failed
         except (KeyError, RecursionError, TypeError, ValueError) as failed:
             raise _DamagedNote(f"{type(failed).__name__}: {failed}") from failed
-        if wrong:
-            raise _DamagedNote(f"wrong type: {', '.join(wrong)}")
+        if mistyped:
+            raise _DamagedNote(f"wrong type: {', '.join(mistyped)}")
         return note
 
 

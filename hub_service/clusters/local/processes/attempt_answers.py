@@ -103,12 +103,15 @@ class CheckpointAnswers(AttemptAnswers[Stops]):
 
     def report(self, workload: WorkloadId, missing: Stops, *, is_late: bool) -> bool:
         """Report whether any worker has left a checkpoint."""
-        found = [self._attempt(workload, index, attempt).saved() for index, attempt in missing]
-        is_missing = None in found and True not in found
+        answers = [
+            self._attempt(workload, index, attempt).has_new_checkpoint()
+            for index, attempt in missing
+        ]
+        is_missing = None in answers and True not in answers
         if is_missing and not is_late:
             return False
         self._cluster.report_checkpoint(
-            workload, missing, is_new=None if is_missing else any(found)
+            workload, missing, is_new=None if is_missing else any(answers)
         )
         return True
 

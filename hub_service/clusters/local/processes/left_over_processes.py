@@ -19,7 +19,7 @@ from runai.hub_service.processes.session_end import LeftOver, still_there
 LOG = logging.getLogger(__name__)
 
 LEFT_OVER = "left_over.json"
-LOOK_EVERY_S = 5.0
+POLL_EVERY_S = 5.0
 
 
 class LeftOverProcesses:
@@ -42,7 +42,7 @@ class LeftOverProcesses:
         """Add what a session has left on devices, by UUID."""
         if left and devices:
             self._left |= dict.fromkeys(devices, (workload, left))
-            self._changed(devices)
+            self._report_and_save(devices)
             self._added.set()
 
     def fault(self, device: str) -> str:
@@ -65,25 +65,27 @@ class LeftOverProcesses:
         while True:
             await self._added.wait()
             while self._left:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_EVERY_S)
                 await self.drop_exited()
             self._added.clear()
 
     async def drop_exited(self) -> None:
         """Forget processes that have gone."""
         before = {device: self.fault(device) for device in self._left}
-        known = {process for _, left in self._left.values() for process in left}
-        there = await asyncio.to_thread(lambda: {one for one in known if still_there(one)})
+        checked = {process for _, left in self._left.values() for process in left}
+        alive = await asyncio.to_thread(lambda: {one for one in checked if still_there(one)})
         for device, (workload, left) in [*self._left.items()]:
-            rest = [one for one in left if one in there or one not in known]
+            # Processes may have been added during the check.
+            rest = [one for one in left if one in alive or one not in checked]
             if rest:
                 self._left[device] = (workload, rest)
             else:
                 del self._left[device]
         if changed := [device for device, text in before.items() if self.fault(device) != text]:
-            self._changed(changed)
+            self._report_and_save(changed)
 
-    def _changed(self, devices: Collection[str]) -> None:
+    def _report_and_save(self, devices: Collection[str]) -> None:
+        """Report the devices whose fault has changed, and save all left-over processes."""
         self._on_change(devices)
         try:
             write_whole(str(self._file), self._left)

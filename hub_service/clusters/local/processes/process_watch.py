@@ -33,7 +33,7 @@ def lasting(process: Process) -> Process:
     """Return a process with its start in ticks, which survives clock changes, if it lives."""
     try:
         found = psutil.Process(process.pid)
-        if not _close(found.create_time(), process.created):
+        if not _is_close(found.create_time(), process.created):
             return process
         return replace(process, ticks=_ticks(process.pid), boot=_boot())
     except (psutil.Error, OSError, ValueError):
@@ -56,7 +56,7 @@ def is_same(one: Process, other: Process) -> bool:
     """Return True if both identify one process, whatever the clock was at each time."""
     if one.ticks is not None and other.ticks is not None:
         return (one.pid, one.ticks, one.boot) == (other.pid, other.ticks, other.boot)
-    return one.pid == other.pid and _close(one.created, other.created)
+    return one.pid == other.pid and _is_close(one.created, other.created)
 
 
 def _lives(process: Process) -> bool:
@@ -67,7 +67,7 @@ def _lives(process: Process) -> bool:
     """
     found = psutil.Process(process.pid)
     if process.ticks is None:
-        return _close(found.create_time(), process.created)
+        return _is_close(found.create_time(), process.created)
     try:
         return process.boot == _boot() and _ticks(process.pid) == process.ticks
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -93,15 +93,15 @@ def _boot() -> str:
 class ProcessWatch:
     """Watch of one process: calls back once at its end, and signals it until then."""
 
-    def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:
-        """Start watching; `named` None trusts the PID (the caller has just started it)."""
+    def __init__(self, pid: int, identity: Process | None, on_exit: Callable[[], None]) -> None:
+        """Start watching a PID that belongs to `identity`; None: to what the caller has started."""
         self.pid = pid
-        self._named = named
+        self._identity = identity
         self._on_exit = on_exit
         self._fd = -1
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
-        self._open()
+        self._begin_watch()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended."""
@@ -121,11 +121,12 @@ class ProcessWatch:
             self._timer.cancel()
             self._timer = None
 
-    def _open(self) -> None:
+    def _begin_watch(self) -> None:
+        """Watch by a pidfd where the kernel has them, else by a timer."""
         with contextlib.suppress(OSError):  # ended already, or a kernel without pidfds
             self._fd = os.pidfd_open(self.pid)
         if self._fd >= 0 and self._is_running():
-            self._loop.add_reader(self._fd, self._ended)
+            self._loop.add_reader(self._fd, self._on_end)
             return
         if self._fd >= 0:
             os.close(self._fd)
@@ -136,20 +137,21 @@ class ProcessWatch:
         if self._is_running():
             self._timer = self._loop.call_later(POLL_EVERY_S, self._poll)
         else:
-            self._timer = self._loop.call_soon(self._ended)
+            self._timer = self._loop.call_soon(self._on_end)
 
     def _is_running(self) -> bool:
         try:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            return self._named is None or _lives(self._named)
+            return self._identity is None or _lives(self._identity)
         except psutil.NoSuchProcess:
             return False
         except OSError:
             return True  # no free descriptor for the check: repeated later
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
+        """Stop watching, reap a child, and call back."""
         self.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)  # a child stays a zombie until it is reaped
@@ -172,22 +174,22 @@ def end_tree(process: Process) -> None:
 
 
 def kill_leftovers(
-    worker: str, checkpoint_dir: str, since: float, named: Process | None = None
+    worker: str, checkpoint_dir: str, since: float, identity: Process | None = None
 ) -> None:
     """Kill the processes that a killed supervisor left; return when they are gone.
 
-    `since` is the worker's start by the clock of that time; `named`, its process, allows to correct
-    it. The kernel kills the worker's first process with its supervisor, but not the descendants.
-    Their environment has the worker's name and its checkpoint directory: the name alone may belong
-    to another installation's worker on this machine.
+    `since` is the worker's start by the clock of that time; `identity`, its process, allows to
+    correct it. The kernel kills the worker's first process with its supervisor, but not the
+    descendants. Their environment has the worker's name and its checkpoint directory: the name
+    alone may belong to another installation's worker on this machine.
     """
-    if named is not None and named.ticks is not None and named.boot == _boot():
-        booted_then = named.created - named.ticks / os.sysconf("SC_CLK_TCK")
+    if identity is not None and identity.ticks is not None and identity.boot == _boot():
+        booted_then = identity.created - identity.ticks / os.sysconf("SC_CLK_TCK")
         since += psutil.boot_time() - booted_then
     until = time.monotonic() + EXIT_WITHIN_S
     checks_left = MAX_START_CHECKS
     while (left := until - time.monotonic()) > 0:
-        doomed, starting = _find_carriers(worker, checkpoint_dir, since - SAME_START_S)
+        doomed, starting = _find_marked(worker, checkpoint_dir, since - SAME_START_S)
         _kill(doomed)
         psutil.wait_procs(doomed, timeout=left)
         if doomed:
@@ -198,14 +200,14 @@ def kill_leftovers(
         time.sleep(START_CHECK_EVERY_S)
 
 
-def _find_carriers(
+def _find_marked(
     worker: str, checkpoint_dir: str, since: float
 ) -> tuple[list[psutil.Process], bool]:
-    """Return the processes with a worker's names, and True if any has no environment yet.
+    """Return the processes with a worker's names, and True if another has no environment yet.
 
     Between exec and the set-up of its stack a process has no environment for an instant.
     """
-    carrying, starting = [], False
+    marked, starting = [], False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.create_time() < since:
@@ -213,10 +215,10 @@ def _find_carriers(
             environment = process.environ()
             names = environment.get("RUNAI_WORKER"), environment.get("RUNAI_CHECKPOINT_DIR")
             if names == (worker, checkpoint_dir):
-                carrying.append(process)
+                marked.append(process)
             elif not environment and process.exe():  # kernel threads run no file
                 starting = True
-    return carrying, starting
+    return marked, starting
 
 
 def _kill(doomed: Sequence[psutil.Process]) -> None:
@@ -225,5 +227,6 @@ def _kill(doomed: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
-def _close(one: float, other: float) -> bool:
+def _is_close(one: float, other: float) -> bool:
+    """Return True if two start times can be those of one process."""
     return abs(one - other) <= SAME_START_S

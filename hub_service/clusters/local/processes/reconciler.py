@@ -31,12 +31,12 @@ from runai.hub_service.wire.errors import Unavailable
 
 LOG = logging.getLogger("runai.reconciler")
 
-LOOK_AGAIN_S = 0.05
+POLL_STARTING_EVERY_S = 0.05
 """Seconds between checks of a starting supervisor of an earlier service (takes milliseconds)."""
 
-ROOM_AGAIN_S = 2.0
-END_AGAIN_S = 30.0
-NO_THREAD = "can't start new thread"
+RETRY_AFTER_S = 2.0
+RETRY_END_AFTER_S = 30.0
+NO_THREAD_TEXT = "can't start new thread"
 """Text of Python's RuntimeError."""
 
 OVERDUE_S = HOPELESS_AFTER_S
@@ -64,13 +64,13 @@ class ReconcilerCluster(Protocol):
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
 
-    def start_of(
+    def prepare_start(
         self, row: StoredWorkload, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
-        """Return the supervisor's instructions, and the environment."""
+        """Make a start's directories; return the supervisor's instructions, and the environment."""
 
-    def is_prepared(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
-        """Return True if a worker's account is known; else it is enqueued again when it is."""
+    def prepare_account(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+        """Return True if a worker's account is known; else look it up and enqueue the workload."""
 
     def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
         """Return how the processes of a session are recognised, given its server."""
@@ -101,11 +101,11 @@ class _WorkerHandle:
     watch: ProcessWatch
     stop_sent: bool = False
     """True if it was told to stop."""
-    status: int = -1
+    status_fd: int = -1
     """Descriptor that reaches EOF when a started supervisor is up."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     poll_timer: asyncio.TimerHandle | None = None
-    overdue: bool = False
+    is_overdue: bool = False
     """True if it should have ended by now."""
 
 
@@ -145,7 +145,7 @@ class Reconciler:
     def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
         for key in list(self._handles):
-            self._drop(key)
+            self._drop_handle(key)
         for task in self._session_ends.values():
             task.cancel()
 
@@ -155,30 +155,30 @@ class Reconciler:
 
         Nothing can be stored, or the machine has no descriptor, process or thread left.
         """
-        again = ROOM_AGAIN_S
+        retry_after = RETRY_AFTER_S
         try:
             yield
         except Unavailable as away:
-            why, again = away.message, away.retry_after
+            why, retry_after = away.message, away.retry_after
         except OSError as failed:
             if failed.errno not in NOT_NOW:
                 raise
             why = str(failed.strerror)
         except RuntimeError as failed:
             why = str(failed)
-            if why != NO_THREAD:
+            if why != NO_THREAD_TEXT:
                 raise
         else:
             return
         LOG.warning("%s is reconciled later: %s", workload, why)
-        asyncio.get_running_loop().call_later(again, self.enqueue, workload)
+        asyncio.get_running_loop().call_later(retry_after, self.enqueue, workload)
 
     async def _reconcile(self, workload: WorkloadId) -> None:
         row = self._cluster.row(workload)
         for worker in row.active if row is not None else ():
             key = _Key(workload, worker.index, worker.attempt)
             # A sibling's reconciliation may have ended it, and other tasks run between the two.
-            row, current = self._cluster.row(workload), self._worker(key)
+            row, current = self._cluster.row(workload), self._current_worker(key)
             if row is None or current is None:
                 continue
             if row.spec.command is None:
@@ -187,8 +187,8 @@ class Reconciler:
                 await self._reconcile_worker(key, row, current)
             await asyncio.sleep(0)  # each start takes a while: yield
 
-    def _worker(self, key: _Key) -> WorkerRecord | None:
-        """Return the worker, if this start is still the current one and active."""
+    def _current_worker(self, key: _Key) -> WorkerRecord | None:
+        """Return the worker of a start, if that is still the current one and active."""
         row = self._cluster.row(key.workload)
         worker = row.record.workers[key.index] if row is not None else None
         if worker is None or worker.attempt != key.attempt or worker.state not in ACTIVE:
@@ -198,12 +198,13 @@ class Reconciler:
     # -- workers that the cluster starts ---------------------------------------------------------
 
     async def _reconcile_worker(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+        """Adopt, watch or start a worker, or report its exit, by what its files show."""
         if key in self._handles:
             self._follow(key)
             return
         attempt = self._attempt(key)
         holder = attempt.holder()
-        exit_status = attempt.ending()  # in this order: it may end between the two reads
+        exit_status = attempt.final_exit()  # in this order: it may end between the two reads
         if exit_status is not None and holder is None:
             self._report_exit(key, exit_status)
         elif holder is not None:
@@ -220,28 +221,29 @@ class Reconciler:
                 worker.started or 0.0,
                 worker.process,
             )
-            self._report_exit(key, attempt.left_behind() or ExitStatus(None, lost=True))
+            self._report_exit(key, attempt.program_exit() or ExitStatus(None, lost=True))
         elif worker.state == "stopping":
             self._report_exit(key, ExitStatus(None, stop_requested=True))  # it was never started
-        elif self._cluster.is_prepared(row, worker):
+        elif self._cluster.prepare_account(row, worker):
             self._launch(key, row, worker)
 
     def _launch(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+        """Start a worker's supervisor and watch it, or report why it cannot start."""
         try:
-            instructions, environment = self._cluster.start_of(row, worker)
-            pid, status = self._attempt(key).launch(instructions, environment)
+            instructions, environment = self._cluster.prepare_start(row, worker)
+            pid, status_fd = self._attempt(key).launch(instructions, environment)
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
             if failed.errno in NOT_NOW:
-                raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
+                raise Unavailable(text, retry_after=RETRY_AFTER_S) from failed
             self._report_exit(key, ExitStatus(None, text=text))
             return
         self._launched.add(key)
         self._watch(key, pid)
-        self._handles[key].status = status
-        asyncio.get_running_loop().add_reader(status, self._is_up, key)
+        self._handles[key].status_fd = status_fd
+        asyncio.get_running_loop().add_reader(status_fd, self._on_supervisor_up, key)
 
-    def _is_up(self, key: _Key) -> None:
+    def _on_supervisor_up(self, key: _Key) -> None:
         """Continue after a supervisor closed its status pipe: its worker runs or cannot start."""
         self._close_status(self._handles[key])
         with self._requeue_on_failure(key.workload):
@@ -250,26 +252,26 @@ class Reconciler:
     def _follow(self, key: _Key) -> None:
         """Report a running worker, and forward a stop once its supervisor handles signals."""
         handle, attempt = self._handles[key], self._attempt(key)
-        row, worker = self._cluster.row(key.workload), self._worker(key)
+        row, worker = self._cluster.row(key.workload), self._current_worker(key)
         if row is None or worker is None:
             return
         loop = asyncio.get_running_loop()
         if worker.state == "stopping" and not handle.timers and attempt.begun():
             # Also for a worker that is stopped before its start was reported.
-            overdue = row.spec.grace_seconds + OVERDUE_S
-            handle.timers.append(loop.call_later(overdue, self._on_overdue, key))
-        if handle.status >= 0:
+            overdue_after_s = row.spec.grace_seconds + OVERDUE_S
+            handle.timers.append(loop.call_later(overdue_after_s, self._on_overdue, key))
+        if handle.status_fd >= 0:
             return
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
-            named = self._process_control.lasting(process)
-            self._cluster.report_running(key.workload, key.index, named)
+            lasting_process = self._process_control.lasting(process)
+            self._cluster.report_running(key.workload, key.index, lasting_process)
         if worker.state == "stopping" and not handle.stop_sent and attempt.begun():
             handle.stop_sent = True
             handle.watch.send(signal.SIGTERM)
         if process is None:
-            handle.poll_timer = loop.call_later(LOOK_AGAIN_S, self.enqueue, key.workload)
+            handle.poll_timer = loop.call_later(POLL_STARTING_EVERY_S, self.enqueue, key.workload)
 
     def _on_overdue(self, key: _Key) -> None:
         """Kill an overdue worker, since its supervisor may have been stopped by the worker.
@@ -278,11 +280,11 @@ class Reconciler:
         disturbed.
         """
         handle, loop = self._handles[key], asyncio.get_running_loop()
-        if not handle.overdue:
-            handle.overdue = True
+        if not handle.is_overdue:
+            handle.is_overdue = True
             LOG.warning("%s is overdue: all its processes are killed", key.workload)
         handle.timers = [loop.call_later(OVERDUE_S, self._on_overdue, key)]
-        loop.run_in_executor(None, self._attempt(key).end_what_runs)
+        loop.run_in_executor(None, self._attempt(key).kill_processes)
 
     def _watch(self, key: _Key, pid: int) -> None:
         self._handles[key] = _WorkerHandle(
@@ -290,17 +292,18 @@ class Reconciler:
         )
 
     def _on_supervisor_exit(self, key: _Key) -> None:
-        self._drop(key)
+        self._drop_handle(key)
         self.enqueue(key.workload)  # its files have the exit
 
     def _report_exit(self, key: _Key, exit_status: ExitStatus) -> None:
-        self._drop(key)
+        self._drop_handle(key)
         self._launched.discard(key)
-        if self._worker(key) is not None:
+        if self._current_worker(key) is not None:
             self._attempt(key).forget_environment()
             self._cluster.report_exit(key.workload, key.index, exit_status)
 
-    def _drop(self, key: _Key) -> None:
+    def _drop_handle(self, key: _Key) -> None:
+        """Forget a start's handle: its watch, status pipe and timers."""
         handle = self._handles.pop(key, None)
         if handle is not None:
             self._close_status(handle)
@@ -309,10 +312,10 @@ class Reconciler:
                 timer.cancel()
 
     def _close_status(self, handle: _WorkerHandle) -> None:
-        if handle.status >= 0:
-            asyncio.get_running_loop().remove_reader(handle.status)
-            os.close(handle.status)
-            handle.status = -1
+        if handle.status_fd >= 0:
+            asyncio.get_running_loop().remove_reader(handle.status_fd)
+            os.close(handle.status_fd)
+            handle.status_fd = -1
 
     def _attempt(self, key: _Key) -> Attempt:
         return self.attempt(key.workload, key.index, key.attempt)
@@ -325,6 +328,7 @@ class Reconciler:
     # -- sessions that a spawner starts ----------------------------------------------------------
 
     def _reconcile_session(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+        """Watch a session's server; stop it when the row says so, and kill it after the grace."""
         process = worker.process
         if process is None or key in self._session_ends:
             return
@@ -346,11 +350,12 @@ class Reconciler:
 
     def _on_session_exit(self, key: _Key) -> None:
         """End what the session's server has left; only then its devices are free."""
-        self._drop(key)
+        self._drop_handle(key)
         self._session_ends[key] = asyncio.get_running_loop().create_task(self._end_session(key))
 
     async def _end_session(self, key: _Key) -> None:
-        row, worker = self._cluster.row(key.workload), self._worker(key)
+        """End the processes of a session, then report its exit; retry later after an error."""
+        row, worker = self._cluster.row(key.workload), self._current_worker(key)
         try:
             with self._requeue_on_failure(key.workload):
                 if row is not None and worker is not None and worker.process is not None:
@@ -360,6 +365,6 @@ class Reconciler:
                 self._report_exit(key, ExitStatus(None))
         except Exception:
             LOG.exception("the end of session %s failed; it is tried again", key.workload)
-            asyncio.get_running_loop().call_later(END_AGAIN_S, self.enqueue, key.workload)
+            asyncio.get_running_loop().call_later(RETRY_END_AFTER_S, self.enqueue, key.workload)
         finally:
             del self._session_ends[key]

@@ -57,20 +57,20 @@ class RequestGroups:
                     left.rmdir()
         return cls(base, proc)
 
-    def hold(self, worker: str, spec: WorkloadSpec) -> str:
-        """Set a worker's amounts; return the file by which its process joins, "" if refused.
+    def enforce_request(self, worker: str, spec: WorkloadSpec) -> str:
+        """Make a worker's group with its amounts; return the file to join it, "" if refused.
 
-        The weight is a share of busy CPUs and no cap; of the least request it is that of a CPU.
+        The weight is a share of busy CPUs and no cap; of the minimum request it is that of a CPU.
         Memory that is only a default is no limit.
         """
         group = self._groups.path(worker)
-        is_named = spec.cpu_milli > MIN_CPU_MILLI
-        weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if is_named else WEIGHT_PER_CPU
-        limited = spec.memory_asked and spec.memory_mib
+        is_above_min = spec.cpu_milli > MIN_CPU_MILLI
+        weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if is_above_min else WEIGHT_PER_CPU
+        is_limited = spec.memory_asked and spec.memory_mib
         try:
             group.mkdir(exist_ok=True)
             (group / "cpu.weight").write_text(str(min(max(weight, 1), MAX_WEIGHT)))
-            (group / "memory.max").write_text(str(spec.memory_mib * MIB) if limited else "max")
+            (group / "memory.max").write_text(str(spec.memory_mib * MIB) if is_limited else "max")
         except OSError as failed:
             LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
             return ""
@@ -79,12 +79,12 @@ class RequestGroups:
     def adopt(self, worker: str, spec: WorkloadSpec, process: Process) -> None:
         """Move the processes of a session, which its spawner started, to its group."""
         try:
-            if self.hold(worker, spec):
+            if self.enforce_request(worker, spec):
                 self._groups.adopt(worker, psutil.Process(process.pid))
         except (GroupsUnavailable, psutil.Error) as failed:
             LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
 
-    def has(self, worker: str, pid: int) -> bool | None:
+    def is_in_group(self, worker: str, pid: int) -> bool | None:
         """Return True if a process lies in a worker's group, False if in another's, else None."""
         group = PurePosixPath(group_of(self._proc / str(pid)))
         if group.parent != self._delegated or group.name == LEAF:
@@ -96,7 +96,7 @@ class RequestGroups:
         if (
             exit_status.exit_code == -signal.SIGKILL
             and not exit_status.text
-            and self._was_over(worker)
+            and self._was_killed_over_limit(worker)
         ):
             amount = f"the {spec.memory_mib} MiB of memory that it requested"
             return replace(exit_status, text=f"used more than {amount}, so the kernel killed it")
@@ -106,7 +106,7 @@ class RequestGroups:
         """Remove the group of a worker that has ended."""
         self._groups.remove(worker)
 
-    def _was_over(self, worker: str) -> bool:
+    def _was_killed_over_limit(self, worker: str) -> bool:
         """Return True if the kernel killed a process because its group reached its limit."""
         try:
             lines = (self._groups.path(worker) / "memory.events").read_text().splitlines()

@@ -23,7 +23,7 @@ from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unava
 
 LOG = logging.getLogger("runai.service")
 
-AGAIN_S: Final = 10.0
+LOOK_UP_EVERY_S: Final = 10.0
 GIVE_UP_AFTER_S: Final = 600.0
 """Seconds after which jobs of an account that this machine's list lacks are suspended."""
 
@@ -65,16 +65,16 @@ class StartAccounts:
         self._accounts: dict[WorkloadId, tuple[int, UnixAccount]] = {}
         """The account of each workload's last start, with its attempt."""
         self._lookups: dict[tuple[WorkloadId, int], asyncio.Task[None]] = {}
-        self._waiting: set[str] = set()
+        self._waiting_users: set[str] = set()
         """Users with jobs that were set aside."""
 
-    def of_start(self, row: StoredWorkload, attempt: int) -> UnixAccount | None:
-        """Return the account that was looked up for a start.
+    def find_or_look_up(self, row: StoredWorkload, attempt: int) -> UnixAccount | None:
+        """Return the account that was looked up for a start, or begin the lookup.
 
-        None: its lookup has just begun, or goes on; the workload is enqueued afterwards.
+        None: the lookup has just begun, or goes on; the workload is enqueued afterwards.
         """
-        known, account = self._accounts.get(row.id, (0, None))
-        if account is not None and known == attempt:
+        last_attempt, account = self._accounts.get(row.id, (0, None))
+        if account is not None and last_attempt == attempt:
             return account
         start = (row.id, attempt)
         if start not in self._lookups:
@@ -89,15 +89,16 @@ class StartAccounts:
 
     def wait_for(self, users: Iterable[str]) -> None:
         """Look these users' accounts up until they answer: they have jobs that were set aside."""
-        self._waiting.update(users)
+        self._waiting_users.update(users)
 
     async def run(self) -> NoReturn:
         """Look up the accounts that jobs wait for, every 10 s, until cancelled."""
         while True:
-            await asyncio.sleep(AGAIN_S)
-            await asyncio.gather(*map(self._try_again, sorted(self._waiting)))
+            await asyncio.sleep(LOOK_UP_EVERY_S)
+            await asyncio.gather(*map(self._try_again, sorted(self._waiting_users)))
 
     async def _look_up(self, row: StoredWorkload, attempt: int) -> None:
+        """Look up a start's account, then continue the start, end it, or set its job aside."""
         user = row.spec.user
         try:
             account = await self._directory.account(user)
@@ -121,9 +122,10 @@ class StartAccounts:
                 self._cluster.set_aside(user, reason)
         except Unavailable as full:  # the row cannot be stored: a new lookup follows
             LOG.warning("%s is started later: %s", row.id, full.message)
-            asyncio.get_running_loop().call_later(AGAIN_S, self._enqueue, row.id)
+            asyncio.get_running_loop().call_later(LOOK_UP_EVERY_S, self._enqueue, row.id)
 
     async def _try_again(self, user: str) -> None:
+        """Look up an account that jobs wait for, and take these up, give them up or wait on."""
         why: RunaiError | None = None
         try:
             await self._directory.account(user)
@@ -139,9 +141,10 @@ class StartAccounts:
             else:
                 self._cluster.set_aside(user, _reason(why))
                 return
-            self._waiting.discard(user)
+            self._waiting_users.discard(user)
 
     def _is_account_removed(self, why: RunaiError) -> bool:
+        """Return True if this machine's list has lacked the account for long."""
         since = why.missing_since if isinstance(why, AccountAway) else None
         return since is not None and self._clock() - since >= GIVE_UP_AFTER_S
 

@@ -143,7 +143,7 @@ def last_holder(path: Path) -> LockHolder:
     return LockHolder()
 
 
-def waiting(path: Path) -> list[int]:
+def waiting_pids(path: Path) -> list[int]:
     """Return the processes that wait for a lock file and are visible to this account."""
     by = holder(path)
     found = set()
@@ -155,6 +155,7 @@ def waiting(path: Path) -> list[int]:
 
 
 async def _acquire(fd: int, path: Path) -> None:
+    """Wait until the lock is free and take it; log a long wait."""
     began, is_logged = time.monotonic(), False
     while not _try_acquire(fd, path.parent):
         if not is_logged and time.monotonic() - began >= LOG_AFTER_S:
@@ -170,12 +171,13 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _try_acquire(fd: int, root: Path) -> bool:
+    """Take the lock and write this process into it; return False if another holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     with contextlib.suppress(OSError):  # the lock holds even if the disk is full
         os.ftruncate(fd, 0)
-        us = LockHolder(os.getpid(), time.time(), str(root), root.stat().st_ino)
-        os.pwrite(fd, json.dumps(asdict(us)).encode(), 0)
+        this_process = LockHolder(os.getpid(), time.time(), str(root), root.stat().st_ino)
+        os.pwrite(fd, json.dumps(asdict(this_process)).encode(), 0)
     return True

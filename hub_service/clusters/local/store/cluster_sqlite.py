@@ -117,12 +117,12 @@ class SqliteStore:
         self._ballast = path.with_name(f"{path.name}-ballast")
         self._has_ballast = False
         self._make_ballast()
-        self._file = _identity(path)
+        self._file_identity = _identity_of(path)
         self._failure = ""
-        self._tried = 0.0
-        self._waits = True
+        self._retried_at = 0.0
+        self._is_synchronous = True
         self._engine = create_engine(URL.create("sqlite", database=str(path)), hide_parameters=True)
-        event.listen(self._engine, "connect", _durable)
+        event.listen(self._engine, "connect", _set_pragmas)
         self._connection = self._engine.connect()
         try:
             rows = self._rows_version()
@@ -173,6 +173,7 @@ class SqliteStore:
 
     @contextmanager
     def _readable(self, what: str) -> Iterator[None]:
+        """Raise Unavailable, with `what` as the subject, if the block cannot parse a row."""
         try:
             yield
         except (ValidationError, UnreadableRowError) as broken:
@@ -229,7 +230,7 @@ class SqliteStore:
         *,
         soon: bool,
     ) -> None:
-        with self._written(soon=soon):
+        with self._transaction(soon=soon):
             self._save_rows(rows)
             self._save_projects(projects)
             self._save_history(events)
@@ -239,9 +240,9 @@ class SqliteStore:
                 (metadata.tables["projects"], metadata.tables["projects"].c.name, deleted_projects),
             ):
                 if names:
-                    which = column == bindparam("named")
+                    condition = column == bindparam("named")
                     self._connection.execute(
-                        table.delete().where(which), [{"named": name} for name in names]
+                        table.delete().where(condition), [{"named": name} for name in names]
                     )
 
     def replace(self, rows: Sequence[StoredWorkload]) -> None:
@@ -250,7 +251,7 @@ class SqliteStore:
         Raises:
             Unavailable: nothing was written.
         """
-        with self._written():
+        with self._transaction():
             self._save_rows(rows, "row", "spec")
 
     def check_is_there(self) -> None:
@@ -260,12 +261,13 @@ class SqliteStore:
             Unavailable: its directory was moved away, or its disk unmounted. Whatever is made at
                 the path meanwhile would be lost for the platform.
         """
-        if (away := self._away()) is not None:
+        if (away := self._missing_file_error()) is not None:
             raise away
 
-    def _away(self) -> Unavailable | None:
+    def _missing_file_error(self) -> Unavailable | None:
+        """Return the error if the open file is no longer the one at its path; else None."""
         with suppress(OSError):
-            if _identity(self._path) == self._file:
+            if _identity_of(self._path) == self._file_identity:
                 return None
         return Unavailable(
             f"Nothing can be stored now: {self._path} is gone, or another file than the open one.",
@@ -275,7 +277,7 @@ class SqliteStore:
         )
 
     @contextmanager
-    def _written(self, *, soon: bool = False) -> Iterator[None]:
+    def _transaction(self, *, soon: bool = False) -> Iterator[None]:
         """Run the block in one transaction; durable on exit.
 
         With `soon` it does not wait for the disk: the next transaction makes both durable.
@@ -297,13 +299,13 @@ class SqliteStore:
 
     def _set_synchronous(self, *, wait: bool) -> None:
         """Set whether transactions wait for the disk; before each, so that none inherits it."""
-        if wait != self._waits:
+        if wait != self._is_synchronous:
             try:
-                how = "FULL" if wait else "NORMAL"
-                self._connection.exec_driver_sql(f"PRAGMA synchronous={how}")
+                mode = "FULL" if wait else "NORMAL"
+                self._connection.exec_driver_sql(f"PRAGMA synchronous={mode}")
             finally:
                 self._connection.rollback()
-            self._waits = wait
+            self._is_synchronous = wait
 
     def unhealthy_reason(self) -> str:
         """Return why writes fail; "" if the last one succeeded, or would succeed now.
@@ -311,10 +313,10 @@ class SqliteStore:
         It retries, at most every TRY_AGAIN_S: while submissions are refused and nothing happens, no
         other write would show the recovery.
         """
-        if (away := self._away()) is not None:
+        if (away := self._missing_file_error()) is not None:
             return away.message
-        if self._failure and time.monotonic() >= self._tried + TRY_AGAIN_S:
-            self._tried = time.monotonic()
+        if self._failure and time.monotonic() >= self._retried_at + TRY_AGAIN_S:
+            self._retried_at = time.monotonic()
             try:
                 with self._connection.begin():
                     self._connection.exec_driver_sql(
@@ -343,18 +345,18 @@ class SqliteStore:
         The log's space left by a large failed write is enough for small ones, but not for the next
         large.
         """
-        if self._failure and self._free() >= MIN_FREE_BYTES:
+        if self._failure and self._free_bytes() >= MIN_FREE_BYTES:
             self._failure = ""
         if not self._has_ballast:
             self._make_ballast()
 
-    def _free(self) -> int:
+    def _free_bytes(self) -> int:
         return shutil.disk_usage(self._path.parent).free
 
     def _make_ballast(self) -> None:
         """Take the ballast's room where there is plenty; without it stops wait for room, too."""
         with suppress(OSError):
-            if self._free() >= BALLAST_PART * BALLAST_BYTES:
+            if self._free_bytes() >= BALLAST_PART * BALLAST_BYTES:
                 fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     os.posix_fallocate(fd, 0, BALLAST_BYTES)
@@ -366,7 +368,7 @@ class SqliteStore:
         """Free a piece of the ballast on a full disk; return False if that is not the trouble."""
         with suppress(OSError):
             size = self._ballast.stat().st_size
-            if size and self._free() < MIN_FREE_BYTES:
+            if size and self._free_bytes() < MIN_FREE_BYTES:
                 os.truncate(self._ballast, max(0, size - BALLAST_PIECE))
                 self._has_ballast = False
                 return True
@@ -381,6 +383,7 @@ class SqliteStore:
             self._connection.execute(insert(history), lines)
 
     def _save_rows(self, rows: Sequence[StoredWorkload], *changed: str) -> None:
+        """Insert new rows; of known ones replace the `changed` columns, or only the row's."""
         if rows:
             upsert = insert(workloads)
             self._connection.execute(
@@ -416,12 +419,14 @@ class SqliteStore:
             )
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity_of(path: Path) -> tuple[int, int]:
+    """Return device and inode of a file."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
-def _durable(connection: object, _record: object) -> None:
+def _set_pragmas(connection: object, _record: object) -> None:
+    """Make the writes of a new connection durable (callback of SQLAlchemy)."""
     cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own connection
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
@@ -430,6 +435,7 @@ def _durable(connection: object, _record: object) -> None:
 
 
 def _read_row(spec: str, row: str) -> StoredWorkload:
+    """Parse the two columns of a workload."""
     # Both columns are one value; joining the texts avoids parsing the row twice.
     if not row.startswith('{"record":{'):
         raise UnreadableRowError

@@ -29,14 +29,14 @@ def answer_of(read: Callable[[], bytes], spec: dict[str, Any], within_s: float) 
         _answer_in_child(read, answer_write, spec, parent)
     os.close(answer_write)
     try:
-        return _all_of(answer, time.monotonic() + within_s)
+        return _read_to_end(answer, time.monotonic() + within_s)
     finally:
         os.close(answer)
         with contextlib.suppress(OSError):
             os.kill(reader, signal.SIGKILL)  # not reaped, so the PID is still its own
 
 
-def _all_of(answer: int, until: float) -> bytes | None:
+def _read_to_end(answer: int, until: float) -> bytes | None:
     """Return an answer up to its end; None if there is none, or it comes late."""
     content = b""
     while len(content) < MAX_BYTES and (left := until - time.monotonic()) > 0:

@@ -16,14 +16,14 @@ _HELPER = re.compile(rb"\0-c\0from [\w.]+\.(resource_tracker|forkserver) import 
 """Python's helpers, also joblib's, which end after the processes that they serve."""
 
 
-def working(root: int, spared: int) -> list[str]:
+def names_of_working(root: int, spared: int) -> list[str]:
     """Return the names of all processes below `root` but Python's helpers and `spared`."""
     live = stop_order.processes_below(root)
-    lines = {pid: _read(f"/proc/{pid}/cmdline") for pid in live if pid != spared}
-    helpers = {pid for pid, line in lines.items() if _HELPER.search(line)}
+    command_lines = {pid: _read(f"/proc/{pid}/cmdline") for pid in live if pid != spared}
+    helpers = {pid for pid, line in command_lines.items() if _HELPER.search(line)}
     # Processes of a fork server have its command line.
     helpers = {pid for pid in helpers if live[pid].parent not in helpers}
-    return [_name(pid, line) for pid, line in lines.items() if pid not in helpers]
+    return [_display_name(pid, line) for pid, line in command_lines.items() if pid not in helpers]
 
 
 def sentence(names: list[str]) -> str:
@@ -32,14 +32,14 @@ def sentence(names: list[str]) -> str:
     parts = [name if count == 1 else f"{name} ({count})" for name, count in counts[:MAX_NAMES]]
     if more := sum(count for _, count in counts[MAX_NAMES:]):
         parts.append(f"and {more} more")
-    many, were = ("process", "was") if len(names) == 1 else ("processes", "were")
+    noun, verb = ("process", "was") if len(names) == 1 else ("processes", "were")
     return (
-        f"{len(names)} {many} {were} still working when the program ended, "
-        f"and {were} ended: {', '.join(parts)}"
+        f"{len(names)} {noun} {verb} still working when the program ended, "
+        f"and {verb} ended: {', '.join(parts)}"
     )
 
 
-def _name(pid: int, line: bytes) -> str:
+def _display_name(pid: int, line: bytes) -> str:
     """Return a process's name, which it may have chosen itself."""
     word = (line.partition(b"\0")[0].split() or [b""])[0].rpartition(b"/")[2]
     text = (word or _read(f"/proc/{pid}/comm").strip()).decode(errors="replace")

@@ -45,9 +45,9 @@ def threads_below(root: int) -> dict[int, int]:
             children.setdefault(int(fields[1]), []).append((int(name), int(fields[17])))
     found, threads = [root], {}
     for pid in found:
-        for child, many in children.get(pid, ()):
+        for child, thread_count in children.get(pid, ()):
             found.append(child)
-            threads[child] = many
+            threads[child] = thread_count
     return threads
 
 

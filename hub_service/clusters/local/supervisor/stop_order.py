@@ -30,7 +30,7 @@ DRAIN_S = 2.0
 """Seconds, at most a quarter of the grace, in which a reader without writers may end by itself."""
 
 SHELLS = {"ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "yash", "zsh"}
-OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class TreeProcess(NamedTuple):
@@ -40,6 +40,11 @@ class TreeProcess(NamedTuple):
     started: int
     """Clock ticks since the boot: with the PID it identifies the process for good."""
     parent: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return PID and start: no later process of this PID has both."""
+        return self.pid, self.started
 
 
 class StopOrder:
@@ -55,21 +60,21 @@ class StopOrder:
         now = clock()
         self._clock = clock
         self._root = root
-        self._rest_at = now + grace_s * (1 - SHARE_FOR_THE_REST)
+        self._signal_rest_at = now + grace_s * (1 - SHARE_FOR_THE_REST)
         self._drain_s = min(DRAIN_S, grace_s / 4)
-        self._written_at: dict[tuple[int, int], float] = {}
+        self._last_writer_at: dict[tuple[int, int], float] = {}
         """Time at which a reader's pipe had a writer, or was first seen."""
         self._signalled: set[tuple[int, int]] = set()
-        self._rested_at = now
+        self._earliest_poll = now
         self.next_poll = now
         """Time of the next `send_due`, by the clock."""
         live = processes_below(root)
-        self._present = {process[:2] for process in live.values()}
-        self._first = {live[pid][:2] for pid in _first_of(live, main)}
+        self._present_at_start = {process.identity for process in live.values()}
+        self._first_processes = {live[pid].identity for pid in _first_pids(live, main)}
 
     def poll_soon(self) -> None:
         """Poll soon, since a process has ended."""
-        self.next_poll = self._rested_at
+        self.next_poll = self._earliest_poll
 
     def send_due(self, spared: int = 0) -> None:
         """Send SIGTERM to all processes whose turn it is; `spared` is the supervisor's own."""
@@ -78,84 +83,92 @@ class StopOrder:
         live.pop(spared, None)
         waiting = self._waiting_readers([*live.values()])
         # Parents before children: a shell must not start its next command meanwhile.
-        due = [p for p in live.values() if p[:2] in self._first and p.pid not in waiting]
-        if not due or began >= self._rest_at:
+        due = [
+            p for p in live.values() if p.identity in self._first_processes and p.pid not in waiting
+        ]
+        if not due or began >= self._signal_rest_at:
             # Processes started during the stop save something: they are left to their parents.
             due = [
                 p
                 for p in live.values()
-                if p.pid not in waiting and (p[:2] in self._present or p.parent == self._root)
+                if p.pid not in waiting
+                and (p.identity in self._present_at_start or p.parent == self._root)
             ]
         for process in due:
             self._terminate(process)
-        self._rested_at = self._clock() + REST * (time.thread_time() - cpu)
-        self.next_poll = max(self._rested_at, began + POLL_EVERY_S)
+        self._earliest_poll = self._clock() + REST * (time.thread_time() - cpu)
+        self.next_poll = max(self._earliest_poll, began + POLL_EVERY_S)
 
     def _terminate(self, process: TreeProcess) -> None:
-        if process[:2] in self._signalled:
+        """Send SIGTERM to a process that has not got it yet."""
+        if process.identity in self._signalled:
             return
         try:
-            _send(process)
+            _send_sigterm(process)
         except OSError as failed:
-            if failed.errno in OUT_OF:
+            if failed.errno in OUT_OF_RESOURCES:
                 return  # repeated at the next poll
-        self._signalled.add(process[:2])
+        self._signalled.add(process.identity)
 
     def _waiting_readers(self, live: Collection[TreeProcess]) -> set[int]:
-        """Return the PIDs that wait: another process can still write to their standard input.
+        """Return the PIDs of readers that get no signal yet, since their input may go on.
 
-        Readers that wait for each other in a ring (FIFOs, coprocesses) do not wait. Without
-        writers, `tee` reads to the end and ends: a signal would only cut its output. A program
-        that handles SIGTERM needs no such time.
+        Another process can still write to it, or has just ended. Readers that wait for each other
+        in a ring (FIFOs, coprocesses) do not wait. Without writers, `tee` reads to the end and
+        ends: a signal would only cut its output. A program that handles SIGTERM needs no such time.
         """
         now = self._clock()
         readers = {
             process: pipe
             for process in live
-            if process[:2] not in self._signalled and (pipe := _pipe_at_stdin(process.pid))
+            if process.identity not in self._signalled and (pipe := _pipe_at_stdin(process.pid))
         }
-        fed = _fed(readers, live) if readers else set()
+        with_writers = _readers_with_writers(readers, live) if readers else set()
         for process, pipe in readers.items():
-            if process in fed or pipe.startswith("pipe:"):
-                self._written_at.setdefault(process[:2], now)
-            if process in fed:
-                self._written_at[process[:2]] = now
+            if process in with_writers or pipe.startswith("pipe:"):
+                self._last_writer_at.setdefault(process.identity, now)
+            if process in with_writers:
+                self._last_writer_at[process.identity] = now
         return {
             process.pid
             for process in readers
-            if process in fed
+            if process in with_writers
             or (
-                now < self._written_at.get(process[:2], -DRAIN_S) + self._drain_s
+                now < self._last_writer_at.get(process.identity, -DRAIN_S) + self._drain_s
                 and signal.SIGTERM not in _signals(process.pid, "SigCgt")
             )
         }
 
 
-def _fed(readers: dict[TreeProcess, str], live: Iterable[TreeProcess]) -> set[TreeProcess]:
+def _readers_with_writers(
+    readers: dict[TreeProcess, str], live: Iterable[TreeProcess]
+) -> set[TreeProcess]:
     """Return the readers whose pipe another process, outside of a ring with it, can write to."""
     writers: dict[str, set[TreeProcess]] = {pipe: set() for pipe in readers.values()}
     for process in live:
         for pipe in _pipes_written_by(process.pid, writers.keys()):
             writers[pipe].add(process)
     # Pipes that a pipe's writers read, and so wait for.
-    before = {p: {readers[writer] for writer in writers[p] if writer in readers} for p in writers}
+    waits_for = {
+        p: {readers[writer] for writer in writers[p] if writer in readers} for p in writers
+    }
     return {
         reader
         for reader, pipe in readers.items()
         for writer in writers[pipe] - {reader}
-        if writer not in readers or pipe not in _reachable(before, readers[writer])
+        if writer not in readers or pipe not in _reachable(waits_for, readers[writer])
     }
 
 
 def processes_below(root: int) -> dict[int, TreeProcess]:
     """Return the running descendants, parents before children, by PID; no zombies."""
     if not os.path.exists("/proc/thread-self/children"):  # noqa: PTH110  an option of the kernel
-        found = map(_process, process_tree.descendants(root))
+        found = map(_read_process, process_tree.descendants(root))
         return {process.pid: process for process in found if process is not None}
     live: dict[int, TreeProcess] = {}
     parents = [root]
     for parent in parents:
-        for process in map(_process, _children(parent)):
+        for process in map(_read_process, _children(parent)):
             if process is not None and process.pid not in live:
                 live[process.pid] = process
                 parents.append(process.pid)
@@ -172,7 +185,7 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def _process(pid: int) -> TreeProcess | None:
+def _read_process(pid: int) -> TreeProcess | None:
     """Return a process, if it runs."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
@@ -182,7 +195,7 @@ def _process(pid: int) -> TreeProcess | None:
     return None if fields[0] in b"ZX" else TreeProcess(pid, int(fields[19]), int(fields[1]))
 
 
-def _first_of(live: dict[int, TreeProcess], main: int) -> list[int]:
+def _first_pids(live: dict[int, TreeProcess], main: int) -> list[int]:
     """Return the main process and, below shells, their children down to the first programs.
 
     Of a shell with a trap for SIGTERM, children in the background are left to the trap; its
@@ -198,7 +211,8 @@ def _first_of(live: dict[int, TreeProcess], main: int) -> list[int]:
 
 
 def _is_shell(pid: int) -> bool:
-    name = os.path.basename(_link(f"/proc/{pid}/exe").removesuffix(" (deleted)"))  # noqa: PTH119
+    """Return True if a process runs a shell, also one of busybox."""
+    name = os.path.basename(_link_target(f"/proc/{pid}/exe").removesuffix(" (deleted)"))  # noqa: PTH119
     if name == "busybox":
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
@@ -229,7 +243,8 @@ def _signals(pid: int, field: str) -> set[int]:
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
-def _link(path: str) -> str:
+def _link_target(path: str) -> str:
+    """Return where a link in /proc points to; "" if it cannot be read."""
     try:
         return os.readlink(path)  # noqa: PTH115
     except OSError:
@@ -241,7 +256,7 @@ def _pipe_at_stdin(pid: int) -> str:
 
     A FIFO's name is its path, as a file's is. No file is opened or examined: its disk may hang.
     """
-    name = _link(f"/proc/{pid}/fd/0")
+    name = _link_target(f"/proc/{pid}/fd/0")
     return name if name.startswith("pipe:") or _is_path(name) else ""
 
 
@@ -255,11 +270,12 @@ def _pipes_written_by(pid: int, pipes: Iterable[str]) -> list[str]:
         fds = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
     except OSError:
         return []
-    links = {fd: _link(f"/proc/{pid}/fd/{fd}") for fd in fds}
-    return [link for fd, link in links.items() if link in pipes and _writes(pid, fd)]
+    links = {fd: _link_target(f"/proc/{pid}/fd/{fd}") for fd in fds}
+    return [link for fd, link in links.items() if link in pipes and _is_writable(pid, fd)]
 
 
-def _writes(pid: int, fd: str) -> bool:
+def _is_writable(pid: int, fd: str) -> bool:
+    """Return True if a process can write to its descriptor."""
     try:
         with open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:  # noqa: PTH123
             flags = next(line for line in file if line.startswith(b"flags:"))
@@ -276,7 +292,7 @@ def _reachable(edges: dict[str, set[str]], start: str) -> set[str]:
     return set(reached)
 
 
-def _send(process: TreeProcess) -> None:
+def _send_sigterm(process: TreeProcess) -> None:
     """Send SIGTERM to this very process.
 
     Raises:
@@ -290,7 +306,7 @@ def _send(process: TreeProcess) -> None:
         os.kill(process.pid, signal.SIGTERM)
         return
     try:
-        found = _process(process.pid)
+        found = _read_process(process.pid)
         if found is not None and found.started == process.started:
             signal.pidfd_send_signal(fd, signal.SIGTERM)
     finally:

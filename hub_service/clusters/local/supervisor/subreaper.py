@@ -35,15 +35,15 @@ else:
     import supervisor
     import worker_start
 
-OURS = 1
-"""Byte of the lock file, beside the supervisor's: either of them holds the start."""
+SUBREAPER_BYTE = 1
+"""Byte of the lock file that shows that the subreaper of this start lives."""
 LOOK_EVERY_S = 0.01
 END_EVERY_S = 0.1
 
 
 def main(directory: str, status_fd: int) -> None:
     """Run the supervisor in a child; afterwards report its worker's exit if it did not."""
-    if not supervisor.lock_byte(directory, OURS):
+    if not supervisor.lock_byte(directory, SUBREAPER_BYTE):
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -80,14 +80,14 @@ def report_lost_exit(directory: str, *, stop_requested: bool) -> None:
             worker: int = json.load(file)["pid"]
     except FileNotFoundError:
         return  # it never ran
-    until = time.monotonic() + supervisor.HOPELESS_AFTER_S
+    give_up_at = time.monotonic() + supervisor.HOPELESS_AFTER_S
     try:
-        while (found := os.waitpid(worker, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+        while (waited := os.waitpid(worker, os.WNOHANG))[0] == 0 and time.monotonic() < give_up_at:
             time.sleep(LOOK_EVERY_S)  # the kernel kills it within milliseconds, except in a driver
     except ChildProcessError:
         return  # the supervisor has reaped it, and writes before that
-    exit_code = os.waitstatus_to_exitcode(found[1])
-    if found[0] == worker and exit_code != -signal.SIGKILL:
+    exit_code = os.waitstatus_to_exitcode(waited[1])
+    if waited[0] == worker and exit_code != -signal.SIGKILL:
         # SIGKILL came with the supervisor's end: its outcome without that is unknown.
         note = exit_notes.ExitNotes(directory)
         note.enqueue("ended.json", {"exit_code": exit_code, "told": stop_requested, "text": ""})
@@ -96,8 +96,8 @@ def report_lost_exit(directory: str, *, stop_requested: bool) -> None:
 
 def kill_descendants() -> None:
     """Kill all descendants; return when none is left, or only the kernel can end them."""
-    until = time.monotonic() + supervisor.HOPELESS_AFTER_S
-    while time.monotonic() < until:
+    give_up_at = time.monotonic() + supervisor.HOPELESS_AFTER_S
+    while time.monotonic() < give_up_at:
         process_tree.end_all(os.getpid())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

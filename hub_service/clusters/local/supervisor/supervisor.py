@@ -45,8 +45,8 @@ LEFTOVERS_GRACE_S = 1.0
 HOPELESS_AFTER_S = 20.0
 """Seconds until survivors of SIGKILL (stuck in a driver) are left to the kernel."""
 
-OURS = 0
-"""Byte of the lock file."""
+SUPERVISOR_BYTE = 0
+"""Byte of the lock file that shows that the supervisor of this start lives."""
 COUNT_EVERY_S = 1.0
 
 
@@ -74,7 +74,7 @@ def adopt_orphans() -> bool:
     return adopted == 0
 
 
-def created(pid: int) -> float:
+def start_time_of(pid: int) -> float:
     """Return when a process started, in Unix seconds, as psutil computes it."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
         ticks = int(file.read().rpartition(b")")[2].split()[19])
@@ -99,13 +99,13 @@ class Log:
         self._directory = directory
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._room = min(HEAD_BYTES, max_bytes)
+        self._room_bytes = min(HEAD_BYTES, max_bytes)
         """Bytes that the current file still takes."""
         self._lines = self._bytes = 0
         self._is_within_line = False
         self._path = f"{directory}/log-000001.txt"
         self._number = 1
-        self._later: list[str] = []
+        self._later_paths: list[str] = []
         """Paths of the files after the first."""
         self._fd = -1
         with contextlib.suppress(OSError):
@@ -118,20 +118,21 @@ class Log:
 
     def write(self, piece: bytes) -> None:
         """Append; a full disk loses output, never the worker."""
-        while len(piece) > self._room:
+        while len(piece) > self._room_bytes:
             # Split between lines; a line in progress and one longer than a file are cut.
-            end = piece.rfind(b"\n", 0, self._room) + 1
-            if not end and (self._is_within_line or self._room == self._max_bytes):
-                end = self._room
+            end = piece.rfind(b"\n", 0, self._room_bytes) + 1
+            if not end and (self._is_within_line or self._room_bytes == self._max_bytes):
+                end = self._room_bytes
             self._append(piece[:end])
             piece = piece[end:]
             self._next_file()
         self._append(piece)
 
     def _append(self, piece: bytes) -> None:
+        """Write to the current file, and count."""
         if not piece:
             return
-        self._room -= len(piece)
+        self._room_bytes -= len(piece)
         self._bytes += len(piece)
         self._lines += piece.count(b"\n")
         self._is_within_line = not piece.endswith(b"\n")
@@ -142,18 +143,19 @@ class Log:
                 piece = piece[os.write(self._fd, piece) :]
 
     def _next_file(self) -> None:
+        """Begin a new file, and remove the oldest but the first if there are too many."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
         self._number += 1
-        self._room = self._max_bytes
+        self._room_bytes = self._max_bytes
         mark = "+" if self._is_within_line else ""
         name = f"log-{self._number:06d}-{self._lines}-{self._bytes}{mark}.txt"
         self._path = f"{self._directory}/{name}"
-        self._later.append(self._path)
+        self._later_paths.append(self._path)
         with contextlib.suppress(OSError):
-            if len(self._later) > self._max_files:
-                os.unlink(self._later.pop(0))  # noqa: PTH108
+            if len(self._later_paths) > self._max_files:
+                os.unlink(self._later_paths.pop(0))  # noqa: PTH108
         with contextlib.suppress(OSError):
             self._open()
 
@@ -184,14 +186,14 @@ class Supervisor:
         self.killed = False
         self.leftovers_text = ""
         """Processes that still worked when the program had ended by itself."""
-        self.left_until: float | None = None
+        self.leftovers_until: float | None = None
         self.deadline: float | None = None
         self.order: stop_order.StopOrder | None = None
-        self.alone = False
+        self.is_childless = False
         self.max_processes = 0
         self.max_tasks = 0
         self.tasks_seen = 0
-        self.marked = 0
+        self.start_mtime_ns = 0
         """Time of the worker's start at its checkpoint directory; 0: not known."""
         self.is_home_away = False
         """True if the start failed because the account's home cannot be reached."""
@@ -200,12 +202,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until the worker and all its descendants have ended."""
-        if not lock_byte(self.directory, OURS) or self._exists("supervisor.json"):
+        if not lock_byte(self.directory, SUPERVISOR_BYTE) or self._exists("supervisor.json"):
             return
         with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
             spec: dict[str, Any] = json.load(file)
         environment = self._read_environment()
-        me = {"pid": os.getpid(), "created": created(os.getpid())}
+        me = {"pid": os.getpid(), "created": start_time_of(os.getpid())}
         self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
         self.notes.reserve("ended.json", "exit.json")
@@ -217,7 +219,7 @@ class Supervisor:
         else:
             text = self._start_and_watch(spec, environment, log)
         exit_note = {
-            "exit_code": worker_start.CANNOT if text else self.exit_code,
+            "exit_code": worker_start.CANNOT_START if text else self.exit_code,
             "told": self.stop_requested,
             "killed": self.killed,
             "ended": time.time(),
@@ -230,7 +232,7 @@ class Supervisor:
         if tmp_dir >= 0:
             os.close(tmp_dir)  # the check goes on in a process of its own
         if self.stop_requested:
-            checkpoint_check.begin_check(self.directory, spec, self.marked)
+            checkpoint_check.begin_check(self.directory, spec, self.start_mtime_ns)
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -238,6 +240,7 @@ class Supervisor:
         return os.path.exists(f"{self.directory}/{name}")  # noqa: PTH110
 
     def _read_environment(self) -> dict[str, str]:
+        """Read the worker's environment, and delete its file."""
         path = f"{self.directory}/environment.json"
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             environment: dict[str, str] = json.load(file)
@@ -245,6 +248,7 @@ class Supervisor:
         return environment
 
     def _start_and_watch(self, spec: dict[str, Any], environment: dict[str, str], log: Log) -> str:
+        """Start the worker and watch it to the end; return why it cannot start, or ""."""
         output, output_write = os.pipe2(os.O_CLOEXEC)
         started = worker_start.start(spec, environment, output_write)
         if started.lacks_room:
@@ -255,16 +259,20 @@ class Supervisor:
         until = time.monotonic() + spec.get("room_seconds", worker_start.ROOM_S)
         while started.lacks_room and time.monotonic() < until:
             started.reap()
-            if self._stopped_within(worker_start.AGAIN_EVERY_S):
+            if self._wait_for_stop(worker_start.AGAIN_EVERY_S):
                 return ""
             started = worker_start.start(spec, environment, output_write)
         os.close(output_write)
-        self.worker, self.alone, self.marked = started.pid, not started.pid, started.marked
+        self.worker, self.is_childless, self.start_mtime_ns = (
+            started.pid,
+            not started.pid,
+            started.start_mtime_ns,
+        )
         self.is_home_away = started.is_home_away
         if started.why:
             log.write(f"{started.why}\n".encode())
         else:
-            began = {"pid": self.worker, "created": created(self.worker)}
+            began = {"pid": self.worker, "created": start_time_of(self.worker)}
             self.notes.enqueue("process.json", began)
         if self.status_fd >= 0:
             os.close(self.status_fd)  # notifies the service
@@ -280,7 +288,8 @@ class Supervisor:
             log.note(f"it {self.verdict}")
         return started.why
 
-    def _stopped_within(self, seconds: float) -> bool:
+    def _wait_for_stop(self, seconds: float) -> bool:
+        """Wait so long, or until a stop arrives; return True if one has."""
         until = time.monotonic() + seconds
         while not self.stop_requested and (left := until - time.monotonic()) > 0:
             if select.select([self.wake_read], [], [], left)[0]:
@@ -290,21 +299,22 @@ class Supervisor:
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self, output: int, log: Log, grace_s: float, files: file_count.FileCount) -> None:
+        """Copy output, handle signals and enforce limits until no process is left."""
         os.set_blocking(output, False)
         poll = select.poll()
         poll.register(output, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
-        hopeless: float | None = None
-        while not self.alone:
+        give_up_at: float | None = None
+        while not self.is_childless:
             wait = COUNT_EVERY_S
-            next_poll = self.order.next_poll if self.order is not None else self.left_until
+            next_poll = self.order.next_poll if self.order is not None else self.leftovers_until
             for due in (self.deadline, next_poll):
                 if due is not None:
                     wait = min(wait, max(0.0, due - time.monotonic()))
             for fd, _ in poll.poll(wait * 1000 + 1):
                 if fd == self.wake_read:
                     self._on_signals(os.read(fd, 512), grace_s)
-                elif not carry(output, log):
+                elif not copy_output(output, log):
                     poll.unregister(output)
             self._enforce_limits(files)
             self.notes.write_queued()
@@ -319,12 +329,12 @@ class Supervisor:
                 ):  # else only what a finished one has left
                     left = stop_order.processes_below(os.getpid()).keys() - {files.pid}
                     self.killed = self.killed or bool(left)
-                hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
+                give_up_at = give_up_at or time.monotonic() + HOPELESS_AFTER_S
                 process_tree.kill_all(process_tree.descendants(os.getpid()), signal.SIGKILL)
                 self.deadline = time.monotonic() + 0.1  # orphans arrive here: check again
-                if time.monotonic() > hopeless:
+                if time.monotonic() > give_up_at:
                     break
-        carry(output, log)
+        copy_output(output, log)
 
     def _enforce_limits(self, files: file_count.FileCount) -> None:
         """Kill a worker that uses too much of a resource it shares with its neighbours."""
@@ -360,9 +370,10 @@ class Supervisor:
         return ""
 
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
+        """Stop the worker at the first SIGTERM; reap children at SIGCHLD."""
         if signal.SIGTERM in numbers and not self.stop_requested and self.exit_code is None:
             self.stop_requested = True
-            self._stop_all(self.worker, grace_s)
+            self._begin_stop(self.worker, grace_s)
         if signal.SIGCHLD in numbers:
             if self.order is not None:
                 self.order.poll_soon()
@@ -371,27 +382,29 @@ class Supervisor:
     def _end_leftovers(self, log: Log, spared: int) -> None:
         """Stop the processes that a program left when it ended; name them if they work on."""
         now = time.monotonic()
-        if self.alone or self.order is not None or now < (self.left_until or now):
+        if self.is_childless or self.order is not None or now < (self.leftovers_until or now):
             return
-        names = [] if self.verdict else leftovers.working(os.getpid(), spared)
-        if names and self.left_until is None:
-            self.left_until = now + LEFTOVERS_END_S
+        names = [] if self.verdict else leftovers.names_of_working(os.getpid(), spared)
+        if names and self.leftovers_until is None:
+            self.leftovers_until = now + LEFTOVERS_END_S
             return
         if names:
             self.leftovers_text = leftovers.sentence(names)
             log.note(self.leftovers_text)
-        self._stop_all(0, LEFTOVERS_GRACE_S)
+        self._begin_stop(0, LEFTOVERS_GRACE_S)
 
-    def _stop_all(self, main: int, grace_s: float) -> None:
+    def _begin_stop(self, main: int, grace_s: float) -> None:
+        """Stop all processes, `main` first (0: none); kill those left after the grace."""
         self.deadline = time.monotonic() + grace_s
         self.order = stop_order.StopOrder(os.getpid(), main, grace_s)
 
     def _reap(self) -> None:
+        """Reap ended children; the worker only once its exit is noted."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                self.alone = True
+                self.is_childless = True
                 return
             if ended is None:
                 return
@@ -414,7 +427,7 @@ class Supervisor:
         self.notes.enqueue("ended.json", note)
 
 
-def carry(output: int, log: Log) -> bool:
+def copy_output(output: int, log: Log) -> bool:
     """Copy available output to the log; return True if more may come."""
     try:
         while piece := os.read(output, 65536):

@@ -21,7 +21,7 @@ else:  # in the subreaper's program, which extends sys.path
     from accounts import account_limits
 
 PR_SET_PDEATHSIG = 1
-CANNOT = 127
+CANNOT_START = 127
 """Exit code of a fork that could not become the program, as a shell's."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -29,7 +29,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """Likewise, errors of a machine that lacks a process, memory or descriptor. Some may become
 free."""
-MARKED = b"\0"
+START_TIME_END = b"\0"
 """End of the time of a start, in the answer of its fork; no text of an error contains it."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
@@ -48,7 +48,7 @@ class StartOutcome(NamedTuple):
     """True if a retry may succeed."""
     is_home_away: bool = False
     """True if the account's home is missing or cannot be reached now."""
-    marked: int = 0
+    start_mtime_ns: int = 0
     """Time of the start in nanoseconds, by the clock of the checkpoint directory's file system; 0:
     not known."""
 
@@ -60,26 +60,26 @@ class StartOutcome(NamedTuple):
 
 def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> StartOutcome:
     """Fork the worker; return when its program runs, or cannot."""
-    failed, failed_write = os.pipe2(os.O_CLOEXEC)
+    answer_fd, answer_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:
         worker = os.fork()
-    except OSError as wrong:
-        os.close(failed)
-        os.close(failed_write)
-        why = f"cannot start {spec['command'][0]}: {wrong.strerror}"
-        return StartOutcome(0, why, wrong.errno in NOT_NOW)
+    except OSError as error:
+        os.close(answer_fd)
+        os.close(answer_write)
+        why = f"cannot start {spec['command'][0]}: {error.strerror}"
+        return StartOutcome(0, why, error.errno in NOT_NOW)
     if worker == 0:
-        become_worker(spec, environment, output, failed_write, parent)
-    os.close(failed_write)
+        become_worker(spec, environment, output, answer_write, parent)
+    os.close(answer_write)
     text = b""
-    while piece := os.read(failed, 4096):  # EOF when exec has closed the other end
+    while piece := os.read(answer_fd, 4096):  # EOF when exec has closed the other end
         text += piece
-    os.close(failed)
-    marked, _, text = text.rpartition(MARKED)
+    os.close(answer_fd)
+    start_mtime_ns, _, text = text.rpartition(START_TIME_END)
     number, away, why = (*text.decode(errors="replace").split(" ", 2), "", "")[:3]
     lacks_room = bool(number) and int(number) in NOT_NOW
-    return StartOutcome(worker, why, lacks_room, away == "1", int(marked or 0))
+    return StartOutcome(worker, why, lacks_room, away == "1", int(start_mtime_ns or 0))
 
 
 def fork_patiently() -> int:
@@ -92,14 +92,14 @@ def fork_patiently() -> int:
     while True:
         try:
             return os.fork()
-        except OSError as wrong:
-            if wrong.errno not in NOT_NOW or time.monotonic() > until:
+        except OSError as error:
+            if error.errno not in NOT_NOW or time.monotonic() > until:
                 raise
         time.sleep(AGAIN_EVERY_S)
 
 
 def become_worker(
-    spec: dict[str, Any], environment: dict[str, str], output: int, failed: int, parent: int
+    spec: dict[str, Any], environment: dict[str, str], output: int, answer_fd: int, parent: int
 ) -> None:
     """Turn the forked child into the worker's program; never returns."""
     is_prepared = False
@@ -116,31 +116,31 @@ def become_worker(
         die_with(parent)
         make_private_files(spec)
         prepare_python(spec, environment)
-        mark_start(spec, failed)
+        report_start_time(spec, answer_fd)
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
         report_missing_files(spec)
         is_prepared = True
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
-    except OSError as wrong:
-        why, is_home_away = reason(spec, wrong, is_prepared=is_prepared)
-        os.write(failed, f"{wrong.errno or 0} {is_home_away:d} {why}".encode(errors="replace"))
-    except account_limits.NoSession as wrong:
-        os.write(failed, f"0 0 cannot start: {wrong}".encode())
-    except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
-        os.write(failed, f"0 0 cannot start: {type(wrong).__name__}: {wrong}".encode())
+    except OSError as error:
+        why, is_home_away = failure_reason(spec, error, is_prepared=is_prepared)
+        os.write(answer_fd, f"{error.errno or 0} {is_home_away:d} {why}".encode(errors="replace"))
+    except account_limits.NoSession as error:
+        os.write(answer_fd, f"0 0 cannot start: {error}".encode())
+    except BaseException as error:  # noqa: BLE001  nothing may return into the parent's code
+        os.write(answer_fd, f"0 0 cannot start: {type(error).__name__}: {error}".encode())
     finally:
-        os._exit(CANNOT)
+        os._exit(CANNOT_START)
 
 
-def reason(spec: dict[str, Any], wrong: OSError, *, is_prepared: bool) -> tuple[str, bool]:
+def failure_reason(spec: dict[str, Any], error: OSError, *, is_prepared: bool) -> tuple[str, bool]:
     """Return why the fork cannot become the program, and True if the home is away."""
-    program, number, path = spec["command"][0], wrong.errno or 0, os.fsdecode(wrong.filename or "")
+    program, number, path = spec["command"][0], error.errno or 0, os.fsdecode(error.filename or "")
     # For a program that is not on the PATH, exec reports the last path it tried.
     if not path or (is_prepared and number != errno.EACCES):
         return f"cannot start {program}: {os.strerror(number)}", False
-    is_ours = spec["uid"] is None
-    user = path_faults.account_name(os.geteuid()) if is_ours else spec["user"]
+    is_service_account = spec["uid"] is None
+    user = path_faults.account_name(os.geteuid()) if is_service_account else spec["user"]
     # Missing if an older service wrote the instructions.
     home, use = spec.get("home", ""), os.X_OK if is_prepared else os.W_OK
     path = os.path.join(spec["workdir"], path)  # noqa: PTH118
@@ -185,9 +185,9 @@ def join_group(spec: dict[str, Any]) -> None:
         try:
             with open(path, "w", encoding="ascii") as file:  # noqa: PTH123
                 file.write("0")
-        except OSError as wrong:
+        except OSError as error:
             os.write(
-                2, f"runai: CPU and memory are not enforced: {path}: {wrong.strerror}\n".encode()
+                2, f"runai: CPU and memory are not enforced: {path}: {error.strerror}\n".encode()
             )
 
 
@@ -214,8 +214,8 @@ def make_private_files(spec: dict[str, Any]) -> None:
             with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
                 os.fchmod(file.fileno(), 0o600)
                 file.write(text)
-        except OSError as wrong:  # an open file's errors have no name
-            wrong.filename = path
+        except OSError as error:  # an open file's errors have no name
+            error.filename = path
             raise
 
 
@@ -236,7 +236,7 @@ def prepare_python(spec: dict[str, Any], environment: dict[str, str]) -> None:
         try:
             os.execve(python["make"][0], python["make"], python_environment)  # noqa: S606  no shell
         finally:  # an account that may not run the platform's Python
-            os._exit(CANNOT)
+            os._exit(CANNOT_START)
     if os.waitpid(maker, 0)[1]:
         environment.update(python["without"])
 
@@ -253,7 +253,7 @@ def python_is_there(python: dict[str, Any]) -> bool:
     return os.access(python["program"], os.X_OK)
 
 
-def mark_start(spec: dict[str, Any], answer: int) -> None:
+def report_start_time(spec: dict[str, Any], answer: int) -> None:
     """Report the time at the checkpoint directory, in a fork. A directory without one is no error.
 
     A disk's clock may differ from the machine's, and files are compared with it at the end.
@@ -261,7 +261,7 @@ def mark_start(spec: dict[str, Any], answer: int) -> None:
     # Missing if an older service wrote the instructions.
     if place := spec.get("checkpoint_dir", ""):
         with contextlib.suppress(OSError):
-            os.write(answer, b"%d%b" % (touch(place), MARKED))
+            os.write(answer, b"%d%b" % (touch(place), START_TIME_END))
 
 
 def report_missing_files(spec: dict[str, Any]) -> None:

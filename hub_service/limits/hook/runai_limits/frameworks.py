@@ -23,6 +23,7 @@ def cap_torch(torch: Any, share: Share) -> None:  # noqa: ANN401  the module
 
 
 def _cap_torch_now(cuda: Any, share: Share) -> None:  # noqa: ANN401
+    """Limit the memory of each device, unless the program has chosen less."""
     current = cuda.current_device()
     for index in range(cuda.device_count()):
         fraction = share.fraction(index, cuda.get_device_properties(index).total_memory)
@@ -50,6 +51,7 @@ def cap_tensorflow(context_module: Any, share: Share) -> None:  # noqa: ANN401  
 
 
 def _cap_tensorflow_now(context: Any, context_module: Any, share: Share) -> None:  # noqa: ANN401
+    """Limit the memory of each device, unless the program has chosen less or several parts."""
     for index, device in enumerate(context.list_physical_devices("GPU")):
         usable = share.usable_mib(index)
         if usable is None:

@@ -56,6 +56,7 @@ def _print_hint(error: BaseException) -> None:
 
 
 def _print_previous_kernel_end() -> None:
+    """Print why the platform ended the session's last kernel, if it did."""
     import os  # noqa: PLC0415  needed once
     import sys  # noqa: PLC0415
 
@@ -90,6 +91,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _line(share: Any, processes: list[dict[str, Any]]) -> str:  # noqa: ANN401  a Share
+    """Return a sentence with the session's share, and the programs that use it."""
     limit, total = share.limits_mib[0], (share.devices_mib or (0,))[0]
     if limit is None:
         sentence = f"Your session has a whole GPU of {total / 1024:.1f} GiB"

@@ -33,6 +33,7 @@ def query_service(environ: Mapping[str, str], subpath: str = "") -> dict[str, An
 
 
 def _query_service(environ: Mapping[str, str], subpath: str, answer: dict[str, Any]) -> None:
+    """Add the service's answer to `answer`; of a refusal only its code."""
     import json  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
