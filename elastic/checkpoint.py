@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 T = TypeVar("T")
 
 _NAME = re.compile(r"update-(\d{10,})\.ckpt")
-_PART = re.compile(r"\.update-(\d{10,})\.ckpt\.\d+")
+_PARTIAL_NAME = re.compile(r"\.update-(\d{10,})\.ckpt\.\d+")
 # The checksum follows the content: zip files and torch.load search from the end for their own
 # directory and ignore trailing data, so the files open without this library.
 _TRAILER = re.compile(rb"\nrunai crc32 ([0-9a-f]{8}) ([0-9a-f]{16})\n")
@@ -53,17 +53,17 @@ def save(
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"update-{update:010d}.ckpt"
-    part = folder / f".{path.name}.{os.getpid()}"
+    partial = folder / f".{path.name}.{os.getpid()}"
     try:
-        with part.open("w+b") as file:
+        with partial.open("w+b") as file:
             write(file)
-            _append_sum(file)
+            _append_checksum(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)  # noqa: PTH105 - as os.fsync beside it
+        os.replace(partial, path)  # noqa: PTH105 - as os.fsync beside it
     except BaseException:
         with contextlib.suppress(OSError):
-            part.unlink()
+            partial.unlink()
         raise
     _sync_directory(folder)
     _delete_old(folder, update, keep)
@@ -87,16 +87,16 @@ def load(directory: str | os.PathLike[str], read: Callable[[BinaryIO], T]) -> tu
     for path in paths:
         try:
             with path.open("rb") as file:
-                _check_sum(file, path)
+                _verify_checksum(file, path)
                 file.seek(0)
                 return _update_of(path), read(file)
         except FileNotFoundError:
             continue  # deleted by a concurrent save, which has written a newer one
         except (CheckpointError, OSError) as error:
             warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
-    if paths and (left := _newest_first(Path(directory))):
+    if paths and (unreadable := _newest_first(Path(directory))):
         raise CheckpointError(
-            f"None of the {len(left)} checkpoints in {directory} can be read. "
+            f"None of the {len(unreadable)} checkpoints in {directory} can be read. "
             "Remove them to begin anew, or name another directory."
         )
     return None
@@ -106,46 +106,51 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
     """Return the path of the newest complete checkpoint, None without one."""
     for path in _newest_first(Path(directory)):
         with contextlib.suppress(CheckpointError, OSError), path.open("rb") as file:
-            _check_sum(file, path)
+            _verify_checksum(file, path)
             return path
     return None
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("update-*.ckpt") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=_update_of, reverse=True)
+    paths = [path for path in folder.glob("update-*.ckpt") if _NAME.fullmatch(path.name)]
+    return sorted(paths, key=_update_of, reverse=True)
 
 
 def _update_of(path: Path) -> int:
     return int(path.name.removeprefix("update-").removesuffix(".ckpt"))
 
 
-def _append_sum(file: BinaryIO) -> None:
+def _append_checksum(file: BinaryIO) -> None:
     file.seek(0)
-    total, size = _sum(file)
+    crc32, size = _crc32_and_size(file)
     file.seek(0, os.SEEK_END)
-    file.write(b"\nrunai crc32 %08x %016x\n" % (total, size))
+    file.write(b"\nrunai crc32 %08x %016x\n" % (crc32, size))
 
 
-def _check_sum(file: BinaryIO, path: Path) -> None:
+def _verify_checksum(file: BinaryIO, path: Path) -> None:
+    """Compare a file with its trailer.
+
+    Raises:
+        CheckpointError: it is truncated or altered.
+    """
     size = file.seek(0, os.SEEK_END) - _TRAILER_BYTES
     if size >= 0:
         file.seek(size)
         trailer = _TRAILER.fullmatch(file.read())
         if trailer and int(trailer[2], 16) == size:
             file.seek(0)
-            if _sum(file, size)[0] == int(trailer[1], 16):
+            if _crc32_and_size(file, size)[0] == int(trailer[1], 16):
                 return
             raise CheckpointError(f"{path} was altered: its sum is another.")
     raise CheckpointError(f"{path} is cut off.")
 
 
-def _sum(file: BinaryIO, size: int | None = None) -> tuple[int, int]:
+def _crc32_and_size(file: BinaryIO, size: int | None = None) -> tuple[int, int]:
     """Return the CRC-32 of the next `size` bytes, or of all, and their number."""
-    total = seen = 0
-    while block := file.read(_BLOCK if size is None else min(_BLOCK, size - seen)):
-        total, seen = zlib.crc32(block, total), seen + len(block)
-    return total, seen
+    crc32 = count = 0
+    while block := file.read(_BLOCK if size is None else min(_BLOCK, size - count)):
+        crc32, count = zlib.crc32(block, crc32), count + len(block)
+    return crc32, count
 
 
 def _sync_directory(folder: Path) -> None:
@@ -157,13 +162,15 @@ def _sync_directory(folder: Path) -> None:
 
 
 def _delete_old(folder: Path, update: int, keep: int) -> None:
+    """Delete surplus checkpoints, later updates' ones, and partial files of killed saves."""
     paths = _newest_first(folder)
-    written = [path for path in paths if _update_of(path) <= update]
-    parts = [
-        part
-        for part in folder.iterdir()
-        if (match := _PART.fullmatch(part.name)) and int(match[1]) < update
+    current = [path for path in paths if _update_of(path) <= update]
+    later = paths[: len(paths) - len(current)]
+    partials = [
+        path
+        for path in folder.iterdir()
+        if (match := _PARTIAL_NAME.fullmatch(path.name)) and int(match[1]) < update
     ]
-    for path in [*written[keep:], *paths[: len(paths) - len(written)], *parts]:
+    for path in [*current[keep:], *later, *partials]:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

@@ -40,6 +40,7 @@ def needs_keras() -> AbstractContextManager[None]:
 
 @contextmanager
 def _needs(extra: str, names: Mapping[str, str]) -> Iterator[None]:
+    """Name the extra to install if one of these modules is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

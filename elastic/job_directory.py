@@ -59,7 +59,7 @@ class JobDirectory:
             time.sleep(0.1)
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
-        return self._clear()
+        return self._clear_messages()
 
     def requested_workers(self, min_workers: int, max_workers: int) -> int | None:
         """Return the workers that a user requested, within bounds; None without a request."""
@@ -85,9 +85,9 @@ class JobDirectory:
                 f"The job in {self.path} runs with {target.least} to {target.most} workers, "
                 f"not with {count}."
             )
-        part = self.path / f".workers.{os.getpid()}"
-        part.write_text(f"{count}\n", encoding="utf-8")
-        part.replace(self.path / "workers")
+        partial = self.path / f".workers.{os.getpid()}"
+        partial.write_text(f"{count}\n", encoding="utf-8")
+        partial.replace(self.path / "workers")
 
     def _try_lock(self) -> bool:
         try:
@@ -96,7 +96,8 @@ class JobDirectory:
             return False
         return True
 
-    def _clear(self) -> int:
+    def _clear_messages(self) -> int:
+        """Delete the last run's messages; return its generation, 0 if unknown."""
         gen = 0
         with contextlib.suppress(MessageError):
             gen = target.gen if (target := self.files.target()) else 0
@@ -110,16 +111,16 @@ class JobDirectory:
         return gen
 
 
-def lives(process: int) -> bool:
+def lives(pid: int) -> bool:
     """Return True if a process runs; a zombie does not."""
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
     # Signal 0 also succeeds for a zombie.
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return stat.rpartition(")")[2].split()[0] != "Z"
     return True

@@ -72,9 +72,9 @@ class Launcher:
         self._workers: list[_Worker] = []
         self._statuses: dict[str, WorkerStatus] = {}
         self._ranks: tuple[str, ...] = ()
-        self._gen = self._started = self._failures = 0
-        self._failed_at = -1
-        self._pauses = self._pauses_handled = 0
+        self._gen = self._started_count = self._failures = 0
+        self._failed_at_update = -1
+        self._pause_requests = self._pause_requests_handled = 0
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -84,21 +84,22 @@ class Launcher:
             DirectoryTaken: if another launcher runs this job.
         """
         self._gen = self._directory.acquire()
-        while self._step():
+        while self._poll():
             time.sleep(_POLL_EVERY_S)
         return self._exit_code or 0
 
     def pause(self) -> None:
         """Stop all workers after their update, with a checkpoint; a second call sends signals."""
-        self._pauses += 1
+        self._pause_requests += 1
 
-    def _step(self) -> bool:
+    def _poll(self) -> bool:
+        """Handle exits, pauses and requests once; return False at the end."""
         self._statuses = self._directory.files.statuses()
-        self._reap()
-        if self._pauses and self._exit_code is None:
+        self._reap_exited()
+        if self._pause_requests and self._exit_code is None:
             self._exit_code = LEAVE_EXIT_CODE
             self._report_progress("pausing: the workers leave after their update")
-            self._write_target((), Reason.PAUSE)
+            self._start_generation((), Reason.PAUSE)
         if self._exit_code is not None:
             self._stop_workers(self._workers)
             self._signal_overdue()
@@ -115,9 +116,10 @@ class Launcher:
         return True
 
     def _start_missing(self) -> None:
+        """Start workers up to the desired number, each on the first free slot."""
         staying = sum(not worker.terminating for worker in self._workers)
         for _ in range(self._desired_workers - staying):
-            name, self._started = f"w{self._started}", self._started + 1
+            name, self._started_count = f"w{self._started_count}", self._started_count + 1
             used_slots = {worker.slot for worker in self._workers}
             slot = next(slot for slot in range(len(used_slots) + 1) if slot not in used_slots)
             # A session of its own: Ctrl-C reaches the launcher only, which pauses the job.
@@ -131,6 +133,7 @@ class Launcher:
             self._report_progress(f"{name} started: process {process.pid}")
 
     def _environ_of(self, name: str, slot: int) -> dict[str, str]:
+        """Return the variables that tell a worker its name, directory and device."""
         checkpoints = str(self._directory.path / "checkpoints")
         return {
             "RUNAI_ELASTIC_DIR": str(self._directory.path),
@@ -147,28 +150,30 @@ class Launcher:
         }
 
     def _update_ranks(self) -> None:
-        views = [
+        """Start the next generation if the ranks change; stop surplus workers."""
+        live_workers = [
             LiveWorker(worker.name, self._is_ready(worker), worker.terminating)
             for worker in self._workers
         ]
-        next_ranks = plan_ranks(self._ranks, views, self._desired_workers, self._min_workers)
+        next_ranks = plan_ranks(self._ranks, live_workers, self._desired_workers, self._min_workers)
         if next_ranks is not None:
             reason = Reason.RECLAIM if len(next_ranks) < len(self._ranks) else Reason.EXPAND
-            self._write_target(next_ranks, reason if self._ranks else Reason.START)
+            self._start_generation(next_ranks, reason if self._ranks else Reason.START)
         staying = [worker for worker in self._workers if not worker.terminating]
-        waiting = [worker for worker in staying if worker.name not in self._ranks]
-        self._stop_workers(waiting[max(0, self._desired_workers - len(staying) + len(waiting)) :])
+        unranked = [worker for worker in staying if worker.name not in self._ranks]
+        self._stop_workers(unranked[max(0, self._desired_workers - len(staying) + len(unranked)) :])
 
     def _is_ready(self, worker: _Worker) -> bool:
         status = self._statuses.get(worker.name)
         return status is not None and status.state in (WorkerPhase.READY, WorkerPhase.RUNNING)
 
-    def _write_target(self, ranks: tuple[str, ...], reason: Reason) -> None:
+    def _start_generation(self, ranks: tuple[str, ...], reason: Reason) -> None:
+        """Write the target of a new generation; removed workers get their grace time."""
         self._gen += 1
         deadline = ""
         if len(ranks) < len(self._ranks):
-            until = datetime.now(UTC) + timedelta(seconds=self._grace_s)
-            deadline = until.isoformat(timespec="seconds")
+            deadline_time = datetime.now(UTC) + timedelta(seconds=self._grace_s)
+            deadline = deadline_time.isoformat(timespec="seconds")
         self._directory.files.write_target(
             Target(
                 self._gen,
@@ -208,22 +213,24 @@ class Launcher:
 
     def _signal_overdue(self) -> None:
         """Send SIGTERM to workers after their grace time, and SIGKILL after a second one."""
-        impatient = self._pauses > max(1, self._pauses_handled)
-        self._pauses_handled = self._pauses
+        is_pause_repeated = self._pause_requests > max(1, self._pause_requests_handled)
+        self._pause_requests_handled = self._pause_requests
         for worker in self._workers:
-            if not worker.terminating or not (impatient or time.monotonic() > worker.signal_at):
+            is_overdue = is_pause_repeated or time.monotonic() > worker.signal_at
+            if not worker.terminating or not is_overdue:
                 continue
-            number = signal.SIGTERM if worker.signals_sent == 0 else signal.SIGKILL
+            signal_number = signal.SIGTERM if worker.signals_sent == 0 else signal.SIGKILL
             worker.signals_sent += 1
             worker.signal_at = time.monotonic() + self._grace_s
             # Kill its process group: data loader processes hold memory, too.
             with contextlib.suppress(ProcessLookupError):
-                if number == signal.SIGTERM:
+                if signal_number == signal.SIGTERM:
                     worker.process.terminate()
                 else:
-                    os.killpg(worker.process.pid, number)
+                    os.killpg(worker.process.pid, signal_number)
 
-    def _reap(self) -> None:
+    def _reap_exited(self) -> None:
+        """Handle workers that exited, and mark those that leave by themselves."""
         for worker in list(self._workers):
             status = self._statuses.get(worker.name)
             if status is not None and status.state is WorkerPhase.DRAINING:
@@ -234,16 +241,15 @@ class Launcher:
                 self._handle_exit(worker, code)
 
     def _handle_exit(self, worker: _Worker, code: int) -> None:
+        """Set the job's exit code, or what follows: a smaller job or a restart."""
         if code == 0:
             if self._exit_code in (None, LEAVE_EXIT_CODE):
                 self._exit_code = 0
             self._report_progress(f"{worker.name} finished")
         elif code in _LEFT_CODES:
             self._report_progress(f"{worker.name} left")
-            if (
-                not (worker.signals_sent or worker.name not in self._ranks)
-                and self._exit_code is None
-            ):
+            was_external = worker.name in self._ranks and not worker.signals_sent
+            if was_external and self._exit_code is None:
                 # An external SIGTERM: another program needs its device.
                 self._desired_workers = max(self._min_workers, self._desired_workers - 1)
         elif self._exit_code in (None, 0) and not worker.signals_sent:
@@ -256,9 +262,10 @@ class Launcher:
                 self._exit_code = code
 
     def _count_failure(self, code: int) -> None:
+        """Count a failure without an update since the last; end the job after too many."""
         update = max((status.update for status in self._statuses.values()), default=0)
-        self._failures = self._failures + 1 if update <= self._failed_at else 1
-        self._failed_at = update
+        self._failures = self._failures + 1 if update <= self._failed_at_update else 1
+        self._failed_at_update = update
         if self._failures > self._restarts:
             self._exit_code = code
             self._report_progress(

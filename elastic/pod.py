@@ -25,8 +25,8 @@ from runai.hub_service.wire.errors import NotFound, RunaiError
 _POLL_EVERY_S = 0.1
 _RESEND_EVERY_S = 5.0
 """Period of resending an unchanged status: a restarted service has lost it."""
-_PAUSE_S = 1.0
-_MISUSE = 64
+_RETRY_AFTER_S = 1.0
+_MISUSE_EXIT_CODE = 64
 
 
 class Relay:
@@ -51,30 +51,32 @@ class Relay:
         self._stopped.set()
 
     def _receive_targets(self) -> None:
-        client, seen = self._connect(), 0
+        """Write each new target of the service to the directory, until the job is deleted."""
+        client, written_gen = self._connect(), 0
         while not self._stopped.is_set():
             try:
-                target = client.target(seen)
+                target = client.target(written_gen)
             except NotFound:
                 return  # the job and its pod are deleted
             except (RunaiError, OSError) as error:
                 _print(f"the service cannot be asked who trains: {error}")
-                self._stopped.wait(_PAUSE_S)
+                self._stopped.wait(_RETRY_AFTER_S)
                 continue
-            if target is not None and target.gen > seen:
+            if target is not None and target.gen > written_gen:
                 self._files.write_target(target)
-                seen = target.gen
+                written_gen = target.gen
 
     def _send_statuses(self) -> None:
+        """Send each new status to the service, and an unchanged one every 5 s."""
         client = self._connect()
-        reported: WorkerStatus | None = None
-        at = float("-inf")
+        sent: WorkerStatus | None = None
+        sent_at = float("-inf")
         while not self._stopped.wait(_POLL_EVERY_S):
             try:
                 status = self._files.status(self._worker)
             except (MessageError, OSError):
                 continue
-            if status is None or (status == reported and time.monotonic() < at + _RESEND_EVERY_S):
+            if status is None or (status == sent and time.monotonic() < sent_at + _RESEND_EVERY_S):
                 continue
             try:
                 client.report_status(status)
@@ -82,19 +84,19 @@ class Relay:
                 return
             except (RunaiError, OSError) as error:
                 _print(f"the service cannot be told how it goes: {error}")
-                self._stopped.wait(_PAUSE_S)
+                self._stopped.wait(_RETRY_AFTER_S)
                 continue
-            reported, at = status, time.monotonic()
+            sent, sent_at = status, time.monotonic()
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run a worker's program; return the pod's exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = words[1:] if words[:1] == ["--"] else words
-    missing = [name for name in _NEEDED if not environ.get(name)]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = given[1:] if given[:1] == ["--"] else given
+    missing = [name for name in _REQUIRED if not environ.get(name)]
     if missing or not command:
         _print(f"only a platform starts this ({', '.join(missing) or 'no program'} is missing)")
-        return _MISUSE
+        return _MISUSE_EXIT_CODE
 
     def connect() -> WorkerClient:
         return WorkerClient(environ["RUNAI_API_URL"], Path(environ["RUNAI_WORKER_TOKEN_FILE"]))
@@ -105,23 +107,23 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         process = subprocess.Popen(command)  # noqa: S603  the user's command
     except OSError as error:
         _print(f"{command[0]} cannot be started: {error}")
-        return _exit_code(connect(), 127)
+        return _request_exit_code(connect(), 127)
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward_signal(number: int, _frame: FrameType | None) -> None:
         process.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward_signal)
     relay.start()
     code = process.wait()
     relay.stop()
-    return _exit_code(connect(), code if code >= 0 else 128 - code)
+    return _request_exit_code(connect(), code if code >= 0 else 128 - code)
 
 
-_NEEDED = ("RUNAI_API_URL", "RUNAI_ELASTIC_DIR", "RUNAI_WORKER", "RUNAI_WORKER_TOKEN_FILE")
+_REQUIRED = ("RUNAI_API_URL", "RUNAI_ELASTIC_DIR", "RUNAI_WORKER", "RUNAI_WORKER_TOKEN_FILE")
 
 
-def _exit_code(client: WorkerClient, code: int) -> int:
+def _request_exit_code(client: WorkerClient, code: int) -> int:
     """Return the exit code that the service decides; a worker that left exits at once.
 
     The pod stays while the service does not answer.
@@ -135,7 +137,7 @@ def _exit_code(client: WorkerClient, code: int) -> int:
             return code
         except (RunaiError, OSError) as error:
             _print(f"the service cannot be asked how to end: {error}")
-            stop_requested.wait(_PAUSE_S)
+            stop_requested.wait(_RETRY_AFTER_S)
     return code
 
 

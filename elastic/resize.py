@@ -48,7 +48,8 @@ def plan_ranks(
     starting = any(not worker.ready and not worker.terminating for worker in workers)
     lost = len(staying) < len(ranks)
     next_ranks = (*staying, *joining)
-    if starting and (not lost or not staying or len(next_ranks) < min_workers):
+    can_recover_now = lost and staying and len(next_ranks) >= min_workers
+    if starting and not can_recover_now:
         return None
     if len(next_ranks) < min_workers or next_ranks == tuple(ranks):
         return None

@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = launcher.run()
     except DirectoryTaken as error:
         parser.exit(2, f"{error}\n")
-    ends = {0: "finished", 143: f"paused; goes on with --directory {directory.path}"}
-    _print(ends.get(code, f"failed with exit code {code}"))
+    outcomes = {0: "finished", 143: f"paused; goes on with --directory {directory.path}"}
+    _print(outcomes.get(code, f"failed with exit code {code}"))
     return code
 
 

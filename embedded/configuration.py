@@ -34,7 +34,7 @@ CADDY = "runai-caddy"
 """Entry point of our proxy (pyproject.toml)."""
 STARTS_WITHIN_S = 180
 """JupyterHub's 30 s are too short. Imports alone take half a minute on a busy machine."""
-HANDED_ON = (
+PASSED_ON = (
     "RUNAI_AGENT_METRICS",
     "RUNAI_AGENT_TOKEN",
     "RUNAI_CPUS",
@@ -126,6 +126,7 @@ def _proxy_in_words(proxy: object) -> str:
 
 
 def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    """Set the hub's address, database, log, proxy, certificate and spawner."""
     c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{directory.stable_port('hub')}"
     # Relative to the data directory, the hub's working directory: of a path in a URL, SQLAlchemy
     # ends the name at `?`, some versions decode `%20`, and JupyterHub does not.
@@ -148,12 +149,13 @@ def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa:
 
 
 def _accounts(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    """Set the authenticator, and the roles of users, admins and the service."""
     admins: list[str] = []
     if settings.system_users:
-        known = {group.gr_name for group in grp.getgrall()}
+        existing = {group.gr_name for group in grp.getgrall()}
         c.JupyterHub.authenticator_class = "pam"
         c.PAMAuthenticator.allow_all = True  # every account of this machine
-        c.PAMAuthenticator.admin_groups = ADMIN_GROUPS & known
+        c.PAMAuthenticator.admin_groups = ADMIN_GROUPS & existing
         c.PAMAuthenticator.open_sessions = False  # often impossible in containers; not needed here
         c.Authenticator.blocked_users = {"root"}
     else:
@@ -191,6 +193,7 @@ def _service(
     hub_token: str,
     open_files: int,
 ) -> None:
+    """Add the GPU service, as a process of the hub."""
     limited = [*WITH_LIMIT, str(open_files)] if open_files else []
     c.JupyterHub.services = [
         {
@@ -203,7 +206,7 @@ def _service(
             **_start_timeout(),
             "environment": {
                 **settings.environment(),
-                **{name: os.environ[name] for name in HANDED_ON if name in os.environ},
+                **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
                 "RUNAI_HUB_TOKEN": hub_token,
                 "RUNAI_HUB_PID": str(os.getpid()),
                 "PATH": os.environ.get("PATH", os.defpath),
@@ -229,6 +232,7 @@ def _start_timeout() -> dict[str, int]:
 
 
 def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    """Set the command, scopes and folders of notebook servers."""
     c.Spawner.cmd = [*MODULE, "jupyterhub.singleuser"]
     c.Spawner.default_url = "/lab"
     c.Spawner.http_timeout = STARTS_WITHIN_S

@@ -194,8 +194,8 @@ class DataDirectory:
         Sessions that outlive a hub keep calling the known port.
         """
         path = self.root / f"{name}.port"
-        known = path.read_text(errors="replace").strip() if path.exists() else ""
-        port = int(known) if re.fullmatch("[0-9]{1,5}", known) else 0
+        stored = path.read_text(errors="replace").strip() if path.exists() else ""
+        port = int(stored) if re.fullmatch("[0-9]{1,5}", stored) else 0
         if not 0 < port <= MOST_PORT or not port_is_free(port):
             port = later_port()
             write_private(path, str(port))
@@ -242,24 +242,24 @@ def _remove_write_permission(path: Path) -> list[Path]:
     Raises:
         Forbidden: another account owns it, or may already have changed it.
     """
-    us = os.geteuid()
-    status = path.stat() if path.exists() else path.lstat()
-    for owner in (path.lstat().st_uid, status.st_uid):
-        if owner not in {us, 0}:
+    own_uid = os.geteuid()
+    target_status = path.stat() if path.exists() else path.lstat()
+    for owner in (path.lstat().st_uid, target_status.st_uid):
+        if owner not in {own_uid, 0}:
             raise Forbidden(
                 f"{path} belongs to {_account(owner)}, who could change what the platform runs.",
                 hint="Name another directory with --data-dir, or look through it and take it over:"
-                f" chown -R {_account(us)} {path}.",
+                f" chown -R {_account(own_uid)} {path}.",
             )
-    if not status.st_mode & _GROUP_OR_OTHER_WRITE or stat.S_ISLNK(status.st_mode):
+    if not target_status.st_mode & _GROUP_OR_OTHER_WRITE or stat.S_ISLNK(target_status.st_mode):
         return []
-    is_empty = stat.S_ISDIR(status.st_mode) and not any(path.iterdir())
-    if status.st_uid != us or (us == 0 and not is_empty):
+    is_empty = stat.S_ISDIR(target_status.st_mode) and not any(path.iterdir())
+    if target_status.st_uid != own_uid or (own_uid == 0 and not is_empty):
         raise Forbidden(
             f"{path} can be written by others, who could change what the platform runs.",
             hint=f"Look through it, then close it: chmod go-w {path}.",
         )
-    path.chmod(stat.S_IMODE(status.st_mode) & ~_GROUP_OR_OTHER_WRITE)
+    path.chmod(stat.S_IMODE(target_status.st_mode) & ~_GROUP_OR_OTHER_WRITE)
     return [path]
 
 

@@ -105,9 +105,9 @@ class EmbeddedHub(app.JupyterHub):
     """The hub of the embedded platform."""
 
     name = "jupyterhub"  # reads `c.JupyterHub` settings, also in subclasses
-    _ours: Config | None = None
+    _own_config: Config | None = None
     """The platform's settings, from before the admin's file is read."""
-    _added: Sequence[str] = ()
+    _additions: Sequence[str] = ()
     """What the admin's file left out of the platform's settings."""
     log_begin = 0
     """Size of the log in bytes before this start."""
@@ -131,7 +131,7 @@ class EmbeddedHub(app.JupyterHub):
         """Bound the lines about requests without a login."""
         super().init_logging()
         bound_anonymous_lines(self.log)
-        for each in self._added:
+        for each in self._additions:
             self.log.warning(
                 "jupyterhub_config.py leaves out what the platform needs: added %s", each
             )
@@ -140,8 +140,8 @@ class EmbeddedHub(app.JupyterHub):
         """Apply our configuration, then the admin's own file if it exists."""
         settings = self.settings_of_up
         directory = DataDirectory(settings.data_dir)
-        self._report(refused=UNREAD, hint=f"The end of {directory.hub_log} has the error.")
-        ours = self._ours = configuration(settings, directory, open_files=self.open_files)
+        self._record_start(refused=UNREAD, hint=f"The end of {directory.hub_log} has the error.")
+        ours = self._own_config = configuration(settings, directory, open_files=self.open_files)
         self.update_config(deepcopy(ours))
         try:
             super().load_config_file(filename, path)
@@ -149,29 +149,29 @@ class EmbeddedHub(app.JupyterHub):
             self._refuse_exit(ended)
             raise
         try:
-            done = completed(ours, self.config, self.spawner_class.section_names())
-            done.config.JupyterHub.authenticator_class = with_checked_accounts(
+            completion = completed(ours, self.config, self.spawner_class.section_names())
+            completion.config.JupyterHub.authenticator_class = with_checked_accounts(
                 self.authenticator_class
             )
-            self.update_config(done.config)
-            self._added = done.added
-            self._report(
-                added=[*done.added],
+            self.update_config(completion.config)
+            self._additions = completion.added
+            self._record_start(
+                added=[*completion.added],
                 without_gpu=self._without_gpu(),
                 pam_service=pam_service(self.config),
             )
             self.address = public_address(settings, self.config.JupyterHub)
         except RunaiError as refused:
-            self._refuse(refused)
+            self._refuse_start(refused)
         self.update_config(at_address(self.address, self.config))
 
     def update_config(self, config: Config) -> None:
         """Apply settings; refuse a form of the admin's file that cannot be completed."""
         try:
-            if self._ours is not None:
-                check_file(self._ours, config)
+            if self._own_config is not None:
+                check_file(self._own_config, config)
         except InvalidRequest as refused:
-            self._refuse(refused)
+            self._refuse_start(refused)
         super().update_config(config)
 
     def _without_gpu(self) -> str:
@@ -183,7 +183,7 @@ class EmbeddedHub(app.JupyterHub):
             " none of the platform's. Jobs run as usual."
         )
 
-    def _report(self, **found: object) -> None:
+    def _record_start(self, **found: object) -> None:
         """Write for `runai doctor` what this start found in the admin's file."""
         with suppress(OSError):  # a full disk, which stops the start where it matters
             path = DataDirectory(self.settings_of_up.data_dir).last_start
@@ -196,9 +196,10 @@ class EmbeddedHub(app.JupyterHub):
         super().init_tornado_settings()
 
     def _note_for_admins(self, user: Any) -> str:  # noqa: ANN401 - JupyterHub's user, or None
-        ours = isinstance(self.authenticator, AccountsAuthenticator)
+        """Return the note about attacked accounts, "" for other users."""
+        has_accounts = isinstance(self.authenticator, AccountsAuthenticator)
         is_admin = user is not None and bool(user.admin)
-        return str(self.authenticator.note_for_admins()) if ours and is_admin else ""
+        return str(self.authenticator.note_for_admins()) if has_accounts and is_admin else ""
 
     def init_handlers(self) -> None:
         """Add our handlers: the identity endpoint, and redirects to services' hosts.
@@ -206,12 +207,12 @@ class EmbeddedHub(app.JupyterHub):
         With Unix accounts, all handlers compare their callers.
         """
         super().init_handlers()
-        ours = [(r"/api/user", CurrentUserHandler)]
-        self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
+        handlers = [(r"/api/user", CurrentUserHandler)]
+        self.handlers[:0] = self.add_url_prefix(self.hub_prefix, handlers)
         if self.subdomain_host:
-            services = rf"{self.base_url}services/([^/]+)/.*"
+            pattern = rf"{self.base_url}services/([^/]+)/.*"
             self.handlers.insert(
-                0, (services, ServiceRedirectHandler, {"services": self._service_map})
+                0, (pattern, ServiceRedirectHandler, {"services": self._service_map})
             )
         if self._unix_accounts is not None:
             self.handlers[:] = compared(self.handlers, self._unix_accounts)
@@ -222,23 +223,27 @@ class EmbeddedHub(app.JupyterHub):
             try:
                 await self.proxy.start()  # before JupyterHub, which would show a traceback
             except RunaiError as refused:
-                self._refuse(refused)
+                self._refuse_start(refused)
         await super().start()
         for service in self._service_map.values():
             _poll_often(service.spawner)
             service.observe(RestartDelay().on_start, "spawner")
-        ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
-        if ours is not None and ours.managed and within:
-            self._probe_task = asyncio.ensure_future(probe_liveness(ours, within, self.log))
+        gpu_service = self._service_map.get(SERVICE)
+        answers_within = self.settings_of_up.answers_within
+        if gpu_service is not None and gpu_service.managed and answers_within:
+            self._probe_task = asyncio.ensure_future(
+                probe_liveness(gpu_service, answers_within, self.log)
+            )
         self._start_removals()
         if self._unix_accounts is not None:
             names = [name for (name,) in self.db.query(orm.User.name)]
-            self._recording = asyncio.ensure_future(record_uids(names, self._unix_accounts))
+            self._uid_task = asyncio.ensure_future(record_uids(names, self._unix_accounts))
         self._print_address()
         if without_gpu := self._without_gpu():
             _print_to_terminal(without_gpu)
 
     def _print_address(self) -> None:
+        """Print the address, the own authority's certificate, and a warning."""
         _print_to_terminal(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
         if self.config.CaddyProxy.get("internal_authority"):
             directory = DataDirectory(self.settings_of_up.data_dir)
@@ -254,37 +259,38 @@ class EmbeddedHub(app.JupyterHub):
 
     def _refuse_exit(self, ended: SystemExit) -> None:
         """Refuse the start with a sentence if the admin's file ended it, which logs nothing."""
-        *_, last = traceback.walk_tb(ended.__traceback__)
-        frame, line = last
+        *_, (frame, line) = traceback.walk_tb(ended.__traceback__)
         if Path(frame.f_code.co_filename).name != "jupyterhub_config.py":
             return  # JupyterHub's own exit, after an error in the log
         why = f": {ended.code}" if isinstance(ended.code, str) else ""
-        self._refuse(
+        self._refuse_start(
             InvalidRequest(
                 f"jupyterhub_config.py ends the start in line {line}{why}.",
                 hint="Remove the exit, or mend its cause.",
             )
         )
 
-    def _refuse(self, error: RunaiError) -> NoReturn:
-        self._report(refused=error.message, hint=error.hint)
+    def _refuse_start(self, error: RunaiError) -> NoReturn:
+        """Record and print the error, and exit."""
+        self._record_start(refused=error.message, hint=error.hint)
         _print_to_terminal(f"\nrunai up: {error}")
         sys.exit(1)
 
     def _start_removals(self) -> None:
         """Start the removal task, if accounts are the data directory's or the machine's."""
-        ours, asking = self._service_map.get(SERVICE), self._service_map.get(REMOVALS)
+        gpu_service = self._service_map.get(SERVICE)
+        removals_service = self._service_map.get(REMOVALS)
         accounts, settings = getattr(self.authenticator, "accounts", None), self.settings_of_up
-        if ours is None or asking is None:
+        if gpu_service is None or removals_service is None:
             return
         hub = httpx.AsyncClient(
             base_url=self.hub.api_url,
-            headers={"Authorization": f"token {asking.api_token}"},
+            headers={"Authorization": f"token {removals_service.api_token}"},
             timeout=ANSWER_WITHIN_S,
             trust_env=False,
         )
         token = DataDirectory(settings.data_dir).hub_token()
-        service = AsyncClient(f"{ours.url}{ours.prefix}", token)
+        service = AsyncClient(f"{gpu_service.url}{gpu_service.prefix}", token)
         removal: AccountRemoval
         if settings.system_users:
             forgotten = ForgottenAccounts(directory_of(settings.data_dir).known_accounts)
@@ -327,7 +333,7 @@ class RestartDelay:
     began: float = -math.inf
 
     def next(self, now: float, status: int | None) -> float:
-        """Return the delay after the start that follows an end with this exit status."""
+        """Record a start, after an end with `status`; return the seconds until its first poll."""
         failed = status is not None and status > 0 and now - self.began < FAILS_WITHIN_S
         grown = min(2 * self.seconds, MOST_RESTART_SECONDS)
         self.seconds, self.began = grown if failed else SERVICE_POLL_SECONDS, now
@@ -338,8 +344,9 @@ class RestartDelay:
         service, spawner = change.owner, change.new
         if spawner is None:  # a service that runs elsewhere
             return
-        before = service.proc  # of the start before
-        delay = self.next(time.monotonic(), None if before is None else before.poll())
+        previous_process = service.proc
+        exit_status = None if previous_process is None else previous_process.poll()
+        delay = self.next(time.monotonic(), exit_status)
         spawner.poll_interval = int(delay)  # JupyterHub begins to poll it
         IOLoop.current().call_later(delay + 1, _poll_if_it_runs, service, spawner)
 
@@ -388,9 +395,9 @@ def failure_text(log: Path, begin: int = 0) -> str:
     """
     lines = []
     with suppress(OSError):
-        written = log.read_bytes()
-        ours = written[begin if len(written) >= begin else 0 :]
-        lines = ours.decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        content = log.read_bytes()
+        own = content[begin if len(content) >= begin else 0 :]
+        lines = own.decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     sentences = [line for line in lines if line.startswith(CANNOT_START)]
     if sentences:
         return f"runai up: {sentences[-1]}"

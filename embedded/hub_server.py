@@ -43,17 +43,17 @@ class BoundedServer(HTTPServer):
         super().initialize(*args, **limits | kwargs)
         self._max_connections = most_connections or max_connections()
         self._head_within_s = head_within_s
-        self._without_head: dict[IOStream, asyncio.TimerHandle] = {}
-        """Connections that wait for their first head, oldest first."""
+        self._head_timers: dict[IOStream, asyncio.TimerHandle] = {}
+        """Timers of the connections that wait for their first head, oldest first."""
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         """Serve a connection; above the bound close the oldest one without a head."""
         super().handle_stream(stream, address)
-        late = asyncio.get_running_loop().call_later(self._head_within_s, stream.close)
-        self._without_head[stream] = late
+        timer = asyncio.get_running_loop().call_later(self._head_within_s, stream.close)
+        self._head_timers[stream] = timer
         if len(self._connections) > self._max_connections:
-            oldest = next(iter(self._without_head))
-            self._stop_waiting(oldest)
+            oldest = next(iter(self._head_timers))
+            self._cancel_timer(oldest)
             oldest.close()
 
     def start_request(
@@ -63,16 +63,16 @@ class BoundedServer(HTTPServer):
     ) -> HTTPMessageDelegate:
         """Return the request's delegate, which ends the time limit at the head."""
         delegate = super().start_request(server_conn, request_conn)
-        return _HeadObserver(delegate, lambda: self._stop_waiting(server_conn.stream))
+        return _HeadObserver(delegate, lambda: self._cancel_timer(server_conn.stream))
 
     def on_close(self, server_conn: Any) -> None:  # noqa: ANN401
         """Forget a closed connection."""
-        self._stop_waiting(server_conn.stream)
+        self._cancel_timer(server_conn.stream)
         super().on_close(server_conn)
 
-    def _stop_waiting(self, stream: IOStream) -> None:
-        if late := self._without_head.pop(stream, None):
-            late.cancel()
+    def _cancel_timer(self, stream: IOStream) -> None:
+        if timer := self._head_timers.pop(stream, None):
+            timer.cancel()
 
 
 class _HeadObserver(HTTPMessageDelegate):

@@ -30,16 +30,16 @@ class Silence:
 
     limit: float
     has_answered: bool = False
-    lasts: float = 0.0
+    silent_s: float = 0.0
 
     def record_answer(self) -> None:
         """Reset the time after an answer."""
-        self.has_answered, self.lasts = True, 0.0
+        self.has_answered, self.silent_s = True, 0.0
 
-    def passed(self, seconds: float) -> bool:
+    def hangs_after(self, seconds: float) -> bool:
         """Add time without an answer; return True if the process has hung."""
-        self.lasts += min(seconds, MAX_STEP_S)
-        return self.has_answered and self.lasts >= self.limit
+        self.silent_s += min(seconds, MAX_STEP_S)
+        return self.has_answered and self.silent_s >= self.limit
 
 
 class MonitoredService(Protocol):
@@ -63,47 +63,47 @@ async def probe_liveness(
     clock: Callable[[], float] = time.monotonic,
 ) -> NoReturn:
     """Kill the service's process each time it does not answer for `limit` seconds; run forever."""
-    watched: Popen[bytes] | None = None
+    known_process: Popen[bytes] | None = None
     silence, probe, next_probe_at = Silence(limit), None, 0.0
     while True:
-        before = clock()
+        began = clock()
         await sleep(POLL_INTERVAL_S)
         now, process = clock(), service.proc
-        if process is not watched:
-            watched, silence, probe, next_probe_at = process, Silence(limit), None, now
+        if process is not known_process:
+            known_process, silence, probe, next_probe_at = process, Silence(limit), None, now
         if process is None or process.poll() is not None or now < next_probe_at:
             continue
         if probe is None:
-            probe = ensure_future(_probe(service, process, known=silence.has_answered))
+            probe = ensure_future(_probe(service, process, has_answered=silence.has_answered))
         elif probe.done() and probe.result():
             if not silence.has_answered:
                 log.info("Service %s responds (process %d).", service.name, process.pid)
             silence.record_answer()
             probe, next_probe_at = None, now + PROBE_INTERVAL_S
-        elif silence.passed(now - before):
+        elif silence.hangs_after(now - began):
             log.error(
                 "Service %s has not responded for %.0f s: killing it; JupyterHub restarts it.",
                 service.name,
-                silence.lasts,
+                silence.silent_s,
             )
             process.kill()
         elif probe.done():
             probe = None
 
 
-async def _probe(service: MonitoredService, process: Popen[bytes], *, known: bool) -> bool:
+async def _probe(service: MonitoredService, process: Popen[bytes], *, has_answered: bool) -> bool:
     """Wait without limit for any answer of the process; return False on a connection error."""
     with suppress(Exception):  # any connection or protocol error
         url = f"{service.url}{service.prefix}health/live"
         client = AsyncHTTPClient(force_instance=True)
         reply = await client.fetch(url, raise_error=False, connect_timeout=0, request_timeout=0)
         client.close()
-        return known or _listens(process.pid, reply.effective_url)
+        return has_answered or _listens(process.pid, reply.effective_url)
     return False
 
 
 def _listens(pid: int, url: str) -> bool:
-    """Return True if this process has the port. The previous one may still listen on it."""
+    """Return True if this process has the port: the previous one may still have it."""
     port = int(url.split("/")[2].rpartition(":")[2])
-    found: Any = psutil.Process(pid).net_connections(kind="tcp")
-    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
+    connections: Any = psutil.Process(pid).net_connections(kind="tcp")
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)

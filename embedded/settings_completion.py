@@ -63,26 +63,29 @@ def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> Settings
     Raises:
         InvalidRequest: a setting has a form that cannot be completed.
     """
-    done = SettingsCompletion()
+    completion = SettingsCompletion()
     for key in OF_HUB:
         needed: Any = ours.JupyterHub[key]
         given = chosen.JupyterHub.get(key, type(needed)())
         value = _parsed("JupyterHub", key, given, needed)
         unite = _with_entries if isinstance(needed, list) else _with_missing
-        done.config.JupyterHub[key] = unite(done, f"c.JupyterHub.{key}", needed, value)
+        completion.config.JupyterHub[key] = unite(completion, f"c.JupyterHub.{key}", needed, value)
     for key in OF_SERVERS:
         value = needed = ours.Spawner[key]
         for section in spawners:
             given = chosen.get(section, {})
             if key in given:
                 value = _parsed(section, key, given[key], value)
-                value = _with_missing(done, f"c.{section}.{key}", needed, value)
-                done.config[section][key] = value
-    return done
+                value = _with_missing(completion, f"c.{section}.{key}", needed, value)
+                completion.config[section][key] = value
+    return completion
 
 
 def _with_entries(
-    done: SettingsCompletion, name: str, ours: list[dict[str, Any]], given: list[dict[str, Any]]
+    completion: SettingsCompletion,
+    name: str,
+    ours: list[dict[str, Any]],
+    given: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return the given entries, with ours of the same name merged in and the missing ones added."""
     entries = given
@@ -92,50 +95,52 @@ def _with_entries(
             same = [entry for entry in same if entry != needed]
             entries = [entry for entry in entries if entry != needed]
         for entry in same:
-            _merge(done, name, needed, entry)
+            _merge(completion, name, needed, entry)
         if not same:
             entries.append(dict(needed))
-            done.add([needed["name"]], name)
+            completion.add([needed["name"]], name)
     return entries
 
 
 def _merge(
-    done: SettingsCompletion, name: str, needed: dict[str, Any], entry: dict[str, Any]
+    completion: SettingsCompletion, name: str, needed: dict[str, Any], entry: dict[str, Any]
 ) -> None:
     """Add the missing fields of our service or role to the file's entry of the same name."""
     place = f"{needed['name']} in {name}"
-    done.add([key for key in needed if key not in entry], place)
+    completion.add([key for key in needed if key not in entry], place)
     for key, value in needed.items():
         if key not in entry:
             entry[key] = value
         elif isinstance(value, dict) or ("load_roles" in name and key in UNITED):
             known = _of_kind(name, f": {key} of {needed['name']}", type(value), entry[key])
-            entry[key] = _with_missing(done, place, value, known)
+            entry[key] = _with_missing(completion, place, value, known)
 
 
-def _with_missing(done: SettingsCompletion, place: str, needed: Any, given: Any) -> Any:  # noqa: ANN401
+def _with_missing(completion: SettingsCompletion, place: str, needed: Any, given: Any) -> Any:  # noqa: ANN401
     """Return a list or dict, completed by the needed one."""
-    missing = [each for each in needed if each not in given]
-    done.add(missing, place)
+    missing = [item for item in needed if item not in given]
+    completion.add(missing, place)
     if isinstance(needed, dict):
         return {**given, **{key: needed[key] for key in missing}}
     return [*given, *missing]
 
 
-def _parsed(section: str, key: str, given: object, before: Any) -> Any:  # noqa: ANN401
-    """Return the value of a setting as a new list or dict; `before` is its value so far.
+def _parsed(section: str, key: str, given: object, so_far: Any) -> Any:  # noqa: ANN401
+    """Return the value of a setting as a new list or dict; `so_far` is its value so far.
 
     Raises:
         InvalidRequest: it has another form.
     """
-    name, kind = f"c.{section}.{key}", type(before)
+    name, kind = f"c.{section}.{key}", type(so_far)
     if isinstance(given, LazyConfigValue):
         # The operations of another kind would be lost, or fail without the setting's name.
         changes = given.to_dict()
         update = changes.pop("update", {})
-        if (changes or not isinstance(update, dict)) if kind is dict else update:
+        is_of_dict = isinstance(update, dict) and not changes
+        is_of_other_kind = not is_of_dict if kind is dict else bool(update)
+        if is_of_other_kind:
             _refuse(name, f" is changed as if it were no {kind.__name__}")
-        given = given.get_value(before)
+        given = given.get_value(so_far)
     value = _of_kind(name, "", kind, given)
     if key == "custom_scopes":
         return {scope: _of_kind(name, f": {scope}", dict, value[scope]) for scope in value}

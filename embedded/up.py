@@ -140,14 +140,15 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def _settings(**given: object) -> Settings:
+    """Check the options, and fill in defaults that depend on other options."""
     secure = [f"--{name.replace('_', '-')}" for name in _SECURE if given[name]]
     if len(secure) > 1:
         raise click.UsageError(f"{secure[1]} is not allowed with {secure[0]}.")
     options = SimpleNamespace(**given)
-    projects = _file("--projects", options.projects, "a projects.yaml")
-    policy = _file("--policy", options.policy, "a file with the scheduler's policy")
-    cert = _file("--tls-cert", options.tls_cert, "a certificate in PEM form")
-    key = _file("--tls-key", options.tls_key, "the certificate's key in PEM form")
+    projects = _existing_file("--projects", options.projects, "a projects.yaml")
+    policy = _existing_file("--policy", options.policy, "a file with the scheduler's policy")
+    cert = _existing_file("--tls-cert", options.tls_cert, "a certificate in PEM form")
+    key = _existing_file("--tls-key", options.tls_key, "the certificate's key in PEM form")
     if (cert is None) != (key is None):
         raise InvalidRequest(
             f"{'--tls-key' if key else '--tls-cert'} is not enough.",
@@ -159,22 +160,22 @@ def _settings(**given: object) -> Settings:
     return Settings(
         data_dir=expanded(options.data_dir).absolute(),
         ip=ip,
-        port=_number("--port", port, 1, 65535),
+        port=_whole_number("--port", port, 1, 65535),
         base_url=base_url("--base-url", options.base_url),
         domain=domain("--domain", options.domain) if options.domain else "",
         tls_cert=cert,
         tls_key=key,
         tls_internal=options.tls_internal,
-        gpus=None if gpus == "auto" else _number("--gpus", gpus, 0, MOST_GPUS),
+        gpus=None if gpus == "auto" else _whole_number("--gpus", gpus, 0, MOST_GPUS),
         simulate=None
         if options.simulate is None
-        else _number("--simulate", options.simulate, 0, MOST_GPUS),
+        else _whole_number("--simulate", options.simulate, 0, MOST_GPUS),
         projects=projects,
         policy=policy,
         system_users=options.system_users,
         gpu_sharing=options.gpu_sharing,
         share_proxy_password=options.share_proxy_password,
-        answers_within=_number(
+        answers_within=_whole_number(
             "RUNAI_ANSWERS_WITHIN",
             os.environ.get("RUNAI_ANSWERS_WITHIN") or str(ANSWERS_WITHIN_S),
             0,
@@ -193,6 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _start(settings: Settings) -> None:
+    """Check and prepare the data directory, then become the hub.
+
+    Raises:
+        RunaiError: the platform cannot start with these settings.
+    """
     if settings.system_users and os.geteuid() != 0:
         raise Forbidden(
             "--system-users needs root: sessions run as their users' Unix accounts.",
@@ -261,6 +267,11 @@ def _check_files(settings: Settings, directory: DataDirectory) -> None:
 
 
 def _check_certificate(certificate: Path, key: Path) -> None:
+    """Check that a certificate and its key can be read, and belong together.
+
+    Raises:
+        InvalidRequest: they cannot, or do not.
+    """
     try:
         # Without a password OpenSSL would ask for it on the terminal; Caddy decrypts no key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
@@ -319,14 +330,14 @@ def _become_hub(settings: Settings, directory: DataDirectory) -> None:
     os.execve(sys.executable, command, environment)  # noqa: S606 - our own interpreter, no shell
 
 
-def _file(option: str, text: str | None, what: str) -> Path | None:
+def _existing_file(option: str, text: str | None, what: str) -> Path | None:
     path = expanded(text).absolute() if text else None
     if path is not None and not path.is_file():
         raise InvalidRequest(f"There is no file {path}.", hint=f"{option} names {what}.")
     return path
 
 
-def _number(option: str, text: str, minimum: int, maximum: int) -> int:
+def _whole_number(option: str, text: str, minimum: int, maximum: int) -> int:
     if not (text.isascii() and text.isdecimal() and minimum <= int(text) <= maximum):
         raise InvalidRequest(
             f"{option} {text} is not possible.",

@@ -64,9 +64,9 @@ class CaddyProxies:
 def kill_hub(proxy: CaddyProxy) -> None:
     """Leave the process alone, as a hub that is killed does."""
     assert proxy._watch is not None
-    assert proxy._probing is not None
+    assert proxy._probe_task is not None
     proxy._watch.close()
-    proxy._probing.cancel()
+    proxy._probe_task.cancel()
 
 
 def pid_of(proxy: CaddyProxy) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from runai.elastic.torch.group import Agreement, abandon_group, is_loss
+from runai.elastic.torch.group import Agreement, abandon_group, is_peer_loss
 
 
 def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
@@ -21,7 +21,7 @@ def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
     try:
         distributed.recv(torch.zeros(1), 0 if rank == 1 else 1)
     except RuntimeError as error:
-        if not is_loss(error):
+        if not is_peer_loss(error):
             raise
         if rank == 2:
             Path(seen).touch()

@@ -30,12 +30,12 @@ class CellMeter:
     every_s: float = EVERY_S
     clock: Callable[[], float] = time.monotonic
     wall_s: float = 0.0
-    _busy: list[float] = field(default_factory=list)
-    _memory: list[int] = field(default_factory=list)
-    _last: WorkloadView | None = None
+    _utilizations: list[float] = field(default_factory=list)
+    _memory_mib: list[int] = field(default_factory=list)
+    _last_view: WorkloadView | None = None
     _error_text: str = ""
-    _over: threading.Event = field(default_factory=threading.Event)
-    _birthplace: CreatorProcess = field(default_factory=CreatorProcess)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _process: CreatorProcess = field(default_factory=CreatorProcess)
 
     def __enter__(self) -> Self:
         """Start the measuring thread."""
@@ -52,22 +52,22 @@ class CellMeter:
     ) -> None:
         """Stop the thread, and take a last reading."""
         self.wall_s = self.clock() - self._began
-        if not self._birthplace.is_current:
-            self._last, self._error_text = None, "this is a child process of the kernel."
+        if not self._process.is_current:
+            self._last_view, self._error_text = None, "this is a child process of the kernel."
             return
-        self._over.set()
+        self._ended.set()
         self._thread.join()
         self._read_usage()
 
     def report(self) -> str:
         """Return the measurement in one line; a short cell gets its session's last reading."""
         took = f"{self.wall_s:.1f} s"
-        view = self._last
+        view = self._last_view
         if view is None:
             return f"{took} · not measured: {self._error_text}"
         parts = [f"{percent(self._average, view.allocated)} of {gpus(view.allocated)} GPU busy"]
-        if self._memory:
-            most = f"{max(self._memory) / 1024:.1f}"
+        if self._memory_mib:
+            most = f"{max(self._memory_mib) / 1024:.1f}"
             limit = f" of {view.limit.memory_mib / 1024:.1f}" if view.limit else ""
             parts.append(f"{most}{limit} GiB at most")
         simulated = " (simulated GPU)" if view.simulated else ""
@@ -75,21 +75,22 @@ class CellMeter:
 
     @property
     def _average(self) -> float | None:
-        return sum(self._busy) / len(self._busy) if self._busy else None
+        return sum(self._utilizations) / len(self._utilizations) if self._utilizations else None
 
     def _poll(self) -> None:
         # Wait first: the reading at the start covers the second before the cell.
-        while not self._over.wait(self.every_s):
+        while not self._ended.wait(self.every_s):
             self._read_usage()
 
     def _read_usage(self) -> None:
+        """Take a reading; a failure leaves the reading before it."""
         try:
             view = self.read()
         except RunaiError as error:
             self._error_text = str(error)
             return
-        self._last = view
+        self._last_view = view
         if view.utilized is not None:
-            self._busy.append(view.utilized)
+            self._utilizations.append(view.utilized)
         if view.memory_used_mib is not None:
-            self._memory.append(view.memory_used_mib)
+            self._memory_mib.append(view.memory_used_mib)

@@ -98,6 +98,7 @@ class Job:
         return self._finish().__await__()
 
     async def _finish(self) -> Self:
+        """Await the end, as `wait` waits for it."""
         async with self.link.awaitable_client() as client:
             version = ""
             while (detail := await client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
@@ -108,11 +109,12 @@ class Job:
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
     ) -> Iterator[str]:
         """Yield the log lines; `follow` continues until the job is finished."""
-        several = self._has_several(worker)
+        is_mixed = self._mixes_workers(worker)
         for line in self.link.client.logs(self, worker=worker, tail=tail, follow=follow):
-            yield f"[{line.worker}] {line.text}" if several else line.text
+            yield f"[{line.worker}] {line.text}" if is_mixed else line.text
 
-    def _has_several(self, worker: int | None) -> bool:
+    def _mixes_workers(self, worker: int | None) -> bool:
+        """Return True if lines of several workers follow one another."""
         return worker is None and len(self.detail.workers) > 1
 
     def logs(
@@ -126,7 +128,7 @@ class Job:
             for line in bounded(self.lines(tail=tail, worker=worker)):
                 print(line)  # noqa: T201 - the purpose of this method
             return
-        several = self._has_several(worker)
+        several = self._mixes_workers(worker)
         printer = LogPrinter(
             partial(print, end="", flush=follow),
             several=several,
@@ -139,8 +141,8 @@ class Job:
                 NotebookLog(lines, several=several).show()
                 return
             with closing(printer):
-                for one in lines:
-                    printer.print(one)
+                for log_line in lines:
+                    printer.print(log_line)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -199,6 +201,7 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
         return self._finish().__await__()
 
     async def _finish(self) -> Self:
+        """Await the end, as `wait` waits for it."""
         for job in self.requested():
             await job
         return self
@@ -234,13 +237,13 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
 
 def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a live view in a notebook, else text."""
-    each = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
+    listed = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
     if isinstance(jobs, Jobs) and len(jobs) > MAX_LISTED_JOBS:
-        each = jobs.requested()
-    if not each or not in_a_notebook():
+        listed = jobs.requested()
+    if not listed or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
-    first = each[0]
-    return jobs_view(first.link, each, notes=first.notes).mimebundle()
+    first = listed[0]
+    return jobs_view(first.link, listed, notes=first.notes).mimebundle()
 
 
 class Options(TypedDict, total=False):

@@ -49,8 +49,8 @@ class Link:
 
     def awaitable_client(self) -> AsyncClient:
         """Return an async client of the same user, for one `async with`."""
-        there = self.connection
-        return AsyncClient(there.url, there.token, ca=there.ca, source=self._source)
+        connection = self.connection
+        return AsyncClient(connection.url, connection.token, ca=connection.ca, source=self._source)
 
     def whoami(self) -> WhoAmI:
         """Return the caller's current identity and projects."""
@@ -76,26 +76,27 @@ class Link:
         return list({view.id: view for view in found}.values())
 
     def _choose(self, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
-        found = named(visible, name)
-        if len(found) > 1:
+        """Return the workload of a name; prefer one that the caller may change."""
+        matching = named(visible, name)
+        if len(matching) > 1:
             # The default project first, then workloads that the caller may change.
-            at_home = [view for view in found if view.project == self.client.default_project]
-            found = at_home or [view for view in found if view.manageable] or found
-        if len(found) > 1:
-            ids = sorted(view.id for view in found)
+            at_home = [view for view in matching if view.project == self.client.default_project]
+            matching = at_home or [view for view in matching if view.manageable] or matching
+        if len(matching) > 1:
+            ids = sorted(view.id for view in matching)
             raise InvalidRequest(f"{name} is in several projects.", hint=f"Say {' or '.join(ids)}.")
-        if not found:
+        if not matching:
             near = did_you_mean(name, [view.name for view in visible])
             raise NotFound(
                 f"There is no workload {name} that you may see.",
                 hint=near or "%runai_list shows those there are.",
             )
-        return found[0]
+        return matching[0]
 
     def _events(self) -> Generator[Overview]:
         """Yield events from a new client, which belongs to the reading thread."""
-        there = self.connection
-        with Client(there.url, there.token, ca=there.ca, source=self._source) as client:
+        url, token, ca = self.connection.url, self.connection.token, self.connection.ca
+        with Client(url, token, ca=ca, source=self._source) as client:
             yield from client.events()
 
     def close(self) -> None:

@@ -61,13 +61,13 @@ class Live:
         if latest is not None:
             listener(latest)
 
-        def leave() -> None:
+        def stop_listening() -> None:
             with self._lock, suppress(ValueError):
                 self._listeners.remove(listener)
                 if not self._listeners:
                     self._wake.set()
 
-        return leave
+        return stop_listening
 
     def close(self) -> None:
         """Remove all listeners; the thread ends at its next event."""
@@ -76,39 +76,40 @@ class Live:
             self._wake.set()
 
     def _read(self) -> None:
+        """Pass the stream's events to the listeners, until none remains."""
         retry_s = FIRST_RETRY_S
-        while self._should_continue():
+        while not self._detach_if_unused():
             try:
                 with closing(self._events()) as events:
                     for overview in events:
                         retry_s = FIRST_RETRY_S
                         self._notify(overview)
-                        if not self._should_continue():
+                        if self._detach_if_unused():
                             return
             except Unavailable as error:
                 self._notify(ConnectionLost(str(error), retrying=True))
             except RunaiError as refused:
                 # A retry does not repair a revoked token or a wrong setting: log in, or rerun.
-                known = self._version() if self._version else 0
+                refused_version = self._version() if self._version else 0
                 self._notify(ConnectionLost(str(refused), retrying=False))
                 if self._version is None:
                     self._detach_thread()
                     return
-                while self._version() == known:
+                while self._version() == refused_version:
                     self._wake.wait(LAST_RETRY_S)
-                    if not self._should_continue():
+                    if self._detach_if_unused():
                         return
                 continue
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
-    def _should_continue(self) -> bool:
-        """Return True if a listener remains; else detach the thread, which then ends."""
+    def _detach_if_unused(self) -> bool:
+        """Detach the thread if no listener remains; return True if so: then it ends."""
         with self._lock:
             if self._listeners:
-                return True
+                return False
             self._thread = self._latest = None
-            return False
+            return True
 
     def _detach_thread(self) -> None:
         with self._lock:

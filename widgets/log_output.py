@@ -47,7 +47,7 @@ class NotebookLog:
                 self._print(line)
         finally:
             with self._lock:
-                self._draw()
+                self._draw_states()
 
     def _whole_lines(self) -> Iterator[str]:
         for line in self._stream:
@@ -55,17 +55,18 @@ class NotebookLog:
                 ended = self._open.add(line)
                 if not ended:
                     self._draw_soon()
-            yield from map(self._text, ended)
+            yield from map(self._displayed_text, ended)
 
-    def _text(self, line: LogLine) -> str:
+    def _displayed_text(self, line: LogLine) -> str:
         state = _last_state(line.text)
         return f"[{line.worker}] {state}" if self._several else state
 
     def _print(self, line: str) -> None:
+        """Print a whole line; a single state that ends becomes it."""
         with self._lock:
             if self._handle is not None and not self._open:
                 # The last state becomes the line, where it stands.
-                self._draw(line)
+                self._draw_states(line)
                 self._handle = None
             else:
                 print(line, flush=True)  # noqa: T201 - the purpose of this class
@@ -74,19 +75,20 @@ class NotebookLog:
         """Draw now, or as soon as the last state was shown long enough."""
         wait_s = self._rendered_at + REDRAW_S - time.monotonic()
         if wait_s <= 0:
-            self._draw()
+            self._draw_states()
         elif self._timer is None:
-            self._timer = Timer(wait_s, copy_context().run, [self._draw])
+            self._timer = Timer(wait_s, copy_context().run, [self._draw_states])
             self._timer.daemon = True
             self._timer.start()
 
-    def _draw(self, text: str | None = None) -> None:
+    def _draw_states(self, text: str | None = None) -> None:
+        """Show the unfinished lines' states, or `text` in their place."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
             if text is None:
-                text = "\n".join(map(self._text, self._open))
+                text = "\n".join(map(self._displayed_text, self._open))
             if self._handle is None:
                 if not text:
                     return
@@ -105,10 +107,11 @@ def bounded(lines: Iterable[str], *, follow: bool = False) -> Iterator[str]:
     ['3 %', 'done']
     """
     states = map(_last_state, lines)
-    yield from _first(states) if follow else _newest(states)
+    yield from _first_within_bounds(states) if follow else _last_within_bounds(states)
 
 
-def _newest(lines: Iterable[str]) -> Iterator[str]:
+def _last_within_bounds(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the last lines that fit, after a note on those left out."""
     tail: deque[str] = deque()
     size = left_out = 0
     for line in lines:
@@ -122,7 +125,8 @@ def _newest(lines: Iterable[str]) -> Iterator[str]:
     yield from tail
 
 
-def _first(lines: Iterable[str]) -> Iterator[str]:
+def _first_within_bounds(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the first lines that fit, a note, and a few last lines."""
     count = size = left_out = 0
     last: deque[str] = deque(maxlen=LAST)
     for line in lines:

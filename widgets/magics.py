@@ -65,16 +65,17 @@ def _without_comment(line: str) -> str:
 
     Inside a word a shell keeps the `#`, so there it is refused: the user says which is meant.
     """
-    hashes = (m.start() for m in _QUOTED_OR_HASH.finditer(line) if m.group() == "#")
-    cut = next(hashes, None)
-    if cut is None:
+    positions = (m.start() for m in _QUOTED_OR_HASH.finditer(line) if m.group() == "#")
+    hash_at = next(positions, None)
+    if hash_at is None:
         return line
-    if line[:cut].rstrip() == line[:cut] != "":
-        word = line[:cut].rsplit(maxsplit=1)[-1] + line[cut:].split(maxsplit=1)[0]
+    is_inside_word = line[:hash_at].rstrip() == line[:hash_at] != ""
+    if is_inside_word:
+        word = line[:hash_at].rsplit(maxsplit=1)[-1] + line[hash_at:].split(maxsplit=1)[0]
         raise UsageError(
             f"In {word} the # looks like a comment: quote the word, or put a space before the #."
         )
-    return line[:cut]
+    return line[:hash_at]
 
 
 def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
@@ -83,12 +84,12 @@ def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs 
         words = shlex.split(_without_comment(line))
     except ValueError as wrong:
         raise UsageError(f"The line cannot be read: {str(wrong).lower()}.") from None
-    here, args = words, []
+    own_words, args = words, []
     if "--" in words:
         cut = words.index("--")
-        here, args = words[:cut], words[cut + 1 :]
+        own_words, args = words[:cut], words[cut + 1 :]
     parser: MagicArgumentParser = magic.parser
-    options = parser.parse_args(here)
+    options = parser.parse_args(own_words)
     for name, value in vars(options).items():
         # argparse drops the value of `-e--` and `--name=--`, and stores an empty list.
         if (value == [] and parser.get_default(name) != []) or (
@@ -211,14 +212,14 @@ class RunaiMagics(Magics):
         """Run the cell; print its GPU utilization, peak GPU memory and time."""
         if _without_comment(line).strip():
             raise UsageError("%%gpu takes no arguments: the cell below it is measured.")
-        here, session, shell = link(), own_session(), self.shell
+        platform, session, shell = link(), own_session(), self.shell
         assert shell is not None
-        if _awaits(shell, cell):
+        if _has_top_level_await(shell, cell):
             raise UsageError("Cells that await at the top cannot be measured: leave %%gpu out.")
-        with CellMeter(lambda: here.client.workload(session)) as meter:
-            ran = shell.run_cell(cell, store_history=False)
+        with CellMeter(lambda: platform.client.workload(session)) as meter:
+            result = shell.run_cell(cell, store_history=False)
         print(meter.report())  # noqa: T201 - the magic's result
-        if not ran.success:
+        if not result.success:
             raise CellFailed
 
     @_with_usage_errors
@@ -237,9 +238,9 @@ class RunaiMagics(Magics):
     def runai_list(self, line: str) -> text.Text:
         """List your workloads."""
         options = _parse(self.runai_list, line)
-        here = link()
-        user = None if options.all else here.whoami().name
-        page = here.client.workload_page(WorkloadFilter(options.project, user))
+        platform = link()
+        user = None if options.all else platform.whoami().name
+        page = platform.client.workload_page(WorkloadFilter(options.project, user))
         return text.workload_table(page.items, sum(page.counts.values()))
 
     @_with_usage_errors
@@ -285,10 +286,10 @@ class RunaiMagics(Magics):
     @line_magic
     def runai_delete(self, line: str) -> text.Text:
         """Stop workloads and remove them from the lists."""
-        here = link()
-        views = here.find_all(_parse(self.runai_delete, line).name)
+        platform = link()
+        views = platform.find_all(_parse(self.runai_delete, line).name)
         for view in views:
-            here.client.delete(view)
+            platform.client.delete(view)
         lines = [
             f"{v.id}{f' ({jobs:,} jobs)' if (jobs := sum(v.states.values())) else ''}"
             f" is {'stopping' if v.allocated else 'deleted'}."
@@ -297,7 +298,7 @@ class RunaiMagics(Magics):
         return text.Text("\n".join(lines))
 
 
-def _awaits(shell: InteractiveShell, cell: str) -> bool:
+def _has_top_level_await(shell: InteractiveShell, cell: str) -> bool:
     """Return True if a cell awaits outside of functions: it runs in the event loop, as we do."""
     try:
         transformed = shell.transform_cell(cell)
@@ -312,6 +313,7 @@ def _find_jobs(options: Namespace) -> Jobs:
 
 
 def _wait(jobs: Job | Jobs) -> Job | Jobs:
+    """Wait for jobs; Ctrl-C ends the waiting only."""
     try:
         return jobs.wait()
     except KeyboardInterrupt:

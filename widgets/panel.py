@@ -81,11 +81,11 @@ class Panel(anywidget.AnyWidget):
         """
         overview = here.client.overview()
         self._process = CreatorProcess()
-        self._loads: dict[str, deque[float | None]] = {}
-        first = self._with_recent(render(overview))
-        super().__init__(state=first, service=here.page_path)
+        self._recent_loads: dict[str, deque[float | None]] = {}
+        state = self._with_recent(render(overview))
+        super().__init__(state=state, service=here.page_path)
         self._link = here
-        self._render, self._describe, self._lose, self._done = render, describe, lose, done
+        self._render, self._describe, self._on_lost, self._is_done = render, describe, lose, done
         self._latest = overview
         self._stop_listening: Callable[[], None] | None = None
         self.on_msg(self._on_message)
@@ -106,7 +106,7 @@ class Panel(anywidget.AnyWidget):
 
     def _listen(self) -> None:
         state: Any = self.state
-        if self._stop_listening is None and not self._done(state):
+        if self._stop_listening is None and not self._is_done(state):
             self._stop_listening = self._link.live.listen(self._on_stream_update)
 
     def _end_listening(self) -> None:
@@ -130,8 +130,9 @@ class Panel(anywidget.AnyWidget):
         return f"{self._describe(self._latest)}\nas of {at.day} {at:%b, %H:%M}"
 
     def _on_stream_update(self, update: StreamUpdate) -> None:
+        """Render a newer overview, or show that the connection is lost."""
         if isinstance(update, ConnectionLost):
-            self._lose()
+            self._on_lost()
             self.state = {**self.state, "lost": update.text}
             return
         if update.at < self._latest.at:
@@ -140,23 +141,25 @@ class Panel(anywidget.AnyWidget):
         state = self._with_recent(self._render(update))
         with self.hold_sync():
             self.state = dict(state)
-        if self._done(state):
+        if self._is_done(state):
             self._end_listening()
 
     def _with_recent(self, state: ViewState) -> ViewState:
         """Append each workload's GPU load to its sparkline."""
         rows = state["workloads"]
-        self._loads = {row["id"]: self._loads.get(row["id"], deque(maxlen=LOADS)) for row in rows}
+        self._recent_loads = {
+            row["id"]: self._recent_loads.get(row["id"], deque(maxlen=LOADS)) for row in rows
+        }
         for row in rows:
-            self._loads[row["id"]].append(states.load(row))
-            row["recent"] = list(self._loads[row["id"]])
+            self._recent_loads[row["id"]].append(states.load(row))
+            row["recent"] = list(self._recent_loads[row["id"]])
         return state
 
     def _on_message(self, _widget: object, content: object, _buffers: object) -> None:
         """Follow what pages show; execute a button's action for one without the service."""
         client = self._link.client
         uid = str(content.get("uid", "")) if isinstance(content, dict) else ""
-        do: Callable[[], object]
+        action: Callable[[], object]
         match content:
             case {"shown": True}:
                 self._listen()
@@ -169,14 +172,14 @@ class Panel(anywidget.AnyWidget):
                 "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
                 "workload": str(workload),
             }:
-                do = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
+                action = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
             case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
                 request = ScaleRequest(workers=workers)
-                do = partial(client.scale, WorkloadIdentity(workload, uid), request)
+                action = partial(client.scale, WorkloadIdentity(workload, uid), request)
             case _:
                 return
         try:
-            do()
+            action()
         except RunaiError as error:
             self.send({"workload": workload, "error": str(error)})
         else:
@@ -201,12 +204,12 @@ def _close_former_views_of_cell(view: Panel) -> None:
     if not cell:
         return  # a front end that does not name its cells; its pages report removed views
     execution = parent_message.get("header", {}).get("msg_id", "")
-    known = _views_of_cells.get(cell)
-    if known is not None and known.execution == execution:
-        known.views.append(view)
+    earlier = _views_of_cells.get(cell)
+    if earlier is not None and earlier.execution == execution:
+        earlier.views.append(view)
         return
     _views_of_cells[cell] = _CellViews(execution, [view])
-    for former in known.views if known is not None else ():
+    for former in earlier.views if earlier is not None else ():
         former.close()
 
 
@@ -303,36 +306,41 @@ def jobs_view(here: Link, jobs: Sequence[Identified], *, notes: Sequence[str] = 
     """
     by_id = {job.id: job for job in jobs}
     ids, uids = list(by_id), {job.uid for job in jobs}
-    before: list[states.Row] = []
-    answers: dict[str, WorkloadView | None] = {}  # about those left out; None: deleted
+    last_rows: list[states.Row] = []
+    missing_views: dict[str, WorkloadView | None] = {}  # of those left out; None: deleted
 
-    def is_over(each: str) -> bool:
-        return each in answers and ((it := answers[each]) is None or it.state in states.FINISHED)
+    def is_over(job_id: str) -> bool:
+        if job_id not in missing_views:
+            return False
+        view = missing_views[job_id]
+        return view is None or view.state in states.FINISHED
 
-    def among(overview: Overview) -> list[WorkloadView]:
+    def own_views(overview: Overview) -> list[WorkloadView]:
         return [view for view in overview.workloads if "" in uids or view.uid in uids]
 
     def render(overview: Overview) -> ViewState:
-        overview = overview.model_copy(update={"workloads": among(overview)})
-        left_out = [each for each in ids if not named(overview.workloads, each)]
-        for each in answers.keys() - left_out:
-            del answers[each]
-        for each in left_out:
-            if not is_over(each):
+        overview = overview.model_copy(update={"workloads": own_views(overview)})
+        missing_ids = [job_id for job_id in ids if not named(overview.workloads, job_id)]
+        for job_id in missing_views.keys() - missing_ids:
+            del missing_views[job_id]
+        for job_id in missing_ids:
+            if not is_over(job_id):
                 with suppress(RunaiError):  # the next overview asks again
-                    answers[each] = _workload_or_none(here, by_id[each])
-        state = states.jobs_state(overview, ids, before=before, left_out=answers, notes=notes)
-        before[:] = state["workloads"]
+                    missing_views[job_id] = _workload_or_none(here, by_id[job_id])
+        state = states.jobs_state(
+            overview, ids, before=last_rows, left_out=missing_views, notes=notes
+        )
+        last_rows[:] = state["workloads"]
         return state
 
     def describe(overview: Overview) -> str:
-        views = [view for each in ids for view in named(among(overview), each)]
+        views = [view for job_id in ids for view in named(own_views(overview), job_id)]
         lines = [text.workload_line(view) for view in views]
         return "\n".join([*lines, *notes])
 
     def is_done(state: ViewState) -> bool:
         ended = {row["id"] for row in state["workloads"] if row["state"] in states.FINISHED}
-        return all(each in ended or is_over(each) for each in ids)
+        return all(job_id in ended or is_over(job_id) for job_id in ids)
 
     return Panel(here, render, describe, done=is_done)
 

@@ -98,7 +98,7 @@ def submit_request(
         "memory_mib": None if memory is None else _memory_mib(str(memory), "memory"),
         **({} if priority is None else {"priority": _priority(priority)}),
         "env": environment(env),
-        "workdir": _directory(workdir),
+        "workdir": _checked_directory(workdir),
         "source": source,
     }
     if plain.get("image") is None:  # an image has programs of its own
@@ -107,7 +107,7 @@ def submit_request(
     try:
         return SubmitRequest.model_validate(fields)
     except ValidationError as wrong:
-        raise _sentence(wrong) from None
+        raise _first_error(wrong) from None
 
 
 def program_command(program: Program, args: Word | Iterable[Word] | None = (), /) -> list[str]:
@@ -131,12 +131,12 @@ def program_command(program: Program, args: Word | Iterable[Word] | None = (), /
         raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
     first, rest = words[0], [*words[1:], *rest]
     if _is_file(first):
-        return [*_start_of(first), *rest]
+        return [*_script_command(first), *rest]
     if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
         return [first, *rest]
     raise InvalidRequest(
-        f"There is no file {abbreviated(first)} in {_here()}.",
-        hint=_near(Path(first)) or "Save it first, or name it by its path.",
+        f"There is no file {abbreviated(first)} in {_notebook_folder()}.",
+        hint=_similar_file_hint(Path(first)) or "Save it first, or name it by its path.",
         code="script_missing",
     )
 
@@ -154,7 +154,8 @@ def _arguments(args: Word | Iterable[Word] | None) -> list[str]:
 def _words(given: object, what: str, each: str) -> list[str]:
     if not isinstance(given, Iterable) or isinstance(given, Mapping | AbstractSet):
         raise InvalidRequest(
-            f"{what} is {_kind(given)}.", hint="Give a list of words, or text as in a shell."
+            f"{what} is {_type_with_article(given)}.",
+            hint="Give a list of words, or text as in a shell.",
         )
     return [_word(word, each.format(number)) for number, word in enumerate(given, 1)]
 
@@ -170,11 +171,11 @@ def _word(value: object, what: str) -> str:
     if isinstance(value, Number):
         with suppress(ValueError):  # Python writes integers of at most 4300 digits
             return str(value)
-    kind = abbreviated(value) if isinstance(value, int) else _kind(value)
+    kind = abbreviated(value) if isinstance(value, int) else _type_with_article(value)
     raise InvalidRequest(f"{what} is {kind}.", hint="Give text, a number or a path.")
 
 
-def _kind(value: object) -> str:
+def _type_with_article(value: object) -> str:
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -195,7 +196,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _near(path: Path) -> str:
+def _similar_file_hint(path: Path) -> str:
     """Return a hint at files beside a path with a similar name, "" without one."""
     try:
         return did_you_mean(path.name, [beside.name for beside in path.parent.iterdir()])
@@ -203,7 +204,12 @@ def _near(path: Path) -> str:
         return ""
 
 
-def _start_of(script: str) -> list[str]:
+def _script_command(script: str) -> list[str]:
+    """Return the command that runs a script, by its ending.
+
+    Raises:
+        InvalidRequest: it is a notebook, or not executable.
+    """
     suffix, executable = Path(script).suffix, os.access(script, os.X_OK)
     if suffix == ".py":
         return [sys.executable, "-u", script]
@@ -250,10 +256,13 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {_name(n): _word(value, f"env {abbreviated(n)}") for n, value in given.items()}
+        return {
+            _checked_variable(name): _word(value, f"env {abbreviated(name)}")
+            for name, value in given.items()
+        }
     variables = {}
-    for text in [given] if isinstance(given, str) else _each(given):
-        name, equals, value = _name(text).partition("=")
+    for text in [given] if isinstance(given, str) else _expect_iterable(given):
+        name, equals, value = _checked_variable(text).partition("=")
         if not equals and name not in os.environ:
             label = abbreviated(name)
             raise InvalidRequest(f"{label} is not set here.", hint=f"Give it as {label}=VALUE.")
@@ -261,15 +270,16 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
     return variables
 
 
-def _each(given: object) -> Iterable[object]:
+def _expect_iterable(given: object) -> Iterable[object]:
     if not isinstance(given, Iterable):
-        raise InvalidRequest(f"env is {_kind(given)}.", hint=_HINTS["env"])
+        raise InvalidRequest(f"env is {_type_with_article(given)}.", hint=_HINTS["env"])
     return given
 
 
-def _name(given: object) -> str:
+def _checked_variable(given: object) -> str:
+    """Return the text of a variable, if it is one."""
     if not isinstance(given, str):
-        raise InvalidRequest(f"A variable is {_kind(given)}.", hint=_HINTS["env"])
+        raise InvalidRequest(f"A variable is {_type_with_article(given)}.", hint=_HINTS["env"])
     try:
         os.fsencode(given)
     except UnicodeEncodeError:
@@ -281,7 +291,7 @@ def with_module_path(env: Mapping[str, str], workdir: str | None) -> dict[str, s
     """Add the working directory to PYTHONPATH: a cell imports modules beside its notebook."""
     if "PYTHONPATH" in env:
         return dict(env)
-    beside, inherited = _directory(workdir), os.environ.get("PYTHONPATH")
+    beside, inherited = _checked_directory(workdir), os.environ.get("PYTHONPATH")
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [beside, inherited]))}
 
 
@@ -295,6 +305,11 @@ def _split(text: str) -> list[str]:
 
 
 def _gpus(amount: Amount) -> Decimal:
+    """Parse a number of GPUs.
+
+    Raises:
+        InvalidRequest: it is no finite number from 0 upwards.
+    """
     try:
         number = Decimal(str(amount))
     except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
@@ -312,8 +327,8 @@ def _gpus(amount: Amount) -> Decimal:
 
 def _memory_mib(amount: str, what: str) -> int:
     """Parse a size with its unit in MiB, rounded up, as the command line does."""
-    found = _MEMORY.fullmatch(amount)
-    mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
+    matched = _MEMORY.fullmatch(amount)
+    mib = math.ceil(Decimal(matched[1]) * _MIB[matched[2].lower()]) if matched else 0
     if mib < 1:
         raise InvalidRequest(
             f"{abbreviated(amount)} is not a valid amount of {what}.", hint=_HINTS["gpu_memory_mib"]
@@ -330,13 +345,18 @@ def _priority(priority: str | int) -> str | int:
     raise InvalidRequest(f"{abbreviated(priority)} is no priority.", hint=_HINTS["priority"])
 
 
-def _directory(workdir: str | os.PathLike[str] | None) -> str:
+def _checked_directory(workdir: str | os.PathLike[str] | None) -> str:
+    """Return the absolute path of the working directory.
+
+    Raises:
+        InvalidRequest: it does not exist.
+    """
     try:
-        path = expanded(workdir or _here()).absolute()
+        path = expanded(workdir or _notebook_folder()).absolute()
         if path.is_dir():
             return str(path)
     except FileNotFoundError:  # relative to a folder that has gone
-        _here()
+        _notebook_folder()
         raise
     except (OSError, TypeError):  # too long; no path at all
         path = Path(abbreviated(workdir))
@@ -344,7 +364,7 @@ def _directory(workdir: str | os.PathLike[str] | None) -> str:
     raise InvalidRequest(message, hint="Name one that exists.")
 
 
-def _here() -> Path:
+def _notebook_folder() -> Path:
     """Return the notebook's folder, which may have been removed under its kernel."""
     if removed := removed_folder():
         raise InvalidRequest(
@@ -354,7 +374,7 @@ def _here() -> Path:
     return Path.cwd()
 
 
-def _sentence(wrong: ValidationError) -> InvalidRequest:
+def _first_error(wrong: ValidationError) -> InvalidRequest:
     """Return an error that names the first wrong field, and its value unless secret."""
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""

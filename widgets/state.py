@@ -124,10 +124,10 @@ def panel_state(
     overview: Overview, *, user: str, projects: Sequence[str], chart: Chart | None
 ) -> ViewState:
     """Build the panel: projects, active workloads oldest first, then the last finished ones."""
-    mine = [view for view in folded(overview.workloads) if view.user == user]
-    going = [view for view in mine if view.state not in FINISHED]
+    own_views = [view for view in folded(overview.workloads) if view.user == user]
+    active = [view for view in own_views if view.state not in FINISHED]
     ended = sorted(
-        (view for view in mine if view.state in FINISHED),
+        (view for view in own_views if view.state in FINISHED),
         key=lambda view: (view.finished or view.submitted, view.id),
         reverse=True,
     )
@@ -137,9 +137,9 @@ def panel_state(
         lost="",
         simulated=is_simulated(overview),
         projects=[_bar(project) for project in my_projects(overview, projects)],
-        workloads=[_row(view, overview.at) for view in (*going, *ended[:MAX_FINISHED])],
+        workloads=[_row(view, overview.at) for view in (*active, *ended[:MAX_FINISHED])],
         chart=chart,
-        notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
+        notes=[COMPUTE_IS_SHARED] if any(view.limit for view in active) else [],
         told=_recent_events(overview),
     )
 
@@ -173,15 +173,15 @@ def jobs_state(
     answer stays as it was `before`.
     """
     rows = {row["id"]: row for row in before}
-    for each, view in left_out.items():
+    for job_id, view in left_out.items():
         if view is not None:
-            rows[each] = _row(view, overview.at)
-        elif each in rows:
-            rows[each] = _deleted(rows[each])
-    for each in ids:
-        for view in named(overview.workloads, each):
-            rows[each] = _row(view, overview.at)
-    selected = [rows[each] for each in ids if each in rows]
+            rows[job_id] = _row(view, overview.at)
+        elif job_id in rows:
+            rows[job_id] = _as_deleted(rows[job_id])
+    for job_id in ids:
+        for view in named(overview.workloads, job_id):
+            rows[job_id] = _row(view, overview.at)
+    selected = [rows[job_id] for job_id in ids if job_id in rows]
     waiting = any(row["state"] == "queued" for row in selected)
     return ViewState(
         view="jobs",
@@ -198,8 +198,8 @@ def jobs_state(
 
 def status_state(overview: Overview, session: str) -> ViewState:
     """Build the one-line status of a session's GPU."""
-    found = next((view for view in overview.workloads if view.id == session), None)
-    line = f"{session} is not there any more." if found is None else _status(found, overview.at)
+    own = next((view for view in overview.workloads if view.id == session), None)
+    line = f"{session} is not there any more." if own is None else _status_line(own, overview.at)
     return ViewState(
         view="status",
         at=overview.at.timestamp(),
@@ -213,7 +213,7 @@ def status_state(overview: Overview, session: str) -> ViewState:
     )
 
 
-def _status(view: WorkloadView, at: datetime) -> str:
+def _status_line(view: WorkloadView, at: datetime) -> str:
     devices = sorted({share.device for worker in view.workers for share in worker.devices})
     parts = [f"GPU {', '.join(map(str, devices))}" if devices else "no GPU now"]
     parts += [f"{gpus(view.allocated)} allocated"] if devices else []
@@ -236,16 +236,16 @@ def load(row: Row) -> float | None:
 
 def my_projects(overview: Overview, projects: Sequence[str]) -> list[ProjectView]:
     """Return the user's projects; all projects for an admin without one."""
-    mine = [project for project in overview.projects if project.name in projects]
-    return mine or ([] if projects else list(overview.projects))
+    own_projects = [project for project in overview.projects if project.name in projects]
+    return own_projects or ([] if projects else list(overview.projects))
 
 
 def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
     """Return the user's allocated and utilized GPUs; None: not measured."""
-    mine = [view for view in overview.workloads if view.user == user and view.allocated]
-    measured = [view.utilized for view in mine if view.utilized is not None]
-    allocated = sum(view.allocated for view in mine)
-    return allocated, sum(measured) if measured or not mine else None
+    with_gpus = [view for view in overview.workloads if view.user == user and view.allocated]
+    measured = [view.utilized for view in with_gpus if view.utilized is not None]
+    allocated = sum(view.allocated for view in with_gpus)
+    return allocated, sum(measured) if measured or not with_gpus else None
 
 
 def is_simulated(overview: Overview) -> bool:
@@ -255,9 +255,9 @@ def is_simulated(overview: Overview) -> bool:
 
 def _recent_events(overview: Overview, ids: AbstractSet[str] | None = None) -> list[EventLine]:
     return [
-        EventLine(at=one.at.timestamp(), kind=one.kind, text=one.text)
-        for one in overview.notifications[:MAX_EVENTS]
-        if ids is None or one.workload in ids
+        EventLine(at=event.at.timestamp(), kind=event.kind, text=event.text)
+        for event in overview.notifications[:MAX_EVENTS]
+        if ids is None or event.workload in ids
     ]
 
 
@@ -304,7 +304,8 @@ def _row(view: WorkloadView, at: datetime) -> Row:
     )
 
 
-def _deleted(row: Row) -> Row:
+def _as_deleted(row: Row) -> Row:
+    """Return a row without what only a present workload has."""
     return {
         **row,
         "state": "deleted",

@@ -64,8 +64,8 @@ def why(view: WorkloadView) -> str:
     return "; ".join(part for part in (reason(view.reason), start) if part)
 
 
-def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
-    """Return a table as of `runai list`; `of` is the total if it lists fewer."""
+def workload_table(views: Sequence[WorkloadView], total: int = 0) -> Text:
+    """Return a table as of `runai list`; `total` counts those left out, too."""
     rows = [
         [
             view.name,
@@ -84,7 +84,7 @@ def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
         return Text("No workloads. %runai_submit script.py submits one.")
     heads = ["NAME", "PROJECT", "USER", "KIND", "STATE", "GPUS", "UTILIZED", "AVERAGE", "REASON"]
     simulated = ["", "(simulated GPUs)"] if any(view.simulated for view in views) else []
-    left_out = [f"{of - len(rows):,} more: !runai list --all"] if of > len(rows) else []
+    left_out = [f"{total - len(rows):,} more: !runai list --all"] if total > len(rows) else []
     return Text("\n".join([table(heads, rows), *simulated, *left_out]))
 
 
@@ -137,25 +137,26 @@ def quota_bars(projects: Sequence[ProjectView], *, simulated: bool = False) -> T
 
 
 def _quota_line(project: ProjectView, scale: float, width: int) -> str:
-    within = project.allocated - project.over_quota
+    """Render one project's bar and its amounts; `scale` is a full bar in GPUs."""
+    within_quota = project.allocated - project.over_quota
     ends = [  # where each part of the bar ends, in GPUs
-        ("█", min(project.build_allocated, within)),
-        ("▓", within),
+        ("█", min(project.build_allocated, within_quota)),
+        ("▓", within_quota),
         ("▒", project.allocated),
         ("·", max(project.quota or 0, project.allocated)),
     ]
     bar = ""
     for sign, end in ends:
         bar = bar.ljust(round(BAR * min(end, scale) / scale), sign)
-    parts = f" ({found})" if (found := project.quota_parts()) else ""
-    busy = ""
+    parts = f" ({quota_parts})" if (quota_parts := project.quota_parts()) else ""
+    utilized = ""
     if project.utilized is not None and project.allocated:
-        busy = f", {percent(project.utilized, project.allocated)} utilized"
+        utilized = f", {percent(project.utilized, project.allocated)} utilized"
     over = f", {gpus(project.over_quota)} over quota" if project.over_quota else ""
     waiting = f", {count(project.waiting, 'workload')} waiting" if project.waiting else ""
     return (
         f"{project.name.ljust(width)} {bar.ljust(BAR)} {gpus(project.allocated)} allocated"
-        f" of {gpus(project.quota)}{parts} quota{over}{busy}{waiting}"
+        f" of {gpus(project.quota)}{parts} quota{over}{utilized}{waiting}"
     )
 
 

@@ -51,13 +51,13 @@ class Timeline:
         before = -inf
         for at, allocated, utilized in points:
             if allocated is not None:
-                self._extend(at, max(at - step_s, before), allocated, utilized)
+                self._add_span(at, max(at - step_s, before), allocated, utilized)
             before = at
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
         """Add values valid from `at` on; the previous ones end here."""
         if self._last_point is not None:
-            self._extend(at, *self._last_point)
+            self._add_span(at, *self._last_point)
         self._last_point = (at, allocated, utilized)
         oldest = self._index(at - self.window_s)
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
@@ -78,13 +78,14 @@ class Timeline:
             last = index
         return points
 
-    def _extend(
+    def _add_span(
         self, until: float, since: float, allocated: float | None, utilized: float | None
     ) -> None:
+        """Add values to the steps from `since` to `until`."""
         while since < until:
             index = self._index(since)
             end = min(until, (index + 1) * self.step_s)
-            step = self._step(index)
+            step = self._step_at_index(index)
             step.allocated.add(allocated, end - since)
             step.utilized.add(utilized, end - since)
             since = end
@@ -92,5 +93,5 @@ class Timeline:
     def _index(self, at: float) -> int:
         return int(at // self.step_s)
 
-    def _step(self, index: int) -> _Step:
+    def _step_at_index(self, index: int) -> _Step:
         return self._steps.setdefault(index, _Step())

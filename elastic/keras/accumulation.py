@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 # Attributes of a Keras optimizer's construction: the plain optimizer's values are used.
-_PLAIN = (
+_PLAIN_ATTRIBUTES = (
     "weight_decay",
     "clipnorm",
     "global_clipnorm",
@@ -46,7 +46,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
                 f"{plain.gradient_accumulation_steps}): leave that out, the micro-batches are ours."
             )
         super().__init__(learning_rate=0.0, name=f"{plain.name}_accumulator")
-        for name in _PLAIN:
+        for name in _PLAIN_ATTRIBUTES:
             self.__dict__.pop(name, None)
         for unused in self._variables[:]:  # the iterations and learning rate of the base class
             self._untrack_variable(unused)
@@ -56,7 +56,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         """Devices of a `MirroredStrategy` that share each micro-batch."""
         self.sum_over_ranks: Callable[[list[Any], set[int]], set[int]] | None = None
         """Sums an update's gradients and the used variables over processes (PyTorch)."""
-        self._touched: set[int] = set()
+        self._used_indices: set[int] = set()
         self._weight = self.add_variable((), "ones", "float32", "only_first_replica", name="weight")
         self._last = self.add_variable((), "ones", "int32", "only_first_replica", name="last")
 
@@ -177,25 +177,27 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         )
         if self.replicas > 1:
             grads = _sum_over_replicas(grads)
-        weight, last = self._weight_and_last()
-        at = [self._index[self._plain._var_key(v)] for v in variables]  # noqa: SLF001
-        sums = [self._sums[i] for i in at]
+        weight, last = self._next_weight_and_last()
+        indices = [self._index[self._plain._var_key(v)] for v in variables]  # noqa: SLF001
+        sums = [self._sums[i] for i in indices]
         totals = [
             total.value if grad is None else _add(total.value, grad, weight)
             for total, grad in zip(sums, grads, strict=True)
         ]
         # A variable that no micro-batch used has no gradient, not one of 0.
-        touched = self._touched | {i for i, grad in zip(at, grads, strict=True) if grad is not None}
+        used_indices = self._used_indices | {
+            i for i, grad in zip(indices, grads, strict=True) if grad is not None
+        }
 
         def update() -> None:
-            used = touched
+            used = used_indices
             if self.sum_over_ranks is not None:
-                used = self.sum_over_ranks(totals, touched)
+                used = self.sum_over_ranks(totals, used_indices)
             shared = self.replicas  # the plain optimizer sums over replicas again
             self._plain.apply(
                 [
                     ops.cast(total / shared, v.dtype) if i in used else None
-                    for i, total, v in zip(at, totals, variables, strict=True)
+                    for i, total, v in zip(indices, totals, variables, strict=True)
                 ],
                 variables,
             )
@@ -210,7 +212,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             (update if last else store_sums)()
         else:
             ops.cond(last, update, store_sums)
-        self._touched = set() if last is True else touched
+        self._used_indices = set() if last is True else used_indices
 
     def stateless_apply(
         self,
@@ -225,7 +227,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         count = len(self._variables)
         own, plain = list(optimizer_variables[:count]), list(optimizer_variables[count:])
         with keras.StatelessScope(list(zip(self._variables, own, strict=True))) as scope:
-            weight, last = self._weight_and_last()
+            weight, last = self._next_weight_and_last()
             counters = [scope.get_current_value(variable) for variable in self._variables]
         at = count - len(self._sums)
         totals = [_add(t, g, weight) for t, g in zip(own[at:], grads, strict=True)]
@@ -241,7 +243,8 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         trained, state, totals = ops.cond(last, update, keep_sums)
         return trained, [*counters[:at], *totals, *state]
 
-    def _weight_and_last(self) -> tuple[Any, Any]:
+    def _next_weight_and_last(self) -> tuple[Any, Any]:
+        """Return the micro-batch's weight, and whether the update follows it."""
         if keras.backend.backend() == "torch" or self.replicas > 1:
             # Reading from a GPU blocks; and replicas cannot synchronize inside a condition.
             return self._weight.value, self._last_on_host
@@ -261,7 +264,8 @@ class Periodic(Accumulator):
         self.steps = steps
         self._done = self.add_variable((), "zeros", "int32", "only_first_replica", name="done")
 
-    def _weight_and_last(self) -> tuple[Any, Any]:
+    def _next_weight_and_last(self) -> tuple[Any, Any]:
+        """Count a step; return its weight, and whether the update follows it."""
         if keras.backend.backend() == "torch":
             done = getattr(self, "_done_on_host", 0) + 1
             self._done_on_host = done % self.steps
@@ -279,9 +283,9 @@ def _sum_dtype(variable: Any) -> str:
 def _sum_over_replicas(grads: Sequence[Any]) -> list[Any]:
     import tensorflow as tf  # noqa: PLC0415  # a strategy of TensorFlow's
 
-    there = [_dense(grad) for grad in grads if grad is not None]
+    dense_grads = [_dense(grad) for grad in grads if grad is not None]
     context = tf.distribute.get_replica_context()
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, there))
+    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, dense_grads))
     return [None if grad is None else next(summed) for grad in grads]
 
 

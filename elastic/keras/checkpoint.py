@@ -23,7 +23,7 @@ from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 if TYPE_CHECKING:
     from runai.elastic.keras.generations import Generation
 
-_FIXED = ("global_batch_size", "seed", "updates_per_epoch")
+_FIXED_SETTINGS = ("global_batch_size", "seed", "updates_per_epoch")
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -52,25 +52,25 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         keep: int = 2,
     ) -> None:
         super().__init__()
-        found = directory or os.environ.get("RUNAI_CHECKPOINT_DIR")
-        if not found:
+        chosen = directory or os.environ.get("RUNAI_CHECKPOINT_DIR")
+        if not chosen:
             raise ValueError(
                 "Where checkpoints belong is not known: give Checkpoint a directory, "
                 "or set RUNAI_CHECKPOINT_DIR."
             )
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1 update, not {every}.")
-        self._directory = Path(found)
+        self._directory = Path(chosen)
         self._every = every
         self._keep = keep
         self._stop = StopRequest()
         self._membership: Membership | None = None
-        self._metrics: list[Any] = []
+        self._saved_metrics: list[Any] = []
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Install signal handlers, and restore the newest complete checkpoint, if any."""
         training_of(self.model)
-        if (generation := _generation()) is not None:
+        if (generation := _current_generation()) is not None:
             self._stop, self._membership = generation.stop, generation.membership
         else:
             self._membership = Membership.from_environment()
@@ -80,21 +80,21 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             ):
                 self._membership.gen = target.gen
         self._stop.listen()
-        if (found := checkpoint.load(self._directory, _read)) is not None:
+        if (found := checkpoint.load(self._directory, _read_arrays)) is not None:
             self._restore(*found[1])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Restore the metrics of a resumed epoch."""
         self.model._initial_epoch = None  # noqa: SLF001  # for this fit only
         if training_of(self.model).done:
-            _assign("metrics", self.model.metrics_variables, self._metrics)
+            _assign("metrics", self.model.metrics_variables, self._saved_metrics)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Save or leave if due; a batch of Keras is an update here."""
         training = training_of(self.model)
         if training.passed_over:
             return
-        gen, leave = self._agreed()
+        gen, must_leave = self._agree_on_stop()
         updates = training.epoch * training.source.per_epoch + training.done
         if self._membership is not None:
             samples = updates * runai.elastic.global_batch_size
@@ -105,11 +105,11 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
                 global_batch=runai.elastic.global_batch_size,
                 steps=runai.elastic.steps,
             )
-        if leave or (self._every is not None and updates % self._every == 0):
+        if must_leave or (self._every is not None and updates % self._every == 0):
             self._save(training.epoch, training.done)
-        if leave and (generation := _generation()) is not None:
+        if must_leave and (generation := _current_generation()) is not None:
             generation.restart(gen)
-        if leave:
+        if must_leave:
             raise SystemExit(LEAVE_EXIT_CODE)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
@@ -120,7 +120,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         """Restore the signal handlers."""
         self._stop.close()
 
-    def _agreed(self) -> tuple[int, bool]:
+    def _agree_on_stop(self) -> tuple[int, bool]:
         """Return the newest generation that any rank has read, and True if all must stop."""
         target = self._membership.read_target() if self._membership is not None else None
         if keras.backend.backend() != "torch":
@@ -130,19 +130,20 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             return 0, self._stop.is_requested or excluded
         from runai.elastic.keras.ranks import agree  # noqa: PLC0415  # imports torch
 
-        now = self._membership.gen if self._membership is not None else 0
+        current_gen = self._membership.gen if self._membership is not None else 0
         gen, must_leave = agree(
             target.gen if target is not None else 0, must_leave=self._stop.is_requested
         )
-        return gen, must_leave or gen > now
+        return gen, must_leave or gen > current_gen
 
     def _save(self, epoch: int, done: int) -> None:
+        """Write a checkpoint of this position, on rank 0 only."""
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         if not runai.elastic.master:
             return
         training = training_of(self.model)
-        about = {"epoch": epoch, "done": done, **self._fixed()}
+        about = {"epoch": epoch, "done": done, **self._fixed_settings()}
         arrays = {
             f"{kind}/{index}": _array(variable)
             for kind, variables in self._variables().items()
@@ -157,7 +158,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         checkpoint.save(self._directory, updates, write, keep=self._keep)
 
     def _restore(self, about: dict[str, Any], arrays: dict[str, list[Any]]) -> None:
-        for name, now in self._fixed().items():
+        """Restore all variables but the metrics, and the position of the training."""
+        for name, now in self._fixed_settings().items():
             if about[name] != now:
                 raise ValueError(
                     f"The checkpoints in {self._directory} are of a training with {name} "
@@ -166,14 +168,14 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         for kind, variables in self._variables().items():
             if kind != "metrics":
                 _assign(kind, variables, arrays.get(kind, []))
-        self._metrics = arrays.get("metrics", [])
+        self._saved_metrics = arrays.get("metrics", [])
         training_of(self.model).resume(about["epoch"], about["done"])
         self.model._initial_epoch = about["epoch"]  # noqa: SLF001  # as BackupAndRestore does
 
-    def _fixed(self) -> dict[str, int]:
+    def _fixed_settings(self) -> dict[str, int]:
         training = training_of(self.model)
         values = (runai.elastic.global_batch_size, training.seed, training.source.per_epoch)
-        return dict(zip(_FIXED, values, strict=True))
+        return dict(zip(_FIXED_SETTINGS, values, strict=True))
 
     def _variables(self) -> dict[str, Sequence[Any]]:
         return {
@@ -183,7 +185,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         }
 
 
-def _generation() -> Generation | None:
+def _current_generation() -> Generation | None:
     if keras.backend.backend() != "torch":
         return None
     from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
@@ -192,6 +194,11 @@ def _generation() -> Generation | None:
 
 
 def _assign(kind: str, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Assign saved arrays to variables of one kind.
+
+    Raises:
+        ValueError: their number or shapes differ.
+    """
     shapes = [tuple(variable.shape) for variable in variables]
     if shapes != [array.shape for array in arrays]:
         raise ValueError(
@@ -207,7 +214,7 @@ def _array(variable: Any) -> Any:
     return value if value.dtype.isbuiltin else value.astype("float32")  # bfloat16, exactly
 
 
-def _read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def _read_arrays(file: BinaryIO) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     kinds: dict[str, list[Any]] = {}
     with np.load(file, allow_pickle=False) as archive:
         about = json.loads(archive["about"].tobytes())

@@ -61,6 +61,7 @@ class Generation:
         raise SystemExit(LEAVE_EXIT_CODE)
 
     def _restart_script(self) -> NoReturn:
+        """Execute this script again in this process; leave instead after SIGTERM."""
         # Until the new run has its handlers: SIGUSR1 must not end it, SIGTERM may.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -101,7 +102,7 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
             raise SystemExit(LEAVE_EXIT_CODE)
         if target is not None and membership.rank_in(target) is not None:
             try:
-                _meet(membership, stop, target, form)
+                _meet_peers(membership, stop, target, form)
                 break
             except group.GroupLost as error:
                 group.abandon_group(error)
@@ -112,9 +113,10 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
     return _entered[0]
 
 
-def _meet(
+def _meet_peers(
     membership: Membership, stop: StopRequest, target: Target, form: Callable[[group.Meeting], None]
 ) -> None:
+    """Form the group of a target's ranks; do nothing for a single rank."""
     rank = membership.rank_in(target)
     if rank is None or len(target.ranks) == 1:
         return
@@ -127,12 +129,12 @@ def _meet(
 
 
 @contextmanager
-def peers() -> Iterator[None]:
-    """Run the block's collectives; after a lost peer, restart in the next generation."""
+def restart_after_lost_peer() -> Iterator[None]:
+    """Run a block of collectives; after a lost peer, restart in the next generation."""
     try:
         yield
     except RuntimeError as error:
         generation = current()
-        if generation is None or not group.is_loss(error):
+        if generation is None or not group.is_peer_loss(error):
             raise
         generation.restart_after_loss(error)

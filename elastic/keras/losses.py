@@ -34,7 +34,7 @@ def count_for(model: Any) -> CountFunction | None:
     if reductions <= {"sum_over_batch_size", "mean"}:
         return None
     if reductions == {"mean_with_sample_weight"}:
-        return _weights
+        return _sum_of_weights
     raise ValueError(
         f"Losses reduced by {', '.join(sorted(reductions))} together have no common mean: say what "
         "their means are over, as in Model(model, count=lambda x, y, weights: …)."
@@ -45,7 +45,7 @@ def _is_masked(output: Any) -> bool:
     return getattr(output, "_keras_mask", None) is not None
 
 
-def _weights(x: Any, y: Any, sample_weight: Any) -> Any:
+def _sum_of_weights(x: Any, y: Any, sample_weight: Any) -> Any:
     if sample_weight is None:
         return next(leaf for leaf in keras.tree.flatten((x, y)) if leaf is not None).shape[0]
     if keras.tree.is_nested(sample_weight):

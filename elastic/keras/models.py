@@ -56,7 +56,7 @@ def Model(model: Any, *, count: CountFunction | None = None, seed: int = 0) -> A
     object.__setattr__(model, "fit_generator", model.fit)
     object.__setattr__(model, "make_train_function", functools.partial(_make_train_function, model))
     if model.compiled:
-        _accumulate(model)
+        _wrap_optimizer(model)
     return model
 
 
@@ -71,10 +71,11 @@ def _patched(model: Any, name: str, patch: Callable[..., Any]) -> Any:
 
 def _compile(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> None:
     plain(*args, **options)
-    _accumulate(model)
+    _wrap_optimizer(model)
 
 
-def _accumulate(model: Any) -> None:
+def _wrap_optimizer(model: Any) -> None:
+    """Accumulate a model's gradients; warn of layers that depend on the division."""
     if type(model.optimizer) is not Accumulator:
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
             model.optimizer = Accumulator(model.optimizer)
@@ -92,36 +93,38 @@ def _layers(model: Any) -> list[Any]:
 
 
 def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    given = inspect.signature(plain).bind(*args, **options)
-    given.apply_defaults()
-    use = given.arguments
+    """Call Keras's `fit` with one batch for each update."""
+    bound = inspect.signature(plain).bind(*args, **options)
+    bound.apply_defaults()
+    arguments = bound.arguments
     if not model.compiled:
         return plain(*args, **options)  # Keras raises its own error
     training = training_of(model)
-    _split_validation(use)
+    _split_validation(arguments)
     source = updates_of(
-        use["x"],
-        use["y"],
-        use["sample_weight"],
+        arguments["x"],
+        arguments["y"],
+        arguments["sample_weight"],
         size=runai.elastic.global_batch_size,
-        shuffle=_shuffles(use["shuffle"]),
+        shuffle=_checked_shuffle(arguments["shuffle"]),
         seed=training.seed,
-        steps_per_epoch=use["steps_per_epoch"],
+        steps_per_epoch=arguments["steps_per_epoch"],
     )
-    training.begin(source, use["class_weight"])
+    training.begin(source, arguments["class_weight"])
     devices = devices_of(model)
-    _build(model, training.example(devices))
+    _build_variables(model, training.example(devices))
     if model.__runai__.count is None:
         training.count = count_for(model)
-    if use["validation_batch_size"] is None and isinstance(use["validation_data"], list | tuple):
-        use["validation_batch_size"] = runai.elastic.max_gpu_batch_size * devices
-    callbacks = use["callbacks"]
+    has_arrays = isinstance(arguments["validation_data"], list | tuple)
+    if has_arrays and arguments["validation_batch_size"] is None:
+        arguments["validation_batch_size"] = runai.elastic.max_gpu_batch_size * devices
+    callbacks = arguments["callbacks"]
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.append(EpochCallback(training))
     else:
         callbacks = [EpochCallback(training), *keras.tree.flatten(callbacks or [])]
-    _need_checkpoints(callbacks)
-    use.update(
+    _expect_checkpoint_callback(callbacks)
+    arguments.update(
         x=_UpdateExamples(training, devices),
         y=None,
         sample_weight=None,
@@ -131,10 +134,10 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
         shuffle=False,
         callbacks=callbacks,
     )
-    return plain(*given.args, **given.kwargs)
+    return plain(*bound.args, **bound.kwargs)
 
 
-def _need_checkpoints(callbacks: Any) -> None:
+def _expect_checkpoint_callback(callbacks: Any) -> None:
     """Raise if a worker of a resizable job has no `Checkpoint` callback."""
     if keras.backend.backend() != "torch":
         return
@@ -143,8 +146,8 @@ def _need_checkpoints(callbacks: Any) -> None:
     generation = current()
     if generation is None or generation.max_gpus == 1:
         return
-    each = getattr(callbacks, "callbacks", callbacks)
-    if not any(isinstance(callback, Checkpoint) for callback in each):
+    listed = getattr(callbacks, "callbacks", callbacks)  # of a CallbackList
+    if not any(isinstance(callback, Checkpoint) for callback in listed):
         raise ValueError(
             "Workers of an elastic job go on from a checkpoint when their number changes: "
             "fit(..., callbacks=[runai.elastic.keras.Checkpoint()])."
@@ -160,7 +163,7 @@ class _UpdateExamples(keras.utils.PyDataset):  # type: ignore[misc]  # keras has
 
     def __init__(self, training: Training, devices: int) -> None:
         super().__init__()
-        self._example = _tuples(training.example(devices))
+        self._example = _with_tuples(training.example(devices))
         self._length = training.source.per_epoch
 
     def __len__(self) -> int:
@@ -170,14 +173,15 @@ class _UpdateExamples(keras.utils.PyDataset):  # type: ignore[misc]  # keras has
         return self._example
 
 
-def _tuples(batch: Any) -> Any:
+def _with_tuples(batch: Any) -> Any:
     # TensorFlow cannot derive the type spec of a list.
     if isinstance(batch, dict):
-        return {name: _tuples(part) for name, part in batch.items()}
-    return tuple(map(_tuples, batch)) if isinstance(batch, list | tuple) else batch
+        return {name: _with_tuples(part) for name, part in batch.items()}
+    return tuple(map(_with_tuples, batch)) if isinstance(batch, list | tuple) else batch
 
 
-def _build(model: Any, example: Any) -> None:
+def _build_variables(model: Any, example: Any) -> None:
+    """Build a model's variables; on all ranks they are rank 0's."""
     scope = getattr(model, "distribute_strategy", None)
     if keras.backend.backend() == "tensorflow" and scope is not None:
         with scope.scope():
@@ -190,40 +194,43 @@ def _build(model: Any, example: Any) -> None:
         share_weights([*model.variables, *model.optimizer.plain.variables])
 
 
-def _split_validation(use: dict[str, Any]) -> None:
-    fraction = use["validation_split"]
-    if not fraction or use["validation_data"] is not None:
+def _split_validation(arguments: dict[str, Any]) -> None:
+    """Split off the last part of the arrays, as Keras's `validation_split` does."""
+    fraction = arguments["validation_split"]
+    if not fraction or arguments["validation_data"] is not None:
         return
     if not 0 < fraction < 1:
         raise ValueError(f"validation_split must be between 0 and 1, not {fraction}.")
-    whole = (use["x"], use["y"], use["sample_weight"])
+    whole = (arguments["x"], arguments["y"], arguments["sample_weight"])
     if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(whole) if leaf is not None):
         raise ValueError("validation_split needs arrays: give validation_data.")
-    at = int(rows(whole) * (1 - fraction))
+    split_at = int(rows(whole) * (1 - fraction))
 
-    def part(chosen: slice) -> Any:
-        return keras.tree.map_structure(lambda a: None if a is None else a[chosen], whole)
+    def part(rows_of_part: slice) -> Any:
+        return keras.tree.map_structure(lambda a: None if a is None else a[rows_of_part], whole)
 
-    use["x"], use["y"], use["sample_weight"] = part(slice(at))
-    use["validation_data"] = part(slice(at, None))
-    use["validation_split"] = 0.0
+    arguments["x"], arguments["y"], arguments["sample_weight"] = part(slice(split_at))
+    arguments["validation_data"] = part(slice(split_at, None))
+    arguments["validation_split"] = 0.0
 
 
-def _shuffles(shuffle: Any) -> bool:
+def _checked_shuffle(shuffle: Any) -> bool:
     if shuffle not in {True, False}:
         raise ValueError(f"shuffle must be True or False, not {shuffle!r}.")
     return bool(shuffle)
 
 
 def _evaluate(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    given = inspect.signature(plain).bind(*args, **options)
-    if hasattr(given.arguments.get("x"), "shape"):  # data sets have batches of their own
-        given.arguments["batch_size"] = runai.elastic.max_gpu_batch_size * devices_of(model)
-    return plain(*given.args, **given.kwargs)
+    """Call Keras's `evaluate` with the batch size of the GPUs."""
+    bound = inspect.signature(plain).bind(*args, **options)
+    if hasattr(bound.arguments.get("x"), "shape"):  # data sets have batches of their own
+        bound.arguments["batch_size"] = runai.elastic.max_gpu_batch_size * devices_of(model)
+    return plain(*bound.args, **bound.kwargs)
 
 
 def _make_train_function(model: Any, force: bool = False) -> None:  # noqa: FBT001, FBT002  # Keras's
-    known = model.train_function
+    """Make Keras's train function, and wrap a new one into an update."""
+    before = model.train_function
     model.__runai__.make_train_function(force=force)
-    if model.train_function is not known:
+    if model.train_function is not before:
         model.train_function = step_of(model, training_of(model))

@@ -34,13 +34,13 @@ def join() -> tuple[int, int]:
     if torch.cuda.is_available() and (launched or membership is not None):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
     if membership is not None:
-        generations.enter(membership, _form)
+        generations.enter(membership, _form_group)
     elif launched:
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return rank_and_ranks()
 
 
-def _form(meeting: group.Meeting) -> None:
+def _form_group(meeting: group.Meeting) -> None:
     group.form_group(meeting, cuda=torch.cuda.is_available())
 
 
@@ -55,16 +55,16 @@ def agree(gen: int, *, must_leave: bool) -> tuple[int, bool]:
     """Return the highest generation read by any rank, and True if any must leave."""
     if rank_and_ranks()[1] == 1:
         return gen, must_leave
-    seen = torch.tensor([gen, int(must_leave)])
-    with generations.peers():
-        dist.all_reduce(seen, op=dist.ReduceOp.MAX)
-    return int(seen[0]), bool(seen[1])
+    views = torch.tensor([gen, int(must_leave)])
+    with generations.restart_after_lost_peer():
+        dist.all_reduce(views, op=dist.ReduceOp.MAX)
+    return int(views[0]), bool(views[1])
 
 
 def share_weights(variables: Sequence[Any]) -> None:
     """Broadcast rank 0's values."""
     if rank_and_ranks()[1] > 1:
-        with generations.peers():
+        with generations.restart_after_lost_peer():
             for variable in variables:
                 dist.broadcast(variable.value.data, src=0)
 
@@ -73,15 +73,16 @@ def sum_over_ranks(sums: list[torch.Tensor], used: set[int]) -> set[int]:
     """Sum gradients over the ranks in place; return variables with a gradient on any rank."""
     device = sums[0].device
     flags = torch.tensor([float(i in used) for i in range(len(sums))], device=device)
-    with generations.peers():
+    with generations.restart_after_lost_peer():
         for dtype in sorted({total.dtype for total in sums}, key=str):
-            _sum([total for total in sums if total.dtype == dtype])
+            _sum_together([total for total in sums if total.dtype == dtype])
         dist.all_reduce(flags)
     return {index for index, ranks in enumerate(flags.tolist()) if ranks}
 
 
-def _sum(alike: list[torch.Tensor]) -> None:
-    flat = torch.cat([total.detach().reshape(-1) for total in alike])
+def _sum_together(totals: list[torch.Tensor]) -> None:
+    """Sum tensors of one type over the ranks, in place and in one message."""
+    flat = torch.cat([total.detach().reshape(-1) for total in totals])
     dist.all_reduce(flat)
-    for total, part in zip(alike, torch.split(flat, [t.numel() for t in alike]), strict=True):
+    for total, part in zip(totals, torch.split(flat, [t.numel() for t in totals]), strict=True):
         total.copy_(part.view_as(total))

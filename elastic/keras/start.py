@@ -27,14 +27,15 @@ def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = Non
     """
     if gpus is not None and gpus < 1:
         raise ValueError(f"gpus must be at least 1, not {gpus}.")
-    start = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}[keras.backend.backend()]
-    rank, ranks, devices = start(gpus)
+    starts = {"jax": _start_jax, "tensorflow": _start_tensorflow, "torch": _start_torch}
+    rank, ranks, devices = starts[keras.backend.backend()](gpus)
     runai.elastic.publish(
         global_batch_size, max_gpu_batch_size, ranks=ranks, rank=rank, devices=devices
     )
 
 
-def _jax(gpus: int | None) -> tuple[int, int, int]:
+def _start_jax(gpus: int | None) -> tuple[int, int, int]:
+    """Distribute over the devices; return rank, ranks and devices of a process."""
     import jax  # noqa: PLC0415  # only one back end is there
 
     if jax.process_count() > 1:
@@ -43,7 +44,7 @@ def _jax(gpus: int | None) -> tuple[int, int, int]:
             "drives the GPUs of its machine."
         )
     if (distribution := keras.distribution.distribution()) is None:
-        _alone("JAX")
+        _expect_single_worker("JAX")
         devices = keras.distribution.list_devices()
         count = gpus or (1 if jax.default_backend() == "cpu" else len(devices))
         _check_available(count, len(devices), "devices")
@@ -56,22 +57,24 @@ def _jax(gpus: int | None) -> tuple[int, int, int]:
     return 0, 1, int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
 
 
-def _tensorflow(gpus: int | None) -> tuple[int, int, int]:
+def _start_tensorflow(gpus: int | None) -> tuple[int, int, int]:
+    """Set a strategy for the devices; return rank, ranks and devices of a process."""
     import tensorflow as tf  # noqa: PLC0415  # only one back end is there
 
     if not tf.distribute.has_strategy():
-        _alone("TensorFlow")
-        found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        _expect_single_worker("TensorFlow")
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         count = gpus or max(1, len(tf.config.list_logical_devices("GPU")))
-        _check_available(count, len(found), "devices")
+        _check_available(count, len(devices), "devices")
         if count > 1:
-            names = [device.name for device in found[:count]]
+            names = [device.name for device in devices[:count]]
             tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(names))
         return 0, 1, count
     return 0, 1, int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def _torch(gpus: int | None) -> tuple[int, int, int]:
+def _start_torch(gpus: int | None) -> tuple[int, int, int]:
+    """Join the other processes; return rank, ranks and devices of a process."""
     from runai.elastic.keras.ranks import join  # noqa: PLC0415  # only one back end is there
 
     rank, ranks = join()
@@ -81,11 +84,12 @@ def _torch(gpus: int | None) -> tuple[int, int, int]:
     return rank, ranks, 1
 
 
-def _alone(backend: str) -> None:
-    """Raise for one of several workers: each would train alone."""
+def _expect_single_worker(backend: str) -> None:
+    """Raise ValueError in one of several workers: each would train alone."""
     ranks = os.environ.get("WORLD_SIZE")
-    elastic = "RUNAI_ELASTIC_DIR" in os.environ and "RUNAI_LAUNCHER_PID" not in os.environ
-    if ranks and (int(ranks) > 1 or elastic):  # the first worker of an elastic job may start alone
+    # The first worker of an elastic job may start alone.
+    is_elastic = "RUNAI_ELASTIC_DIR" in os.environ and "RUNAI_LAUNCHER_PID" not in os.environ
+    if ranks and (int(ranks) > 1 or is_elastic):
         raise ValueError(
             f"Keras with {backend} trains in one process that drives all GPUs, and this job has "
             "several workers: submit it with --gpus N instead of --workers N, or use the PyTorch "

@@ -33,13 +33,14 @@ def step_of(model: Any, training: Training) -> Callable[..., Any]:
     """Return the train function of an update, from the model's function of a batch."""
     backend = keras.backend.backend()
     if backend == "jax":
-        return _jax(model, training)
+        return _jax_step(model, training)
     if backend == "tensorflow":
-        return _tensorflow(model, training)
-    return _torch(model, training)
+        return _tensorflow_step(model, training)
+    return _torch_step(model, training)
 
 
-def _torch(model: Any, training: Training) -> Callable[..., Any]:
+def _torch_step(model: Any, training: Training) -> Callable[..., Any]:
+    """Return the train function of an update for the PyTorch back end."""
     from runai.elastic.keras.ranks import rank_and_ranks, sum_over_ranks  # noqa: PLC0415  # torch
 
     step = model.train_function
@@ -50,17 +51,18 @@ def _torch(model: Any, training: Training) -> Callable[..., Any]:
         logs: Any = {}
         for piece in training.next_update(1, ranks, rank):
             model.optimizer.begin(piece.weight, last=piece.last)
-            logs = step([keras.tree.map_structure(_tensor, piece.batch)])
+            logs = step([keras.tree.map_structure(_as_tensor, piece.batch)])
         return logs
 
     return update
 
 
-def _tensor(leaf: Any) -> Any:
+def _as_tensor(leaf: Any) -> Any:
     return None if leaf is None else keras.ops.convert_to_tensor(leaf)
 
 
-def _jax(model: Any, training: Training) -> Callable[..., Any]:
+def _jax_step(model: Any, training: Training) -> Callable[..., Any]:
+    """Return the train function of an update for the JAX back end."""
     step = model.train_function
     weight_at, last_at = model.optimizer.turn_positions()
 
@@ -73,13 +75,14 @@ def _jax(model: Any, training: Training) -> Callable[..., Any]:
                 optimizer[weight_at] = np.float32(piece.weight)
                 optimizer[last_at] = np.int32(piece.last)
                 state = (trained, non_trainable, optimizer, metrics)
-                logs, state = step(state, iter([_laid_out(piece)]))
+                logs, state = step(state, iter([_distributed_batch(piece)]))
         return logs, state
 
     return update
 
 
-def _laid_out(piece: MicroBatch) -> Any:
+def _distributed_batch(piece: MicroBatch) -> Any:
+    """Return a piece's batch in the distribution's layout, if the devices share it."""
     distribution = keras.distribution.distribution()
     if distribution is None or not piece.sharded:
         return piece.batch
@@ -92,7 +95,8 @@ def _laid_out(piece: MicroBatch) -> Any:
     return keras.tree.map_structure(place, piece.batch)
 
 
-def _tensorflow(model: Any, training: Training) -> Callable[..., Any]:
+def _tensorflow_step(model: Any, training: Training) -> Callable[..., Any]:
+    """Return the train function of an update for the TensorFlow back end."""
     strategy = model.distribute_strategy
     devices = model.optimizer.replicas = devices_of(model)
     step = {True: model.train_function, False: model.train_function}
@@ -106,18 +110,20 @@ def _tensorflow(model: Any, training: Training) -> Callable[..., Any]:
             for piece in training.next_update(devices):
                 model.optimizer.begin(piece.weight, last=piece.last)
                 batch = piece.batch if devices == 1 else _by_replica(strategy, piece, devices)
-                logs = step[piece.last](_once(batch))
+                logs = step[piece.last](_yield_once(batch))
         return logs
 
     return update
 
 
-def _once(batch: Any) -> Iterator[Any]:
+def _yield_once(batch: Any) -> Iterator[Any]:
     yield batch
 
 
 def _by_replica(strategy: Any, piece: MicroBatch, devices: int) -> Any:
-    def of(leaf: Any) -> Any:
+    """Return a piece's batch as one value for each replica."""
+
+    def per_replica(leaf: Any) -> Any:
         if leaf is None:
             return None
         parts = np.split(leaf, devices) if piece.sharded else [leaf] * devices
@@ -125,4 +131,4 @@ def _by_replica(strategy: Any, piece: MicroBatch, devices: int) -> Any:
             lambda context: keras.ops.convert_to_tensor(parts[context.replica_id_in_sync_group])
         )
 
-    return keras.tree.map_structure(of, piece.batch)
+    return keras.tree.map_structure(per_replica, piece.batch)

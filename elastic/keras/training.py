@@ -63,15 +63,15 @@ class Training:
         """Completed updates of this epoch."""
         self.passed_over = False
         """True if the last update was skipped, as the checkpoint includes it."""
-        self._ahead: tuple[int, int] | None = None
-        self._next = 0
+        self._resume_position: tuple[int, int] | None = None
+        self._next_index = 0
         self._source: Updates | None = None
         self._class_weight: Mapping[int, float] | None = None
 
     def begin(self, source: Updates, class_weight: Mapping[int, float] | None) -> None:
         """Start a fit with its data."""
         self._source, self._class_weight = source, class_weight
-        self._ahead = None
+        self._resume_position = None
 
     @property
     def source(self) -> Updates:
@@ -81,26 +81,26 @@ class Training:
 
     def example(self, size: int) -> Batch:
         """Return samples in the model's input format."""
-        return self._weighed(self.source.example(size))
+        return self._with_class_weights(self.source.example(size))
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch from its first update, or from a checkpoint's position."""
-        self.epoch, self.done, self._next = epoch, 0, 0
-        if self._ahead is not None and self._ahead[0] == epoch:
-            self.done = self._ahead[1]
-        self._ahead = None
+        self.epoch, self.done, self._next_index = epoch, 0, 0
+        if self._resume_position is not None and self._resume_position[0] == epoch:
+            self.done = self._resume_position[1]
+        self._resume_position = None
 
     def resume(self, epoch: int, done: int) -> None:
         """Skip the first `done` updates of an epoch, without computing them."""
-        self._ahead = (epoch, done)
+        self._resume_position = (epoch, done)
 
     def next_update(self, devices: int, ranks: int = 1, rank: int = 0) -> list[MicroBatch]:
         """Return this process's parts of the next update; none for a skipped one.
 
         A rank without samples gets one of weight 0, so that collectives stay matched.
         """
-        index = self._next
-        self._next += 1
+        index = self._next_index
+        self._next_index += 1
         skipped = self.passed_over = index < self.done
         if skipped and self.source.repeatable:
             return []
@@ -108,28 +108,32 @@ class Training:
         if skipped:
             return []
         self.done = index + 1
-        return list(self._pieces(self._weighed(batch), devices, ranks, rank))
+        return list(self._pieces(self._with_class_weights(batch), devices, ranks, rank))
 
     def _pieces(self, batch: Batch, devices: int, ranks: int, rank: int) -> Iterator[MicroBatch]:
-        limit = runai.elastic.max_gpu_batch_size
-        plan = plan_batches(rows(batch), limit * devices, ranks)
-        at = plan.offsets[rank]
-        whole = self._count_items(batch)
+        """Yield this process's micro-batches of an update, with their weights."""
+        max_gpu_batch = runai.elastic.max_gpu_batch_size
+        plan = plan_batches(rows(batch), max_gpu_batch * devices, ranks)
+        start = plan.offsets[rank]
+        total_items = self._count_items(batch)
         share = plan.shares[rank]
         if not share:
-            yield MicroBatch(_rows(batch, 0, 1), 0.0, last=True, sharded=False)
-        for number, (size, sharded) in enumerate(pieces := cut(share, limit, devices), start=1):
-            piece = _rows(batch, at, at + size)
-            at += size
-            weight = self._count_items(piece) / whole if whole else 0.0
-            yield MicroBatch(piece, weight, last=number == len(pieces), sharded=sharded)
+            yield MicroBatch(_slice_rows(batch, 0, 1), 0.0, last=True, sharded=False)
+        pieces = cut(share, max_gpu_batch, devices)
+        for count, (size, sharded) in enumerate(pieces, start=1):
+            piece = _slice_rows(batch, start, start + size)
+            start += size
+            weight = self._count_items(piece) / total_items if total_items else 0.0
+            yield MicroBatch(piece, weight, last=count == len(pieces), sharded=sharded)
 
     def _count_items(self, batch: Batch) -> float:
+        """Return the number of items in the mean of a batch's loss."""
         if self.count is None:
             return rows(batch)
         return float(self.count(*batch, *(None,) * (3 - len(batch))))
 
-    def _weighed(self, batch: Batch) -> Batch:
+    def _with_class_weights(self, batch: Batch) -> Batch:
+        """Return a batch with the weight of each sample's class, if weights are set."""
         if self._class_weight is None:
             return batch
         if len(batch) != 2 or keras.tree.is_nested(batch[1]):
@@ -170,6 +174,6 @@ class EpochCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         self._training.begin_epoch(epoch)
 
 
-def _rows(batch: Batch, start: int, stop: int) -> Batch:
+def _slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     piece: Batch = keras.tree.map_structure(lambda a: None if a is None else a[start:stop], batch)
     return piece

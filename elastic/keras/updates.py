@@ -43,9 +43,9 @@ class ArrayUpdates:
         self._size = size
         self._shuffle = shuffle
         self._seed = seed
-        self._whole = -(-self._samples // size)
+        self._updates_per_pass = -(-self._samples // size)
         self._order: tuple[int, np.ndarray[Any, Any]] | None = None
-        self.per_epoch = per_epoch or self._whole
+        self.per_epoch = per_epoch or self._updates_per_pass
 
     def example(self, size: int) -> Batch:
         """Return the first samples, repeated if there are too few."""
@@ -53,14 +53,16 @@ class ArrayUpdates:
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the samples of an update; the next pass follows the last one."""
-        turn, at = divmod(epoch * self.per_epoch + index, self._whole)
-        chosen = slice(at * self._size, (at + 1) * self._size)
-        return _select(self._arrays, self._order_of(turn)[chosen] if self._shuffle else chosen)
+        data_pass, position = divmod(epoch * self.per_epoch + index, self._updates_per_pass)
+        indices = slice(position * self._size, (position + 1) * self._size)
+        return _select(
+            self._arrays, self._order_of(data_pass)[indices] if self._shuffle else indices
+        )
 
-    def _order_of(self, turn: int) -> np.ndarray[Any, Any]:
-        if self._order is None or self._order[0] != turn:
-            order = np.random.default_rng([self._seed, turn]).permutation(self._samples)
-            self._order = (turn, order)
+    def _order_of(self, data_pass: int) -> np.ndarray[Any, Any]:
+        if self._order is None or self._order[0] != data_pass:
+            order = np.random.default_rng([self._seed, data_pass]).permutation(self._samples)
+            self._order = (data_pass, order)
         return self._order[1]
 
 
@@ -79,37 +81,38 @@ class PyDatasetUpdates:
         self, dataset: Any, size: int, *, shuffle: bool, seed: int, per_epoch: int | None = None
     ) -> None:
         self._dataset = dataset
-        self._first = _batch(dataset[0])
+        self._first = _as_batch(dataset[0])
         self._size = size
-        self._group = _group(rows(self._first), size)
+        self._batches_per_update = _batches_per_update(rows(self._first), size)
         self._batches = dataset.num_batches
         self._shuffle = shuffle
         self._seed = seed
         if self._batches is None and per_epoch is None:
-            raise ValueError(_ENDLESS)
-        self.per_epoch = per_epoch or -(-self._batches // self._group)
+            raise ValueError(_UNKNOWN_LENGTH)
+        self.per_epoch = per_epoch or -(-self._batches // self._batches_per_update)
 
     def example(self, size: int) -> Batch:
         """Return samples of the first batch, repeated where there are too few."""
         return _select(self._first, np.arange(size) % rows(self._first))
 
     def update(self, epoch: int, index: int) -> Batch:
-        """Return the samples of an update."""
-        first = (epoch * self.per_epoch + index) * self._group
+        """Return the samples of an update; tell the data set when a pass over it begins."""
+        first = (epoch * self.per_epoch + index) * self._batches_per_update
         if self._batches is None:
-            numbers: Iterable[int] = range(first, first + self._group)
+            numbers: Iterable[int] = range(first, first + self._batches_per_update)
         else:
-            whole = -(-self._batches // self._group)
-            turn, at = divmod(epoch * self.per_epoch + index, whole)
-            numbers = self._order_of(turn)[at * self._group : (at + 1) * self._group]
-            if turn and at == 0:
+            updates_per_pass = -(-self._batches // self._batches_per_update)
+            data_pass, position = divmod(epoch * self.per_epoch + index, updates_per_pass)
+            first = position * self._batches_per_update
+            numbers = self._order_of(data_pass)[first : first + self._batches_per_update]
+            if data_pass and position == 0:
                 self._dataset.on_epoch_end()
-        return _join([_batch(self._dataset[int(number)]) for number in numbers])
+        return _join([_as_batch(self._dataset[int(number)]) for number in numbers])
 
-    def _order_of(self, turn: int) -> Sequence[int]:
+    def _order_of(self, data_pass: int) -> Sequence[int]:
         if not self._shuffle:
             return range(self._batches)
-        order = np.random.default_rng([self._seed, turn]).permutation(self._batches - 1)
+        order = np.random.default_rng([self._seed, data_pass]).permutation(self._batches - 1)
         return [*(int(number) for number in order), self._batches - 1]
 
 
@@ -138,7 +141,7 @@ class StreamUpdates:
         per_epoch: int | None = None,
     ) -> None:
         if per_epoch is None and batches is None:
-            raise ValueError(_ENDLESS)
+            raise ValueError(_UNKNOWN_LENGTH)
         self._begin = begin
         self._size = size
         self._per_pass: int | None = None
@@ -146,11 +149,11 @@ class StreamUpdates:
         first = next(self._stream, None)
         if first is None:
             raise ValueError("The training data yields no batch.")
-        self._buffered: list[Batch] = [_batch(first)]
+        self._buffered: list[Batch] = [_as_batch(first)]
         self._first = self._buffered[0]
-        self._at: tuple[int, int] = (0, 0)
+        self._last_position: tuple[int, int] = (0, 0)
         if per_epoch is None and batches is not None:
-            per_epoch = self._per_pass = -(-batches // _group(rows(self._first), size))
+            per_epoch = self._per_pass = -(-batches // _batches_per_update(rows(self._first), size))
         self.per_epoch = per_epoch or 1
 
     def example(self, size: int) -> Batch:
@@ -159,33 +162,34 @@ class StreamUpdates:
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the next update."""
-        if self._per_pass is not None and index == 0 and epoch != self._at[0]:
+        if self._per_pass is not None and index == 0 and epoch != self._last_position[0]:
             self._stream, self._buffered = self._begin(), []
-        self._at = (epoch, index)
+        self._last_position = (epoch, index)
         return self._gather()
 
     def _gather(self) -> Batch:
-        opened = False
+        """Read batches until there is an update; cut off what is beyond it."""
+        reopened = False
         while sum(map(rows, self._buffered)) < self._size:
             batch = next(self._stream, None)
             if batch is not None:
-                self._buffered.append(_batch(batch))
+                self._buffered.append(_as_batch(batch))
             elif self._buffered:
                 break  # the last update of a pass has the rest
-            elif opened:
+            elif reopened:
                 raise ValueError(
                     "The training data has ended before the last epoch: a generator is read once. "
                     "Give one that goes on, or fewer steps_per_epoch (they count updates)."
                 )
             else:
-                self._stream, opened = self._begin(), True
+                self._stream, reopened = self._begin(), True
         joined = _join(self._buffered)
         rest = rows(joined) - self._size
         self._buffered = [_select(joined, slice(self._size, None))] if rest > 0 else []
         return _select(joined, slice(self._size)) if rest > 0 else joined
 
 
-_ENDLESS = (
+_UNKNOWN_LENGTH = (
     "How many batches the training data has is not known: give steps_per_epoch, "
     "the number of updates (global batches) of an epoch."
 )
@@ -208,23 +212,23 @@ def updates_of(
         ValueError: its length is not known, or its batches do not divide an update.
     """
     if isinstance(x, keras.utils.PyDataset):
-        _only_x(y, sample_weight)
+        _expect_no_targets(y, sample_weight)
         return PyDatasetUpdates(x, size, shuffle=shuffle, seed=seed, per_epoch=steps_per_epoch)
     if hasattr(x, "cardinality") and hasattr(x, "as_numpy_iterator"):  # tf.data.Dataset
-        _only_x(y, sample_weight)
+        _expect_no_targets(y, sample_weight)
         known = int(x.cardinality())
         return StreamUpdates(
             lambda: iter(x), size, batches=known if known >= 0 else None, per_epoch=steps_per_epoch
         )
     if hasattr(x, "dataset") and hasattr(x, "collate_fn"):  # torch's DataLoader
-        _only_x(y, sample_weight)
+        _expect_no_targets(y, sample_weight)
         try:
             batches = len(x)
         except TypeError:
             batches = None
         return StreamUpdates(lambda: iter(x), size, batches=batches, per_epoch=steps_per_epoch)
     if isinstance(x, Iterator):
-        _only_x(y, sample_weight)
+        _expect_no_targets(y, sample_weight)
         return StreamUpdates(lambda: x, size, batches=None, per_epoch=steps_per_epoch)
     leaves = keras.tree.flatten(x)
     if not leaves or not all(hasattr(leaf, "shape") and len(leaf.shape) for leaf in leaves):
@@ -262,7 +266,7 @@ def as_numpy(leaf: Any) -> Any:
     return array
 
 
-def _batch(given: Any) -> Batch:
+def _as_batch(given: Any) -> Batch:
     parts = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not 1 <= len(parts) <= 3:
         raise ValueError(f"A batch has x, y and sample weights at most, not {len(parts)} parts.")
@@ -270,23 +274,29 @@ def _batch(given: Any) -> Batch:
     return batch
 
 
-def _group(batch: int, size: int) -> int:
-    if size % batch:
+def _batches_per_update(batch_size: int, update_size: int) -> int:
+    """Return how many batches make up an update.
+
+    Raises:
+        ValueError: the batch size does not divide the update's.
+    """
+    if update_size % batch_size:
         raise ValueError(
-            f"Batches of {batch} samples do not make up the global batch of {size}: make them of "
-            f"{size} or of a divisor (tf.data: dataset.rebatch({size})), or give steps_per_epoch."
+            f"Batches of {batch_size} samples do not make up the global batch of {update_size}: "
+            f"make them of {update_size} or of a divisor (tf.data: dataset.rebatch({update_size})),"
+            " or give steps_per_epoch."
         )
-    return size // batch
+    return update_size // batch_size
 
 
-def _only_x(y: Any, sample_weight: Any) -> None:
+def _expect_no_targets(y: Any, sample_weight: Any) -> None:
     if y is not None or sample_weight is not None:
         raise ValueError("Targets and sample weights are in the data set's batches: leave out y.")
 
 
-def _select(batch: Batch, chosen: Any) -> Batch:
-    taken: Batch = keras.tree.map_structure(lambda a: None if a is None else a[chosen], batch)
-    return taken
+def _select(batch: Batch, indices: Any) -> Batch:
+    selected: Batch = keras.tree.map_structure(lambda a: None if a is None else a[indices], batch)
+    return selected
 
 
 def _join(batches: Sequence[Batch]) -> Batch:

@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-_MAX_CACHED_WEIGHTS = 64
+_MAX_CACHED_SEEDS = 64
 
 
 class Average(Protocol):
@@ -55,11 +55,11 @@ class Boundary:
         self.scheduler, self.scaler, self.ema = scheduler, scaler, ema
         self.gradient_norm: Tensor | None = None
         """The gradient's norm before the last clipping."""
-        self._weights: dict[tuple[object, ...], Tensor] = {}
-        self._stepped = True
+        self._gradient_seeds: dict[tuple[object, ...], Tensor] = {}
+        self._has_stepped = True
         if scaler is not None:
             # A scaler skips the optimizer after an infinity; it has no public flag for that.
-            optimizer.register_step_post_hook(self._note_step)
+            optimizer.register_step_post_hook(self._record_step)
 
     def apply(self, clip_norm: float | None) -> bool:
         """Update the weights; return False if the scaler skipped the update.
@@ -67,7 +67,7 @@ class Boundary:
         The scaler skips it after an infinity: it lowers its scale on every rank, and neither
         schedule nor average counts the update.
         """
-        self._stepped = self.scaler is None
+        self._has_stepped = self.scaler is None
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if clip_norm is not None:
@@ -77,13 +77,13 @@ class Boundary:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        if self._stepped:
+        if self._has_stepped:
             if self.scheduler is not None:
                 self.scheduler.step()
             if self.ema is not None:
                 self.ema.update_parameters(self.module)
         self.optimizer.zero_grad(set_to_none=True)
-        return self._stepped
+        return self._has_stepped
 
     def backward(self, loss: Tensor, weight: float) -> None:
         """Add a loss's gradient, with one scale for all micro-batches of an update.
@@ -95,18 +95,18 @@ class Boundary:
             raise ValueError(f"A loss is one number, a mean or a sum, not {tuple(loss.shape)}.")
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
-        place = weight, loss.dtype, loss.device, loss.shape
-        seed = self._weights.get(place)
-        if seed is None:
-            if len(self._weights) > _MAX_CACHED_WEIGHTS:  # weights by tokens differ each time
-                self._weights.clear()
-            seed = self._weights[place] = torch.full_like(loss.detach(), weight)
+        key = weight, loss.dtype, loss.device, loss.shape
+        gradient_seed = self._gradient_seeds.get(key)
+        if gradient_seed is None:
+            if len(self._gradient_seeds) > _MAX_CACHED_SEEDS:  # weights by tokens differ each time
+                self._gradient_seeds.clear()
+            gradient_seed = self._gradient_seeds[key] = torch.full_like(loss.detach(), weight)
         # Equals `(loss * weight).backward()` with two kernels less.
-        loss.backward(seed)
+        loss.backward(gradient_seed)
 
     def _parameters(self) -> list[Tensor]:
         groups = self.optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"]]
 
-    def _note_step(self, *_: object) -> None:
-        self._stepped = True
+    def _record_step(self, *_: object) -> None:
+        self._has_stepped = True

@@ -71,12 +71,12 @@ def meet(
         GroupLost: if `give_up` returned True, or the store went away.
         OSError: if rank 0 cannot open the store.
     """
-    store = _open_store(address, give_up) if rank == 0 else _find_store(address, give_up)
+    store = _open_store(address, give_up) if rank == 0 else _join_store(address, give_up)
     try:
         store.set(f"card/{rank}", card)
         keys = [f"card/{other}" for other in range(ranks)]
         while not store.check(keys):
-            _pause(give_up)
+            _sleep_unless(give_up)
         return Meeting(rank, tuple(store.get(key).decode() for key in keys), store)
     except (dist.DistError, RuntimeError) as error:
         if isinstance(error, GroupLost):
@@ -116,7 +116,7 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
-def is_loss(error: BaseException) -> bool:
+def is_peer_loss(error: BaseException) -> bool:
     """Return True if an error means a lost peer, not a bug of the script."""
     text = str(error)
     return isinstance(error, GroupLost | dist.DistError) or any(
@@ -180,7 +180,7 @@ class Agreement:
         # MAX of a number and of its negative show whether all ranks have the same one.
         leave_flags = [int(must_leave and other == rank) for other in range(self._ranks)]
         view = torch.tensor([gen, *leave_flags, *read, *(-n for n in read)], dtype=torch.int64)
-        self._posted = view, self._reduce(view)
+        self._posted = view, self._start_reduction(view)
         # A single rank's view is valid at once.
         return self.conclude() if self._ranks == 1 else agreed
 
@@ -212,7 +212,7 @@ class Agreement:
             )
         return gen, [rank for rank, leaves in enumerate(leave_flags) if leaves]
 
-    def _reduce(self, view: torch.Tensor) -> dist.Work | None:
+    def _start_reduction(self, view: torch.Tensor) -> dist.Work | None:
         if self._ranks == 1:
             return None
         try:
@@ -222,6 +222,7 @@ class Agreement:
 
 
 def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
+    """Open the store; wait while an earlier process still has the port."""
     host, port = _host_and_port(address)
     deadline = time.monotonic() + _STORE_TIMEOUT.total_seconds()
     while True:
@@ -230,28 +231,29 @@ def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
                 host, port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT
             )
         except (dist.DistError, RuntimeError) as error:
-            # The port may still be in use for a moment by another process.
             if "EADDRINUSE" not in str(error) or time.monotonic() > deadline:
                 raise OSError(
                     errno.EADDRINUSE, f"cannot open the store {address}: {error}"
                 ) from error
-            _pause(give_up)
+            _sleep_unless(give_up)
 
 
-def _find_store(address: str, give_up: Callable[[], bool]) -> Store:
+def _join_store(address: str, give_up: Callable[[], bool]) -> Store:
+    """Connect to the store as soon as rank 0 listens."""
     host, port = _host_and_port(address)
     while True:
         # TCPStore's own wait cannot be aborted, and writes to standard error.
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
             break
-        _pause(give_up)
+        _sleep_unless(give_up)
     try:
         return TCPStore(host, port, is_master=False, timeout=_STORE_TIMEOUT)
     except (dist.DistError, RuntimeError) as error:
         raise GroupLost(f"The store {address} went away: {error}") from error
 
 
-def _pause(give_up: Callable[[], bool]) -> None:
+def _sleep_unless(give_up: Callable[[], bool]) -> None:
+    """Sleep 5 ms; raise GroupLost if the wait is to be given up."""
     if give_up():
         raise GroupLost("A newer generation was called, or this worker is to leave.")
     time.sleep(_PAUSE_S)

@@ -120,9 +120,9 @@ class Job:
         self._ddp = dict(ddp or {})
         self._generation = -1
         self._micro: MicroBatch | None = None
-        self._computed = False
-        self._dirty = True
-        self._given_up = False
+        self._backward_done = False
+        self._has_gradient = True
+        self._update_abandoned = False
         self._ranks = self._single_rank()
         self.replan(*join_launched())
         self._resizing = attach(self, checkpoint, checkpoint_every)
@@ -132,13 +132,13 @@ class Job:
     def model(self) -> nn.Module:
         """The model to call, each time by this name: a resize replaces the object.
 
-        So does a change of the trainable parameters since the last update.
+        A change of the trainable parameters since the last update replaces it, too.
 
         Raises:
             ValueError: if the ranks do not train the same parameters.
         """
         micro = self._micro
-        if micro is not None and micro.first and not self._computed:
+        if micro is not None and micro.first and not self._backward_done:
             self._trainable.register(self._ranks, micro)
         return self._ranks.model
 
@@ -194,7 +194,7 @@ class Job:
         """
         micro = self._micro
         if micro is None:
-            if self._given_up:
+            if self._update_abandoned:
                 return
             raise RuntimeError(
                 "job.backward without a batch: call it once for each of an elastic.DataLoader."
@@ -209,10 +209,10 @@ class Job:
             self._boundary.backward(loss, weight * self._ranks.factor)
             self._ranks.collect(micro)
         except RuntimeError as error:
-            if not self._recovered(error):
+            if not self._try_recovery(error):
                 raise
         else:
-            self._computed = True
+            self._backward_done = True
 
     def step(self, clip_norm: float | None = None) -> bool:
         """Update the weights after the update's last micro-batch; else do nothing.
@@ -227,16 +227,16 @@ class Job:
             RuntimeError: if `backward` was not called.
         """
         micro = self._micro
-        if micro is None and self._given_up:
+        if micro is None and self._update_abandoned:
             return False
-        if micro is None or not self._computed:
+        if micro is None or not self._backward_done:
             raise RuntimeError("job.step before job.backward: call both once for each batch.")
         if not micro.last:
             return False
         try:
             self._ranks.reduce()
         except RuntimeError as error:
-            if self._recovered(error):
+            if self._try_recovery(error):
                 return False
             raise
         self._boundary.apply(clip_norm)
@@ -246,7 +246,7 @@ class Job:
             self.first_sample,
         )
         self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
-        self._micro, self._dirty = None, False
+        self._micro, self._has_gradient = None, False
         formation = self.formation
         for hook in tuple(self.after_update):
             hook(self)
@@ -291,7 +291,7 @@ class Job:
             ValueError: if the global batch or the virtual workers differ, or it is no state.
         """
         state.restore(self, self._boundary, saved, force=force)
-        self._abandon()
+        self._abandon_update()
 
     # The interface for loaders (`LoadingJob`).
 
@@ -304,10 +304,11 @@ class Job:
         """Prepare the forward pass of a micro-batch."""
         if micro.first:
             self._trainable.begin()
-        if micro.first and self._dirty:  # also after an update that the script abandoned
+        if micro.first and self._has_gradient:  # also after an update that the script abandoned
             self._ranks.abandon()
             self._boundary.optimizer.zero_grad(set_to_none=True)
-        self._micro, self._computed, self._dirty, self._given_up = micro, False, True, False
+        self._micro, self._backward_done = micro, False
+        self._has_gradient, self._update_abandoned = True, False
         seed_torch(key(self.seed, _FORWARD, self.update, micro.part.number))
         self._ranks.begin(micro)
 
@@ -317,7 +318,7 @@ class Job:
         Raises:
             RuntimeError: if it did not.
         """
-        if self._micro is micro and (micro.last or not self._computed):
+        if self._micro is micro and (micro.last or not self._backward_done):
             raise RuntimeError(
                 "A batch went by without job.backward and job.step: call both for each batch, "
                 "since other ranks do."
@@ -327,34 +328,35 @@ class Job:
         """Sum a number over all ranks.
 
         Raises:
-            GivenUp: if a rank is gone, and the job was restored to another position.
+            UpdateAbandoned: if a rank is gone, and the job was restored to another position.
         """
         try:
             return total_over_ranks(number, self.device)
         except RuntimeError as error:
-            if self._recovered(error):
+            if self._try_recovery(error):
                 raise UpdateAbandoned from error
             raise
 
-    def _recovered(self, error: RuntimeError) -> bool:
+    def _try_recovery(self, error: RuntimeError) -> bool:
+        """Call `on_failure`; return True if it restored the job to a valid position."""
         if self.on_failure is None or not self.on_failure(error):
             return False
-        self._abandon()
-        self._given_up = True
+        self._abandon_update()
+        self._update_abandoned = True
         return True
 
-    def _abandon(self) -> None:
+    def _abandon_update(self) -> None:
         self._ranks.abandon()
-        self._micro, self._dirty, self.formation = None, True, object()
+        self._micro, self._has_gradient, self.formation = None, True, object()
 
     def _single_rank(self) -> Ranks:
         return self._make_ranks(0, 1)
 
     def _make_ranks(self, rank: int, ranks: int) -> Ranks:
-        limit = self.gpu_batch * self._devices
         if self.virtual_workers is not None:
             return VirtualWorkers(self.module, rank, ranks, workers=self.virtual_workers)
-        return DataParallelRanks(self.module, limit, rank, ranks, self._ddp)
+        micro_batch = self.gpu_batch * self._devices
+        return DataParallelRanks(self.module, micro_batch, rank, ranks, self._ddp)
 
     @property
     def _devices(self) -> int:
@@ -362,6 +364,7 @@ class Job:
         return max(1, len(getattr(self.module, "device_ids", None) or ()))
 
     def _publish(self, rank: int, ranks: int) -> None:
+        """Set the plan and rank, here and in `runai.elastic`."""
         self.plan: BatchPlan = runai.elastic.publish(
             self.global_batch,
             self.gpu_batch,

@@ -89,8 +89,8 @@ class DataParallelRanks:
         """Wrap the model for several ranks; rank 0's weights and buffers are broadcast."""
         self._module = module
         self.division: Divider = RankDivision(gpu_batch, rank, ranks)
-        self._quiet = contextlib.ExitStack()
-        self._options = _without_buffers(ddp)
+        self._no_sync = contextlib.ExitStack()
+        self._options = _without_buffer_broadcast(ddp)
         self._ddp: DistributedDataParallel | None = None
         self.model, self.factor = module, 1.0
         if ranks > 1:
@@ -104,9 +104,9 @@ class DataParallelRanks:
         """Enable reduction for the last micro-batch only; DDP reads this in the forward pass."""
         if self._ddp is not None:
             if micro.last:
-                self._quiet.close()
+                self._no_sync.close()
             elif micro.first:
-                self._quiet.enter_context(self._ddp.no_sync())
+                self._no_sync.enter_context(self._ddp.no_sync())
 
     def register(self, micro: MicroBatch) -> None:
         """Wrap the model again: DDP reads the trainable parameters at construction."""
@@ -129,27 +129,27 @@ class DataParallelRanks:
 
     def abandon(self) -> None:
         """Reset DDP's `no_sync`."""
-        self._quiet.close()
+        self._no_sync.close()
 
     def release(self) -> None:
         """Abandon a partial update; the DDP wrapper is freed together with this object."""
         self.abandon()
 
 
-def _without_buffers(ddp: Mapping[str, Any]) -> dict[str, Any]:
+def _without_buffer_broadcast(ddp: Mapping[str, Any]) -> dict[str, Any]:
     """Disable DDP's broadcast of buffers, so that forward passes do not wait for peers.
 
     PyTorch 2.15 renames the option, and warns about the old name.
     """
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    parameters = inspect.signature(DistributedDataParallel.__init__).parameters
     names = ("forward_sync_buffers", "broadcast_buffers")
     if any(name in ddp for name in names):
         return dict(ddp)
-    return {next(name for name in names if name in known): False, **ddp}
+    return {next(name for name in names if name in parameters): False, **ddp}
 
 
 def join_launched() -> tuple[int, int]:
-    """Return rank and number of ranks of the launcher's process group.
+    """Join the launcher's process group; return rank and number of ranks.
 
     The group is formed if it does not exist, on the CPU and the GPU, if any. An elastic job's group
     is not: `resizing` forms one for each generation.
@@ -170,17 +170,17 @@ def join_launched() -> tuple[int, int]:
 
 def device_of(module: nn.Module) -> torch.device:
     """Return the device of a model's parameters."""
-    first = next(module.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+    parameter = next(module.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def total_over_ranks(number: float, device: torch.device) -> float:
     """Sum a number over all ranks, in double precision."""
     if not (distributed.is_initialized() and distributed.get_world_size() > 1):
         return number
-    box = torch.tensor([number], dtype=torch.float64, device=device)
-    distributed.all_reduce(box)
-    return float(box.item())
+    summed = torch.tensor([number], dtype=torch.float64, device=device)
+    distributed.all_reduce(summed)
+    return float(summed.item())
 
 
 def broadcast_tensors(tensors: list[Tensor], source: int = 0) -> None:

@@ -103,9 +103,9 @@ class Resizing:
         self._every = every
         self._saved_at = time.monotonic()
         self._agreement = group.Agreement(1)
-        self._trains = False
-        self._names: Sequence[str] = ()
-        self._buffers: list[Tensor] = []
+        self._is_training = False
+        self._rank_names: Sequence[str] = ()
+        self._saved_buffers: list[Tensor] = []
 
     def join(self) -> None:
         """Wait for a target, and start from the peers' state or the newest checkpoint."""
@@ -126,14 +126,16 @@ class Resizing:
         if membership is not None and (target := membership.read_target()) is not None:
             gen = target.gen
         self._save_buffers()
-        now = membership.gen if membership else 0
+        current_gen = membership.gen if membership else 0
         try:
-            seen = self._agreement.exchange(
+            newest_gen, departing = self._agreement.exchange(
                 self._job.rank, gen, must_leave=self._stop.is_requested, read=self._job.read
             )
-            if seen[0] > now or seen[1]:
-                # The exchange posted meanwhile is newer, and its result equal on all ranks.
-                self._switch(*(self._agreement.conclude() if self._job.ranks > 1 else seen))
+            if newest_gen > current_gen or departing:
+                if self._job.ranks > 1:
+                    # The exchange posted meanwhile is newer, and its result equal on all ranks.
+                    newest_gen, departing = self._agreement.conclude()
+                self._switch(newest_gen, departing)
                 return
         except group.GroupLost as error:
             if membership is None:
@@ -157,7 +159,7 @@ class Resizing:
 
     def recover(self, error: Exception) -> bool:
         """Recover from an error within an update; return True if a new group was formed."""
-        if self._job.ranks == 1 or not group.is_loss(error):
+        if self._job.ranks == 1 or not group.is_peer_loss(error):
             return False
         with contextlib.suppress(group.GroupLost):
             self._agreement.conclude()  # raises the cause if a peer with less data has left
@@ -192,7 +194,7 @@ class Resizing:
         elif gen > membership.gen:
             target = self._target_of(gen)
             names = {_short_name(name) for name in target.ranks}
-            staying = [rank for rank in staying if _short_name(self._names[rank]) in names]
+            staying = [rank for rank in staying if _short_name(self._rank_names[rank]) in names]
         job.release()
         group.leave_group()
         if job.rank in staying:
@@ -207,29 +209,30 @@ class Resizing:
         group.abandon_group(error)
         # Weights change at the boundary only; restore buffers written by forward passes.
         with torch.no_grad():
-            for buffer, saved in zip(self._job.module.buffers(), self._buffers, strict=False):
+            for buffer, saved in zip(self._job.module.buffers(), self._saved_buffers, strict=False):
                 buffer.copy_(saved)
         self._enter()
 
     def _enter(self) -> None:
         """Form the newest generation with this worker; retry until it succeeds."""
-        before = self._job.ranks if self._trains else 0
+        previous_ranks = self._job.ranks if self._is_training else 0
         while True:
             target, rank = self._wait_for_target()
             try:
                 self._form(target, rank)
                 break
             except RuntimeError as error:
-                if not group.is_loss(error):
+                if not group.is_peer_loss(error):
                     raise
                 self._job.release()
                 group.abandon_group(error)
-        if before:
-            resized = Resized(target.gen, self._job.rank, self._job.ranks, before)
+        if previous_ranks:
+            resized = Resized(target.gen, self._job.rank, self._job.ranks, previous_ranks)
             for callback in tuple(_callbacks):
                 callback(resized)
 
     def _wait_for_target(self) -> tuple[Target, int]:
+        """Wait for a newer target with this worker; exit if it must leave."""
         membership = self._member
         while True:
             target = membership.read_target()
@@ -237,17 +240,18 @@ class Resizing:
             if self._stop.is_requested or (
                 is_newer and target and membership.is_excluded_by(target)
             ):
-                self._leave(save=self._trains and not self._peers_continue(target))
+                self._leave(save=self._is_training and not self._peers_continue(target))
             if is_newer and target and (rank := membership.rank_in(target)) is not None:
                 return target, rank
             time.sleep(_WAIT_S)
 
     def _form(self, target: Target, rank: int) -> None:
+        """Form a generation's group, take over the newest state, and plan anew."""
         job, membership = self._job, self._member
         membership.gen = target.gen
         membership.forget_speed()
         ranks = len(target.ranks)
-        updates = [job.update if self._trains else -1]
+        updates = [job.update if self._is_training else -1]
         if ranks > 1:
             card = json.dumps(updates[0])
 
@@ -256,7 +260,7 @@ class Resizing:
                 return self._stop.is_requested or (newest is not None and newest.gen > target.gen)
 
             meeting = group.meet(target.store, rank, ranks, card, is_outdated)
-            group.form_group(meeting, cuda=self._cuda)
+            group.form_group(meeting, cuda=self._uses_cuda)
             updates = [json.loads(other) for other in meeting.cards]
         if max(updates) < 0 and rank == 0:
             self._restore()
@@ -264,19 +268,21 @@ class Resizing:
             self._share(updates.index(max(updates)), rank)
         job.replan(rank, ranks)
         runai.elastic.generation = target.gen
-        self._names = target.ranks
+        self._rank_names = target.ranks
         self._start_agreement()
         membership.report(WorkerPhase.RUNNING, job.update)
 
     def _start_agreement(self) -> None:
+        """Begin to train in the current group, with a new agreement."""
         self._agreement = group.Agreement(self._job.ranks)
-        self._trains = True
+        self._is_training = True
         self._save_buffers()
 
     def _share(self, source: int, rank: int | None = None) -> None:
-        mine = (self._job.rank if rank is None else rank) == source
-        state = share_state(self._job.state_dict() if mine else None, source)
-        if not mine:
+        """Load the source rank's state on all other ranks."""
+        is_source = (self._job.rank if rank is None else rank) == source
+        state = share_state(self._job.state_dict() if is_source else None, source)
+        if not is_source:
             self._job.load_state_dict(state)
 
     def _leave(self, *, save: bool) -> NoReturn:
@@ -309,10 +315,11 @@ class Resizing:
         return self._membership
 
     @property
-    def _cuda(self) -> bool:
+    def _uses_cuda(self) -> bool:
         return next((p.is_cuda for p in self._job.module.parameters()), False)
 
     def _target_of(self, gen: int) -> Target:
+        """Wait for the target of a generation, and return it."""
         while (target := self._member.read_target()) is None or target.gen < gen:
             time.sleep(_WAIT_S)  # another rank has read it; this node's file system may lag
         return target
@@ -322,18 +329,20 @@ class Resizing:
         if target is None or target.gen <= self._member.gen or target.reason is Reason.PAUSE:
             return False
         me = _short_name(self._member.worker)
-        peers = {_short_name(name) for name in self._names} - {me}
+        peers = {_short_name(name) for name in self._rank_names} - {me}
         return bool(peers & {_short_name(name) for name in target.ranks})
 
     def _restore(self) -> None:
-        if self._saver is not None and (found := load(self._saver.directory)) is not None:
-            self._job.load_state_dict(found[1])
+        """Load the newest checkpoint, if there is one."""
+        if self._saver is not None and (loaded := load(self._saver.directory)) is not None:
+            self._job.load_state_dict(loaded[1])
 
     def _save_buffers(self) -> None:
         if self._job.ranks > 1:
-            self._buffers = [buffer.detach().clone() for buffer in self._job.module.buffers()]
+            self._saved_buffers = [buffer.detach().clone() for buffer in self._job.module.buffers()]
 
     def _checkpoint_if_due(self) -> None:
+        """Save in the background after the set updates, or each ten minutes; on rank 0."""
         if self._saver is None or self._job.rank != 0:
             return
         if self._every is not None:

@@ -26,11 +26,11 @@ def share_state(state: object, source: int) -> Any:  # noqa: ANN401 - of the sou
     Raises:
         RuntimeError: if a rank is gone.
     """
-    mine = dist.get_rank() == source
-    outline = _outline(state) if mine else None
+    is_source = dist.get_rank() == source
+    outline = _outline(state) if is_source else None
     shape, devices = _share_outline(outline, source)
     tensors: list[Tensor] = []
-    if mine:
+    if is_source:
         map_tensors(tensors.append, state)
     else:
         kinds = iter(devices)
@@ -38,25 +38,27 @@ def share_state(state: object, source: int) -> Any:  # noqa: ANN401 - of the sou
             lambda meta: tensors.append(torch.empty_like(meta, device=_device(next(kinds)))), shape
         )
     _share_tensors([tensor.detach() for tensor in tensors], source)
-    if mine:
+    if is_source:
         return state
     filled = iter(tensors)
     return map_tensors(lambda _: next(filled), shape)
 
 
 def _outline(state: object) -> bytes:
+    """Return a state with empty tensors, and the tensors' devices, as bytes."""
     devices: list[str] = []
 
-    def note(tensor: Tensor) -> Tensor:
+    def without_content(tensor: Tensor) -> Tensor:
         devices.append(tensor.device.type)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     file = io.BytesIO()
-    torch.save((map_tensors(note, state), devices), file)
+    torch.save((map_tensors(without_content, state), devices), file)
     return file.getvalue()
 
 
 def _share_outline(outline: bytes | None, source: int) -> tuple[Any, list[str]]:
+    """Broadcast the source's outline; return the empty state and the devices."""
     size = torch.tensor([len(outline or b"")])
     dist.broadcast(size, source)
     if outline is None:
@@ -69,14 +71,15 @@ def _share_outline(outline: bytes | None, source: int) -> tuple[Any, list[str]]:
 
 
 def _share_tensors(tensors: list[Tensor], source: int) -> None:
-    together: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    """Broadcast the source's tensors in place, small ones together."""
+    small_tensors: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         if tensor.numel() * tensor.element_size() >= _SMALL_BYTES:
             # Only the source may be non-contiguous; then it sends a copy.
             dist.broadcast(tensor.contiguous(), source)
         elif tensor.numel():
-            together.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for group in together.values():
+            small_tensors.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for group in small_tensors.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         dist.broadcast(flat, source)
         start = 0

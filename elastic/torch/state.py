@@ -64,11 +64,11 @@ def restore(job: SavedJob, boundary: Boundary, saved: Mapping[str, Any], *, forc
     if counters is None:
         raise ValueError(f"This is no job's state: it has {sorted(saved)}, but no `job`.")
     for name, what in _FIXED.items():
-        there, here = counters[name], getattr(job, name)
-        if there != here and not force:
+        saved_value, value = counters[name], getattr(job, name)
+        if saved_value != value and not force:
             raise ValueError(
-                f"The state is of a job with {what} {there}, this one has {here}: its updates "
-                "would be others. Pass force=True to go on."
+                f"The state is of a job with {what} {saved_value}, this one has {value}: its "
+                "updates would be others. Pass force=True to go on."
             )
     parts = {name: getattr(boundary, name) for name in _PARTS}
     for name, part in parts.items():

@@ -76,7 +76,7 @@ class RunningStatistics:
                 layer.register_forward_hook(self._collecting_hook(place)),
             )
         ]
-        self._swapped: tuple[list[Any], float | None] | None = None
+        self._original_buffers: tuple[list[Any], float | None] | None = None
         self._calls: list[_CallStatistics] | None = None
         """Calls of the slice in its forward pass; None outside of one."""
         self._slices: list[list[_CallStatistics]] = []
@@ -113,29 +113,30 @@ class RunningStatistics:
         Raises:
             RuntimeError: if slices called different layers.
         """
-        called = (self._slices or [self._placeholder_calls])[0]
-        if not called:
+        pattern_calls = (self._slices or [self._placeholder_calls])[0]
+        if not pattern_calls:
             return
-        pattern = [taken.layer for taken in called]
-        if any([taken.layer for taken in calls] != pattern for calls in self._slices):
+        pattern = [call.layer for call in pattern_calls]
+        if any([call.layer for call in calls] != pattern for calls in self._slices):
             raise RuntimeError(
                 "The model calls its normalization layers in another order for different slices: "
                 "their running statistics cannot be folded (bitwise=True)."
             )
-        like = _flat(called)
+        template = _flat(pattern_calls)
         for source, count in enumerate(slices):
-            table = like.new_empty(count, like.numel())
+            table = template.new_empty(count, template.numel())
             if source == rank and count:
                 torch.stack([_flat(calls) for calls in self._slices], out=table)
             if len(slices) > 1 and count:
                 broadcast_tensors([table], source)
             for row in table:
-                self._fold_slice(row, called)
+                self._fold_slice(row, pattern_calls)
 
-    def _fold_slice(self, row: Tensor, pattern: list[_CallStatistics]) -> None:
-        values = iter(row.split([taken.mean.numel() for taken in pattern for _ in range(2)]))
-        for taken in pattern:
-            layer = self._layers[taken.layer]
+    def _fold_slice(self, row: Tensor, pattern_calls: list[_CallStatistics]) -> None:
+        """Fold one slice's statistics into the layers' running ones."""
+        values = iter(row.split([call.mean.numel() for call in pattern_calls for _ in range(2)]))
+        for call in pattern_calls:
+            layer = self._layers[call.layer]
             mean, variance, batches = (getattr(layer, name) for name in _BUFFERS)
             batches += 1
             # Without a momentum the running statistics are the average over all batches.
@@ -148,20 +149,22 @@ class RunningStatistics:
         if self._calls is None or not layer.training:
             return
         assert isinstance(layer, _NormBase)
-        self._swapped = [getattr(layer, name) for name in _BUFFERS], layer.momentum
+        self._original_buffers = [getattr(layer, name) for name in _BUFFERS], layer.momentum
         for name in _BUFFERS:
             setattr(layer, name, torch.zeros_like(getattr(layer, name)))
         layer.momentum = 1.0
 
     def _collecting_hook(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
+        """Return the hook that collects a call's statistics, and restores the buffers."""
+
         def collect(layer: nn.Module, *_: object) -> None:
-            if self._swapped is None:
+            if self._original_buffers is None:
                 return
             assert isinstance(layer, _NormBase) and self._calls is not None  # noqa: PT018
             mean, variance = layer.running_mean, layer.running_var
             assert mean is not None and variance is not None  # noqa: PT018
             self._calls.append(_CallStatistics(place, mean, variance))
-            (buffers, layer.momentum), self._swapped = self._swapped, None
+            (buffers, layer.momentum), self._original_buffers = self._original_buffers, None
             for name, buffer in zip(_BUFFERS, buffers, strict=True):
                 setattr(layer, name, buffer)
 
@@ -169,4 +172,4 @@ class RunningStatistics:
 
 
 def _flat(calls: list[_CallStatistics]) -> Tensor:
-    return torch.cat([part.reshape(-1) for taken in calls for part in (taken.mean, taken.variance)])
+    return torch.cat([part.reshape(-1) for call in calls for part in (call.mean, call.variance)])

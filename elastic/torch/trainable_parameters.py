@@ -31,7 +31,7 @@ class TrainableParameters:
             ValueError: if the optimizer has a parameter that the model lacks.
         """
         self._module, self._optimizer = module, optimizer
-        self._read()
+        self._read_parameters()
         self._check_optimizer_parameters()
         self._agreed, self._ranks = self._flags(), 1
         self.begin()
@@ -50,16 +50,16 @@ class TrainableParameters:
         its own flags again, and compares them before the next forward pass.
         """
         self._ranks = ranks
-        mine = self._agreed = self._flags()
+        own_flags = self._agreed = self._flags()
         if ranks > 1:
-            flags = torch.tensor(mine, dtype=torch.uint8)
+            flags = torch.tensor(own_flags, dtype=torch.uint8)
             distributed.broadcast(flags, 0)
             self._agreed = flags.bool().tolist()
-        self._set(self._agreed)
+        self._set_flags(self._agreed)
         try:
             yield
         finally:
-            self._set(mine)
+            self._set_flags(own_flags)
 
     def register(self, ranks: Ranks, micro: MicroBatch) -> None:
         """Apply thawed and frozen parameters from this update on; once per update.
@@ -78,7 +78,7 @@ class TrainableParameters:
         try:
             self._post_flags(flags)
             if changed:
-                self._agree()
+                self._await_agreement()
                 ranks.register(micro)
         except RuntimeError as error:
             self._failure = error
@@ -92,7 +92,7 @@ class TrainableParameters:
         """
         if self._failure is not None:
             raise self._failure
-        self._agree()
+        self._await_agreement()
         flags = self._flags()
         if flags != self._agreed:
             both = zip(self._parameters, flags, self._agreed, strict=True)
@@ -106,22 +106,23 @@ class TrainableParameters:
             )
 
     def _post_flags(self, flags: list[bool]) -> None:
+        """Send this rank's flags to the other ranks, without waiting."""
         self._agreed = flags
         if self._ranks > 1:
             # MAX of a flag and of its opposite show whether all ranks have the same one.
-            seen = torch.tensor([*flags, *(not flag for flag in flags)], dtype=torch.uint8)
-            work = distributed.all_reduce(seen, distributed.ReduceOp.MAX, async_op=True)
-            self._posted = seen, work
+            both = torch.tensor([*flags, *(not flag for flag in flags)], dtype=torch.uint8)
+            work = distributed.all_reduce(both, distributed.ReduceOp.MAX, async_op=True)
+            self._posted = both, work
 
-    def _agree(self) -> None:
+    def _await_agreement(self) -> None:
         """Wait for the other ranks' flags, which arrive during the forward pass."""
         if self._posted is None:
             return
-        (seen, work), self._posted = self._posted, None
+        (both, work), self._posted = self._posted, None
         work.wait()
-        if int(seen.sum()) == len(self._parameters):
+        if int(both.sum()) == len(self._parameters):
             return
-        thawed, frozen = seen.view(2, -1).tolist()
+        thawed, frozen = both.view(2, -1).tolist()
         everywhere = zip(self._parameters, thawed, frozen, strict=True)
         name = next(
             self._names[id(p)] for p, is_thawed, is_frozen in everywhere if is_thawed and is_frozen
@@ -135,41 +136,44 @@ class TrainableParameters:
     def _flags(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self._parameters]
 
-    def _set(self, flags: list[bool]) -> None:
+    def _set_flags(self, flags: list[bool]) -> None:
         for parameter, flag in zip(self._parameters, flags, strict=True):
             parameter.requires_grad_(flag)
 
-    def _read(self) -> None:
+    def _read_parameters(self) -> None:
+        """Read the parameters, their names, and the dicts of modules to compare later."""
         named = dict(self._module.named_parameters())
         self._parameters = list(named.values())
         self._names = {id(parameter): name for name, parameter in named.items()}
         # `Module.parameters()` takes thirty times as long as these dicts.
-        self._places = [
+        self._module_dicts = [
             place
             for module in self._module.modules()
             for place in (module._parameters, module._modules)  # noqa: SLF001
         ]
-        self._found = self._find()
+        self._known_objects = self._current_objects()
 
-    def _find(self) -> list[object]:
+    def _current_objects(self) -> list[object]:
         """Return the objects in the model's modules and the optimizer's groups."""
-        found: list[object] = [inner for place in self._places for inner in place.values()]
+        objects: list[object] = [inner for place in self._module_dicts for inner in place.values()]
         for group in self._optimizer.param_groups:
-            found += group["params"]
-        return found
+            objects += group["params"]
+        return objects
 
     def _expect_same_parameters(self) -> None:
-        found = self._find()
-        if len(found) == len(self._found) and all(map(is_, found, self._found)):
+        """Raise ValueError if a parameter was added, removed or replaced."""
+        objects = self._current_objects()
+        if len(objects) == len(self._known_objects) and all(map(is_, objects, self._known_objects)):
             return
         before, names = self._parameters, self._names
-        self._read()
-        _expect_none(names, self._names, "was taken out of the model, or replaced,")
-        _expect_none(self._names, names, "was added to the model")
+        self._read_parameters()
+        _expect_no_extra(names, self._names, "was taken out of the model, or replaced,")
+        _expect_no_extra(self._names, names, "was added to the model")
         self._parameters = before  # keep the order: flags are compared by it
         self._check_optimizer_parameters()
 
     def _check_optimizer_parameters(self) -> None:
+        """Raise ValueError for a parameter of the optimizer that is not the model's."""
         for number, group in enumerate(self._optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) not in self._names:
@@ -181,8 +185,9 @@ class TrainableParameters:
                     )
 
 
-def _expect_none(there: dict[int, str], known: dict[int, str], what: str) -> None:
-    for name in (name for key, name in there.items() if key not in known):
+def _expect_no_extra(names: dict[int, str], known: dict[int, str], what: str) -> None:
+    """Raise ValueError for a parameter that is not among the known ones."""
+    for name in (name for key, name in names.items() if key not in known):
         raise ValueError(
             f"`{name}` {what} after elastic.Job was made: the model of a worker that joins is "
             "another one. Make all parameters before the job, freeze them (requires_grad_(False)) "

@@ -173,7 +173,7 @@ class VirtualWorkers:
         """Collect gradients of the current parameters; broadcast rank 0's weights of new ones."""
         known = {id(parameter) for parameter in self._parameters}
         self._parameters = _trainable(self.model)
-        self._present = [False] * len(self._parameters)
+        self._has_gradient = [False] * len(self._parameters)
         if self._ranks > 1:
             broadcast_tensors([p for p in self._parameters if id(p) not in known])
 
@@ -186,33 +186,33 @@ class VirtualWorkers:
                 gradient.append(torch.zeros_like(parameter))
             else:
                 gradient.append(parameter.grad)
-                self._present[place] |= micro.part.size > 0
+                self._has_gradient[place] |= micro.part.size > 0
                 parameter.grad = None
         if micro.part.size:
             self._fold.push(SumNode(0, micro.part.number), gradient)
-        self._total = micro.total
+        self._samples = micro.total
 
     def reduce(self) -> None:
         """Add all ranks' subtrees in the tree's order, on every rank."""
-        present = torch.tensor(self._present, dtype=torch.uint8)
+        has_gradient = torch.tensor(self._has_gradient, dtype=torch.uint8)
         if self._ranks > 1:
-            device = self._parameters[0].device if self._parameters else present.device
-            present = present.to(device)
-            distributed.all_reduce(present, op=distributed.ReduceOp.MAX)
-        total = self._over_ranks().total()
-        for parameter, gradient, there in zip(
-            self._parameters, total, present.tolist(), strict=True
+            device = self._parameters[0].device if self._parameters else has_gradient.device
+            has_gradient = has_gradient.to(device)
+            distributed.all_reduce(has_gradient, op=distributed.ReduceOp.MAX)
+        total = self._fold_over_ranks().total()
+        for parameter, gradient, is_used in zip(
+            self._parameters, total, has_gradient.tolist(), strict=True
         ):
-            parameter.grad = gradient if there else None
-        runs = [self._slices.run(rank, self._total) for rank in range(self._ranks)]
+            parameter.grad = gradient if is_used else None
+        runs = [self._slices.run(rank, self._samples) for rank in range(self._ranks)]
         self._statistics.fold([stop - start for start, stop in runs], self._rank)
         self.abandon()
 
     def abandon(self) -> None:
         """Discard an update's gradients and statistics."""
         self._fold = fold(_add)
-        self._present = [False] * len(self._parameters)
-        self._total = 0
+        self._has_gradient = [False] * len(self._parameters)
+        self._samples = 0
         self._statistics.forget()
 
     def release(self) -> None:
@@ -220,23 +220,25 @@ class VirtualWorkers:
         self.abandon()
         self._statistics.remove()
 
-    def _over_ranks(self) -> fold:
+    def _fold_over_ranks(self) -> fold:
+        """Broadcast each rank's subtrees, and fold them in the tree's order."""
         if self._ranks == 1:
             return self._fold
-        ours, whole = iter(self._fold.sums), fold(_add)
-        for rank, node in self._roots():
+        own_sums, whole = iter(self._fold.sums), fold(_add)
+        for rank, node in self._roots_by_rank():
             if rank == self._rank:
-                found, gradient = next(ours)
-                assert found == node
+                own_node, gradient = next(own_sums)
+                assert own_node == node
             else:
                 gradient = [torch.empty_like(parameter) for parameter in self._parameters]
             broadcast_tensors(gradient, rank)
             whole.push(node, gradient)
         return whole
 
-    def _roots(self) -> Iterator[tuple[int, SumNode]]:
+    def _roots_by_rank(self) -> Iterator[tuple[int, SumNode]]:
+        """Yield rank and root of each subtree, from left to right."""
         for rank in range(self._ranks):
-            for node in roots(*self._slices.run(rank, self._total)):
+            for node in roots(*self._slices.run(rank, self._samples)):
                 yield rank, node
 
 

@@ -30,11 +30,11 @@ class ForgottenAccounts:
     def __init__(self, known_accounts: KnownAccounts) -> None:
         self._known_accounts = known_accounts
 
-    def to_end(self) -> Mapping[str, Removal]:
+    def pending_removals(self) -> Mapping[str, Removal]:
         """Return the incomplete removals by name."""
         return {name: Removal("") for name in self._known_accounts.being_forgotten()}
 
-    def ended(self, name: str, removal: Removal) -> None:
+    def record_completed(self, name: str, removal: Removal) -> None:
         """Forget the name: from now on it is a new person's."""
         del removal
         self._known_accounts.forget(name)
@@ -50,9 +50,10 @@ class AccountForgetting(AccountRemoval):
     files_naming: Callable[[str], Iterable[str]] = staticmethod(lambda _name: ())
     """Returns where the admin's files still name a user."""
 
-    async def _end(self, name: str, removal: Removal) -> None:
+    async def _complete(self, name: str, removal: Removal) -> None:
+        """Complete one removal, with the person's workloads and memberships."""
         user = f"users/{quote(name, safe='')}"
-        named = list(self.files_naming(name))
+        places = list(self.files_naming(name))
         try:
             await self._revoke_tokens(user)
             with suppress(RunaiError):
@@ -60,18 +61,18 @@ class AccountForgetting(AccountRemoval):
             await self._delete_user(user)
             await self._service.end_memberships(name)
             await self._delete_late_workloads(name)
-            self._accounts.ended(name, removal)
+            self._accounts.record_completed(name, removal)
         except (RemovalPending, RunaiError, httpx.HTTPError, OSError) as wrong:
             self._warn_once(name, "User %s cannot be forgotten yet: %s", name, wrong)
             return
-        self._failing.discard(name)
+        self._warned_about.discard(name)
         self._log.info(
             "User %s was forgotten: tokens, servers, jobs, hub user and memberships are gone;"
             " homes, history and usage stay.",
             name,
         )
-        for where in named:
-            self._log.warning("%s is still %s: a new person of that name, too.", name, where)
+        for place in places:
+            self._log.warning("%s is still %s: a new person of that name, too.", name, place)
 
     async def _delete_late_workloads(self, name: str) -> None:
         """Delete what comes in with a token that the service still knows.
@@ -79,20 +80,20 @@ class AccountForgetting(AccountRemoval):
         Raises:
             RemovalPending: a workload does not end.
         """
-        left, until = [""], self._clock() + LATE_JOBS_S
+        remaining, until = [""], self._clock() + LATE_JOBS_S
         while self._clock() < until:
-            left = await self._delete_workloads(name)
+            remaining = await self._delete_workloads(name)
             await self._sleep(RETRY_INTERVAL_S)
-        if left:
-            raise RemovalPending(f"{', '.join(left)} still runs")
+        if remaining:
+            raise RemovalPending(f"{', '.join(remaining)} still runs")
 
     async def _delete_workloads(self, name: str) -> list[str]:
         """Delete the user's workloads; return those that are there still."""
-        found = [one.id for one in await self._service.workloads(user=name)]
-        for workload in found:
+        ids = [workload.id for workload in await self._service.workloads(user=name)]
+        for workload_id in ids:
             with suppress(Conflict, NotFound):  # it ended meanwhile
-                await self._service.delete(workload)
-        return found
+                await self._service.delete(workload_id)
+        return ids
 
 
 def files_naming(name: str, hub: JupyterHub, projects: Path | None) -> Iterator[str]:

@@ -34,10 +34,10 @@ class RemovalPending(Exception):
 class RemovalSource(Protocol):
     """Removals that admins ask for."""
 
-    def to_end(self) -> Mapping[str, Removal]:
+    def pending_removals(self) -> Mapping[str, Removal]:
         """Return the incomplete removals by name."""
 
-    def ended(self, name: str, removal: Removal) -> None:
+    def record_completed(self, name: str, removal: Removal) -> None:
         """Record that one is complete."""
 
     def is_back(self, name: str) -> bool:
@@ -65,22 +65,23 @@ class AccountRemoval:
         self._sleep = sleep
         self._clock = clock
         self._tasks: dict[tuple[str, Removal], Task[None]] = {}
-        self._failing: set[str] = set()
+        self._warned_about: set[str] = set()
 
     async def run(self) -> NoReturn:
         """Start each removal within 5 s, and retry failed ones; run forever."""
         while True:
             try:
-                removals = self._accounts.to_end()
+                removals = self._accounts.pending_removals()
             except (RunaiError, OSError) as damaged:
                 removals = {}
                 self._warn_once("", "Removed accounts cannot be read: %s", damaged)
-            for one in removals.items():
-                if one not in self._tasks or self._tasks[one].done():
-                    self._tasks[one] = asyncio.create_task(self._end(*one))
+            for named_removal in removals.items():
+                if named_removal not in self._tasks or self._tasks[named_removal].done():
+                    self._tasks[named_removal] = asyncio.create_task(self._complete(*named_removal))
             await self._sleep(RETRY_INTERVAL_S)
 
-    async def _end(self, name: str, removal: Removal) -> None:
+    async def _complete(self, name: str, removal: Removal) -> None:
+        """Complete one removal; then suspend late jobs for a minute."""
         user = f"users/{quote(name, safe='')}"
         try:
             await self._revoke_tokens(user)
@@ -88,13 +89,13 @@ class AccountRemoval:
                 await self._suspend_jobs(name)  # before servers, which may stop slowly
             await self._delete_user(user)
             await self._suspend_jobs(name)
-            await asyncio.to_thread(self._accounts.ended, name, removal)
+            await asyncio.to_thread(self._accounts.record_completed, name, removal)
         except (RemovalPending, RunaiError, httpx.HTTPError, OSError) as wrong:
             self._warn_once(
                 name, "What removed user %s has open cannot be ended yet: %s", name, wrong
             )
             return
-        self._failing.discard(name)
+        self._warned_about.discard(name)
         self._log.info(
             "User %s was removed: tokens, servers and hub user are gone, jobs are suspended.", name
         )
@@ -112,8 +113,8 @@ class AccountRemoval:
             await self._request("DELETE", f"{user}/tokens/{token['id']}")
 
     async def _delete_user(self, user: str) -> None:
-        _, known = await self._request("GET", user)
-        for server in known.get("servers", ()):
+        _, hub_user = await self._request("GET", user)
+        for server in hub_user.get("servers", ()):
             path = f"servers/{quote(server, safe='')}" if server else "server"
             status, _ = await self._request("DELETE", f"{user}/{path}")
             if status == httpx.codes.ACCEPTED:
@@ -122,10 +123,12 @@ class AccountRemoval:
 
     async def _suspend_jobs(self, name: str) -> None:
         """Suspend the user's jobs; delete sessions without a server."""
-        found = [
-            one for one in await self._service.workloads(user=name) if one.state not in _AT_REST
+        active = [
+            workload
+            for workload in await self._service.workloads(user=name)
+            if workload.state not in _AT_REST
         ]
-        for workload in found:
+        for workload in active:
             try:
                 if workload.kind == "session":
                     await self._service.delete(workload.id)
@@ -147,7 +150,7 @@ class AccountRemoval:
             raise RemovalPending(f"{method} {path} is answered {reply.status_code}")
         return reply.status_code, reply.json() if reply.content else {}
 
-    def _warn_once(self, about: str, text: str, *values: object) -> None:
-        if about not in self._failing:
-            self._failing.add(about)
+    def _warn_once(self, subject: str, text: str, *values: object) -> None:
+        if subject not in self._warned_about:
+            self._warned_about.add(subject)
             self._log.warning(f"{text} (tried again every {RETRY_INTERVAL_S:.0f} s)", *values)

@@ -32,7 +32,7 @@ _GENERATED_BYTES = 15  # 120 bits
 _HASH = re.compile(
     r"scrypt\$([2-9]|[1-9]\d{1,6})\$([1-9]\d?)\$([1-9])\$((?:[0-9a-f]{2}){8,64})\$((?:[0-9a-f]{2}){32})"
 )
-_MOST = 2**20
+_MAX_WORK = 2**20
 """Maximum of cost times block: 128 MiB."""
 
 
@@ -68,15 +68,15 @@ class Accounts:
 
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
-        self._read: tuple[tuple[int, int], _Stored] | None = None
+        self._cached: tuple[tuple[int, int], _Stored] | None = None
 
     def all(self) -> Mapping[str, Account]:
         """Return the accounts by name; reload the file if it has changed."""
-        return self._stored().accounts
+        return self._read_accounts().accounts
 
-    def to_end(self) -> Mapping[str, Removal]:
+    def pending_removals(self) -> Mapping[str, Removal]:
         """Return the incomplete removals by name."""
-        removed = self._stored().removed.items()
+        removed = self._read_accounts().removed.items()
         return {name: removal for name, removal in removed if not removal.ended}
 
     def is_back(self, name: str) -> bool:
@@ -86,8 +86,8 @@ class Accounts:
     def check(self, name: str, password: str) -> Account | None:
         """Return the account if the password is right; unknown names take the same time."""
         account = self.all().get(name)
-        right = _matches(password, account.hashed if account else _DUMMY_HASH)
-        return account if account and right else None
+        is_right = _matches(password, account.hashed if account else _DUMMY_HASH)
+        return account if account and is_right else None
 
     def make_first(self) -> dict[str, str]:
         """Create the first accounts and return their passwords; {} if accounts exist."""
@@ -133,10 +133,10 @@ class Accounts:
                     " person choose another name.",
                     code="name_was_used",
                 )
-            made = self._set(stored, name, password, admin=admin)
+            new_password = self._store_password(stored, name, password, admin=admin)
             if name in stored.removed and stored.removed[name].ended:
                 del stored.removed[name]  # else the hub still has to end old logins
-            return made
+            return new_password
 
     def set_password(self, name: str, password: str | None = None) -> str:
         """Replace a password; return the new one (generated if None).
@@ -147,7 +147,7 @@ class Accounts:
         """
         with self._changing() as stored:
             account = self._require(stored.accounts, name)
-            return self._set(stored, name, password, admin=account.admin)
+            return self._store_password(stored, name, password, admin=account.admin)
 
     def remove(self, name: str) -> None:
         """Delete an account, and record its removal for the hub to complete.
@@ -160,7 +160,7 @@ class Accounts:
             stored.removed[name] = Removal(datetime.now(UTC).isoformat())
             stored.passwords[name] = None
 
-    def ended(self, name: str, removal: Removal) -> None:
+    def record_completed(self, name: str, removal: Removal) -> None:
         """Record that the hub completed an account's removal.
 
         Does nothing if the account was removed again meanwhile.
@@ -179,7 +179,8 @@ class Accounts:
     def _path(self) -> Path:
         return self._directory.accounts
 
-    def _stored(self) -> _Stored:
+    def _read_accounts(self) -> _Stored:
+        """Return the file's content; read it only if it has changed."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -187,9 +188,9 @@ class Accounts:
         except OSError as failed:
             raise _unreadable(self._path, failed) from failed
         version = (status.st_mtime_ns, status.st_ino)
-        if self._read is None or self._read[0] != version:
-            self._read = version, _parse(self._path)
-        return self._read[1]
+        if self._cached is None or self._cached[0] != version:
+            self._cached = version, _parse(self._path)
+        return self._cached[1]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Stored]:
@@ -203,12 +204,12 @@ class Accounts:
             lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             stored = _parse(self._path) if self._path.exists() else _Stored()
-            before = _text(stored)
+            old_text = _file_text(stored)
             yield stored
             texts = {}
             if stored.passwords:
                 texts[self._directory.passwords] = self._passwords_text(stored.passwords)
-            if (text := _text(stored)) != before:
+            if (text := _file_text(stored)) != old_text:
                 texts[self._path] = text
             write_all_private(texts)
         except OSError as failed:
@@ -223,16 +224,23 @@ class Accounts:
             if lock >= 0:
                 os.close(lock)
 
-    def _set(self, stored: _Stored, name: str, password: str | None, *, admin: bool) -> str:
+    def _store_password(
+        self, stored: _Stored, name: str, password: str | None, *, admin: bool
+    ) -> str:
+        """Set an account's password; return it (generated if None).
+
+        Raises:
+            InvalidRequest: it is too short.
+        """
         if password is not None and len(password) < SHORTEST_PASSWORD:
             raise InvalidRequest(
                 f"A password of {len(password)} characters is too short.",
                 hint=f"Use at least {SHORTEST_PASSWORD}, or let one be generated.",
             )
-        made = password or generate_password()
-        stored.accounts[name] = Account(name, _hash(made), admin=admin)
-        stored.passwords[name] = None if password else made
-        return made
+        new_password = password or generate_password()
+        stored.accounts[name] = Account(name, _hash(new_password), admin=admin)
+        stored.passwords[name] = None if password else new_password
+        return new_password
 
     @staticmethod
     def _require(accounts: Mapping[str, Account], name: str) -> Account:
@@ -267,21 +275,21 @@ def _hash(password: str, salt: bytes | None = None) -> str:
 
 
 def _matches(password: str, hashed: str) -> bool:
-    cost, block, parallel, salt, digest = _parts(hashed)
-    tried = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
-    return hmac.compare_digest(tried, bytes.fromhex(digest))
+    cost, block, parallel, salt, digest = _hash_parts(hashed)
+    computed = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(computed, bytes.fromhex(digest))
 
 
-def _parts(hashed: str) -> Sequence[str]:
+def _hash_parts(hashed: str) -> Sequence[str]:
     """Return cost, block, parallel, salt and digest of a hash.
 
     Raises:
         ValueError: it is malformed, or too expensive to check.
     """
-    found = _HASH.fullmatch(hashed)
-    if found is None or int(found[1]).bit_count() != 1 or int(found[1]) * int(found[2]) > _MOST:
+    parts = _HASH.fullmatch(hashed)
+    if parts is None or int(parts[1]).bit_count() != 1 or int(parts[1]) * int(parts[2]) > _MAX_WORK:
         raise ValueError("it is no hash of a password")
-    return found.groups()
+    return parts.groups()
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
@@ -300,10 +308,16 @@ _DUMMY_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' *
 
 
 def _parse(path: Path) -> _Stored:
+    """Return the content of the accounts' file.
+
+    Raises:
+        Unavailable: it cannot be read.
+        InvalidRequest: it is damaged.
+    """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         accounts = {
-            name: Account(name, _hash_of(entry), admin=bool(entry["admin"]))
+            name: Account(name, _checked_hash(entry), admin=bool(entry["admin"]))
             for name, entry in stored["accounts"].items()
         }
         removed = stored.get("removed", {}).items()
@@ -331,17 +345,17 @@ def _unreadable(path: Path, failed: OSError) -> Unavailable:
     )
 
 
-def _hash_of(entry: Mapping[str, str]) -> str:
+def _checked_hash(entry: Mapping[str, str]) -> str:
     """Return an account's stored hash.
 
     Raises:
         ValueError: it is malformed, or too expensive to check.
     """
-    _parts(entry["hashed"])
+    _hash_parts(entry["hashed"])
     return entry["hashed"]
 
 
-def _text(stored: _Stored) -> str:
+def _file_text(stored: _Stored) -> str:
     accounts = {
         name: {"hashed": account.hashed, "admin": account.admin}
         for name, account in sorted(stored.accounts.items())

@@ -89,7 +89,7 @@ class AccountsAuthenticator(Authenticator):
         except NoFreeSlot:
             raise TooManyLogins from None
         except RunaiError as failed:
-            raise self._away(failed) from failed
+            raise self._unavailable(failed) from failed
         if account is None:
             return None
         # None keeps JupyterHub's flag: admin rights set on its admin page stay.
@@ -116,8 +116,9 @@ class AccountsAuthenticator(Authenticator):
         try:
             return self.accounts.all()
         except RunaiError as failed:
-            raise self._away(failed) from failed
+            raise self._unavailable(failed) from failed
 
-    def _away(self, failed: RunaiError) -> AccountsUnavailable:
+    def _unavailable(self, failed: RunaiError) -> AccountsUnavailable:
+        """Log why the accounts cannot be read; return the error for users."""
         self.log.error("%s %s", failed.message, failed.hint)
         return AccountsUnavailable()

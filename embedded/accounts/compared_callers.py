@@ -58,21 +58,21 @@ class ComparedCaller(BaseHandler):
         Raises:
             UserIdentityChanged: the name has another uid.
         """
-        entered = await super().authenticate(data)
-        if entered:
+        login = await super().authenticate(data)
+        if login:
             try:
-                await self.unix_accounts.account(entered["name"])
+                await self.unix_accounts.account(login["name"])
             except Forbidden as error:
                 raise UserIdentityChanged(error) from error
             except RunaiError as unknown:  # no account, or no answer: as the authenticator decides
-                self.log.info("%s logs in: %s", entered["name"], unknown.message)
-        return entered
+                self.log.info("%s logs in: %s", login["name"], unknown.message)
+        return login
 
 
 def compared(handlers: Sequence[Sequence[Any]], accounts: AccountDirectory) -> list[Sequence[Any]]:
     """Return the hub's handlers with compared callers; a logout needs no comparison."""
     return [
-        (path, _compared(kind, accounts), *rest)
+        (path, _comparing_handler(kind, accounts), *rest)
         for path, kind, *rest in handlers
         if kind not in OWNER_ENDPOINTS
     ]
@@ -80,10 +80,10 @@ def compared(handlers: Sequence[Sequence[Any]], accounts: AccountDirectory) -> l
 
 async def record_uids(names: Iterable[str], accounts: AccountDirectory) -> None:
     """Look up the accounts that are not known yet, so that their uids are."""
-    turn = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def record(name: str) -> None:
-        async with turn:
+        async with slots:
             with suppress(RunaiError):
                 if accounts.known_accounts.get(name) is None:
                     await accounts.account(name)
@@ -91,7 +91,8 @@ async def record_uids(names: Iterable[str], accounts: AccountDirectory) -> None:
     await asyncio.gather(*map(record, names))
 
 
-def _compared(kind: type[web.RequestHandler], accounts: AccountDirectory) -> type:
+def _comparing_handler(kind: type[web.RequestHandler], accounts: AccountDirectory) -> type:
+    """Return a subclass of a handler that compares its callers."""
     if not issubclass(kind, BaseHandler) or issubclass(kind, LogoutHandler):
         return kind
     names = {"__module__": kind.__module__, "unix_accounts": accounts}

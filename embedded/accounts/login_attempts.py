@@ -49,7 +49,7 @@ class LoginAttempts:
         self._clock = clock
         self._sleep = sleep
         self._slot_timeout_s = slot_timeout_s
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._running = asyncio.Semaphore(AT_ONCE)
         self._key = secrets.token_bytes(16)
         self._wrong: dict[int, deque[float]] = {}
 
@@ -61,19 +61,19 @@ class LoginAttempts:
         """
         try:
             async with asyncio.timeout(self._slot_timeout_s):
-                await self._places.acquire()
+                await self._running.acquire()
         except TimeoutError:
             raise NoFreeSlot from None
         try:
             began = self._clock()
-            after = SLOW_ANSWER_AFTER_S if self._is_slowed(name) else ANSWER_AFTER_S
-            found = await check()
-            if found is None:
+            answer_after_s = SLOW_ANSWER_AFTER_S if self._is_slowed(name) else ANSWER_AFTER_S
+            result = await check()
+            if result is None:
                 self._count_wrong(name)
-            await self._sleep(max(0.0, began + after - self._clock()))
-            return found
+            await self._sleep(max(0.0, began + answer_after_s - self._clock()))
+            return result
         finally:
-            self._places.release()
+            self._running.release()
 
     def slowed(self, names: Iterable[str]) -> list[str]:
         """Return the names with slower responses now."""
@@ -86,6 +86,7 @@ class LoginAttempts:
         return self._clock() - wrong[0] < WRONG_WITHIN_S
 
     def _count_wrong(self, name: str) -> None:
+        """Count a wrong password; log when the name's answers become slow."""
         was_slowed = self._is_slowed(name)
         wrong = self._wrong.setdefault(self._slot(name), deque(maxlen=MAX_WRONG))
         wrong.append(self._clock())
@@ -98,5 +99,6 @@ class LoginAttempts:
             )
 
     def _slot(self, name: str) -> int:
+        """Return the slot of a name, which a few other names share."""
         digest = hashlib.blake2b(name.encode(errors="replace"), key=self._key, digest_size=8)
         return int.from_bytes(digest.digest()) % SLOTS

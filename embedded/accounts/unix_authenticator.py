@@ -35,7 +35,7 @@ class UnixAuthenticator(PAMAuthenticator):
             HTTPError: 403 with a sentence; without the password it reveals no account.
         """
         typed = data["username"]
-        name, exists = await asyncio.to_thread(self._account, typed)
+        name, exists = await asyncio.to_thread(self._checked_name, typed)
         user = await maybe_future(super().authenticate(handler, {**data, "username": name}))
         if user is None and name != typed and not exists:  # a mistake in the map
             login_name, account = _quoted(typed), _quoted(name)
@@ -60,7 +60,7 @@ class UnixAuthenticator(PAMAuthenticator):
             return str(username)
         return str(super().normalize_username(username))
 
-    def _account(self, typed: str) -> tuple[NormalizedName, bool]:
+    def _checked_name(self, typed: str) -> tuple[NormalizedName, bool]:
         """Return the name to check, and True if it has an account.
 
         Without one PAM is asked, too: all refusals take the same time.
@@ -76,8 +76,8 @@ def with_checked_accounts(chosen: type[Authenticator]) -> type[Authenticator]:
     """Return the chosen class; of PAM's and its subclasses one with checked accounts."""
     if not issubclass(chosen, PAMAuthenticator):
         return chosen
-    named = {"__module__": chosen.__module__}  # the hub's log has it, with its package's version
-    return type(f"Checked{chosen.__name__}", (UnixAuthenticator, chosen), named)
+    attributes = {"__module__": chosen.__module__}  # the hub's log names it with its version
+    return type(f"Checked{chosen.__name__}", (UnixAuthenticator, chosen), attributes)
 
 
 def pam_service(config: Config) -> str:
@@ -86,14 +86,14 @@ def pam_service(config: Config) -> str:
     It is the login's, also with an authenticator that does not ask PAM.
     """
     chosen = config.JupyterHub.get("authenticator_class")
-    of_pam = isinstance(chosen, type) and issubclass(chosen, PAMAuthenticator)
-    kind = chosen if of_pam else PAMAuthenticator
+    uses_pam = isinstance(chosen, type) and issubclass(chosen, PAMAuthenticator)
+    authenticator = chosen if uses_pam else PAMAuthenticator
     settings: dict[str, Any] = {}
-    for section in kind.section_names():
+    for section in authenticator.section_names():
         settings |= config.get(section, {})
-    if not settings.get("check_account", kind.check_account.default_value):
+    if not settings.get("check_account", authenticator.check_account.default_value):
         return ""
-    return str(settings.get("service", kind.service.default_value))
+    return str(settings.get("service", authenticator.service.default_value))
 
 
 def _refusal(sentence: str) -> web.HTTPError:

@@ -43,8 +43,8 @@ def back_up(
         Unavailable: a database is broken, or the disk is full.
     """
     check_is_whole(directory.root)
-    found = [name for name in DATABASES if (directory.root / name).exists()]
-    if not found:
+    databases = [name for name in DATABASES if (directory.root / name).exists()]
+    if not databases:
         raise NotFound(
             f"There is no platform in {directory.root}.",
             hint="--data-dir names the directory of `runai up`.",
@@ -54,10 +54,10 @@ def back_up(
     partial = folder / f".runai-{stamp}-{secrets.token_hex(4)}.partial"
     try:
         _remove_abandoned(folder)
-        copy_all(directory.root, found, partial, report_progress)
-        content = {"version": version("jupyter-runai"), "made": stamp, "databases": found}
+        copy_all(directory.root, databases, partial, report_progress)
+        content = {"version": version("jupyter-runai"), "made": stamp, "databases": databases}
         (partial / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
-        return _named(partial, folder / f"runai-{stamp}")
+        return _rename_to_free(partial, folder / f"runai-{stamp}")
     except OSError as failed:
         raise Unavailable(
             f"No backup could be made in {folder}: {failed.strerror or failed}.",
@@ -67,7 +67,7 @@ def back_up(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _named(partial: Path, target: Path) -> Path:
+def _rename_to_free(partial: Path, target: Path) -> Path:
     """Rename a finished backup to `target`; with a number if one of the same second has it."""
     for number in range(2, 1000):
         try:
@@ -95,26 +95,26 @@ def copy_backup(
     Raises:
         Unavailable: something in it is no regular file: a link, a device or a pipe.
     """
-    places = [backup / name for name in names]
+    paths = [backup / name for name in names]
     for folder, folders, files in os.walk(backup / "secrets"):
-        places += [Path(folder, name) for name in files]
+        paths += [Path(folder, name) for name in files]
         if linked := [name for name in folders if Path(folder, name).is_symlink()]:
             raise _not_regular(Path(folder, linked[0]))
     if (backup / "secrets").is_symlink():
         raise _not_regular(backup / "secrets")
-    for path in places:
-        os.close(_opened(path))
+    for path in paths:
+        os.close(_open_regular(path))
     copy_all(backup, names, target, report_progress, _copy_regular)
 
 
 def _copy_regular(source: str, target: str) -> None:
     """Copy a file with its mode; refuse what it was replaced by since the folder was read."""
-    with open(_opened(Path(source)), "rb") as from_, Path(target).open("xb") as to:
+    with open(_open_regular(Path(source)), "rb") as from_, Path(target).open("xb") as to:
         os.fchmod(to.fileno(), stat.S_IMODE(os.fstat(from_.fileno()).st_mode))
         shutil.copyfileobj(from_, to)
 
 
-def _opened(path: Path) -> int:
+def _open_regular(path: Path) -> int:
     """Return the descriptor of a regular file; neither follow a link nor wait for a pipe.
 
     Raises:
@@ -175,7 +175,7 @@ def read_manifest(backup: Path) -> Mapping[str, Any]:
         Unavailable: its manifest is no regular file.
     """
     try:
-        with open(_opened(backup / MANIFEST), encoding="utf-8") as manifest:
+        with open(_open_regular(backup / MANIFEST), encoding="utf-8") as manifest:
             content: Mapping[str, Any] = json.load(manifest)
         if set(content["databases"]) <= set(DATABASES):
             return content

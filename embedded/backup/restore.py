@@ -39,15 +39,16 @@ def unknown_schema(database: Path) -> str:
     revisions = _revisions(database.name)
     # Other checks report an unreadable database.
     with suppress(sqlite3.Error), closing(opened_to_read(database)) as connection:
-        if revisions is not None and (found := unknown_revision(database, revisions)):
-            return found
-        (rows,) = connection.execute("PRAGMA user_version").fetchone()
-        if database.name == "cluster.sqlite" and rows > cluster_sqlite.ROWS:
-            return f"{cluster_sqlite.LATEST} with rows of the shape {rows}"
+        if revisions is not None and (revision := unknown_revision(database, revisions)):
+            return revision
+        (row_shape,) = connection.execute("PRAGMA user_version").fetchone()
+        if database.name == "cluster.sqlite" and row_shape > cluster_sqlite.ROWS:
+            return f"{cluster_sqlite.LATEST} with rows of the shape {row_shape}"
     return ""
 
 
 def _revisions(name: str) -> Path | None:
+    """Return the folder of a database's known revisions; None: not installed."""
     if name == "jupyterhub.sqlite":
         found = find_spec("jupyterhub")  # not imported, which takes seconds
         if found is None or found.origin is None:
@@ -95,10 +96,10 @@ def restore(
     with ExitStack() as locks:
         locks.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
         locks.callback(os.close, claim(root))
-        manifest = _finish(root)
+        manifest = _finish_committed(root)
         if manifest.get("backup") != str(backup):
             _commit(directory, backup, stop_unknown=stop_unknown, report_progress=report_progress)
-            manifest = _finish(root)
+            manifest = _finish_committed(root)
     databases, stopped = tuple(manifest["databases"]), tuple(manifest["stopped"])
     return Restored(databases, root / manifest["aside"], stopped)
 
@@ -133,8 +134,8 @@ def _commit(
         copy_backup(backup, manifest["databases"], staged, report_progress)
         for name in manifest["databases"]:
             if unknown := unknown_schema(staged / name):
-                by = manifest.get("version", "?")
-                raise newer(f"{name} of {backup}, made by version {by},", unknown)
+                version = manifest.get("version", "?")
+                raise newer(f"{name} of {backup}, made by version {version},", unknown)
         rows = _migrate_staged(staged)
         folders = [str(p.relative_to(root)) for p in unknown_attempt_folders(root / "jobs", rows)]
         for path in _files_to_move(root, staged, folders):
@@ -155,10 +156,10 @@ def _commit(
             )
         stop(running)
         now = time.strftime("before-restore-%Y-%m-%dT%H-%M-%S")
-        asides = (now, *(f"{now}-{number}" for number in range(2, 1000)))
-        aside = next(name for name in asides if not (root / name).exists())
-        more = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
-        write_private(staged / MANIFEST, json.dumps({**manifest, **more, "folders": folders}))
+        candidates = (now, *(f"{now}-{number}" for number in range(2, 1000)))
+        aside = next(name for name in candidates if not (root / name).exists())
+        result = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
+        write_private(staged / MANIFEST, json.dumps({**manifest, **result, "folders": folders}))
         for path in [*staged.rglob("*"), staged]:
             _fsync(path)
         staged.rename(root / RESTORING)
@@ -184,7 +185,7 @@ def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
         return {row.id: row for row in store.rows()}
 
 
-def _finish(root: Path) -> Mapping[str, Any]:
+def _finish_committed(root: Path) -> Mapping[str, Any]:
     """Finish a committed restore; return its manifest, {} without one."""
     manifest, pending = _pending_manifest(root), root / RESTORING
     if not manifest:

@@ -27,8 +27,8 @@ def running_unknown(
         attempt = Attempt(lock.parent)
         project, name, started, worker = lock.parent.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
-        known = row and row.record.attempts == _number(started) and row.active
-        if row and known and not _is_other_job(lock.parent.parent, row):
+        is_active = row and row.record.attempts == _number(started) and row.active
+        if row and is_active and not _is_other_job(lock.parent.parent, row):
             continue
         if attempt.holder() is not None:
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
@@ -77,7 +77,7 @@ def _is_other_job(folder: Path, row: StoredWorkload) -> bool:
             continue
         process = Attempt(path).process()
         if worker.process is None or process is None:
-            if worker.process is not process:
+            if worker.process is not process:  # one of them is known, the other is not
                 return True
         elif not is_same(worker.process, process):
             return True

@@ -64,8 +64,8 @@ class CaddyProxy(Proxy):
         self._depth = self._deepest_route()
         self._routes = RouteFiles(folder / caddy_config.ROUTES, self._depth)
         self._watch: ProcessWatch | None = None
-        self._starting: asyncio.Future[None] | None = None
-        self._probing: asyncio.Future[None] | None = None
+        self._start_task: asyncio.Future[None] | None = None
+        self._probe_task: asyncio.Future[None] | None = None
 
     # -- JupyterHub's contract -------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class CaddyProxy(Proxy):
 
     async def stop(self) -> None:
         """End the proxy; a repeat does nothing."""
-        for task in (self._starting, self._probing):
+        for task in (self._start_task, self._probe_task):
             if task is not None:
                 task.cancel()
         if self._watch is not None:
@@ -122,32 +122,35 @@ class CaddyProxy(Proxy):
     # -- the process -----------------------------------------------------------------------------
 
     def _watch_process(self) -> None:
+        """Restart the process when it ends or hangs."""
         self._watch = self._process.watch(self._restart)
         if self._watch is None:
             self._restart()
         else:
-            self._probing = asyncio.ensure_future(self._kill_when_hung(self._watch))
+            self._probe_task = asyncio.ensure_future(self._kill_when_hung(self._watch))
 
     async def _kill_when_hung(self, watch: ProcessWatch) -> None:
         """Kill the process when two probes in a row have no answer; `_restart` follows.
 
         Two, as one may fail because the machine or the hub was suspended.
         """
-        pause, missed = self.hung_after / 4, 0
-        while missed < 2:
-            await asyncio.sleep(pause)
-            hangs = await asyncio.to_thread(self._process.hangs, pause)
-            missed = missed + 1 if hangs else 0
+        interval_s, misses = self.hung_after / 4, 0
+        while misses < 2:
+            await asyncio.sleep(interval_s)
+            hangs = await asyncio.to_thread(self._process.hangs, interval_s)
+            misses = misses + 1 if hangs else 0
         self.log.error("The proxy has not answered for %.0f s: killing it.", self.hung_after)
         watch.send(signal.SIGKILL)
 
     def _restart(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
+        """Start the process again, in a task."""
+        if self._probe_task is not None:
+            self._probe_task.cancel()
         self.log.error("The proxy has ended; restarting it.")
-        self._starting = asyncio.ensure_future(self._start_until_it_serves())
+        self._start_task = asyncio.ensure_future(self._start_until_it_serves())
 
     async def _start_until_it_serves(self) -> None:
+        """Start the process, each second again until it serves; then watch it."""
         while True:
             try:
                 await self._listen(caddy_program(), self._config())
@@ -163,8 +166,8 @@ class CaddyProxy(Proxy):
         Raises:
             RunaiError: a port is taken, or the process ended before it served.
         """
-        named = filter(None, (host_and_port(self.public_url), self._redirect()))
-        listeners = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in named)]
+        addresses = filter(None, (host_and_port(self.public_url), self._redirect_address()))
+        listeners = [(host, int(port)) for host, _, port in (a.rpartition(":") for a in addresses)]
         with ExitStack() as claims:
             for host, port in listeners:
                 claims.enter_context(claimed_port(host, port))
@@ -178,6 +181,7 @@ class CaddyProxy(Proxy):
     # -- its configuration -----------------------------------------------------------------------
 
     def _config(self) -> dict[str, Any]:
+        """Return Caddy's configuration, from JupyterHub's settings."""
         public = urlsplit(self.public_url)
         return caddy_config.caddy_config(
             caddy_config.CaddyOptions(
@@ -187,18 +191,23 @@ class CaddyProxy(Proxy):
                 depth=self._depth,
                 host_routing=self.host_routing,
                 trusted_proxies=self.trusted_proxies,
-                tls=self._tls(),
-                redirect=self._redirect(),
+                tls=self._tls_app(),
+                redirect=self._redirect_address(),
                 storage=str(Path(self.certificates or f"{self.folder}/certificates").absolute()),
             )
         )
 
-    def _redirect(self) -> str:
+    def _redirect_address(self) -> str:
         """Return the listener of ACME challenges: port 80 of the public address."""
         host = host_and_port(self.public_url).rpartition(":")[0]
         return f"{host}:80" if self.domain else ""
 
-    def _tls(self) -> dict[str, Any] | None:
+    def _tls_app(self) -> dict[str, Any] | None:
+        """Return Caddy's app `tls` for the certificate's source; None: plain HTTP.
+
+        Raises:
+            Unavailable: a PEM file cannot be read.
+        """
         if self.ssl_cert or self.ssl_key:
             for what, name in (("certificate", self.ssl_cert), ("key", self.ssl_key)):
                 try:
@@ -221,6 +230,7 @@ class CaddyProxy(Proxy):
         return None
 
     def _deepest_route(self) -> int:
+        """Return the most path segments that a route may have."""
         base = len(path_segments(urlsplit(self.public_url).path))
-        named = [spec.partition("/")[2] for spec in self.extra_routes]
-        return max(base + USER_SEGMENTS, *(len(path_segments(path)) for path in named), 0)
+        paths = [spec.partition("/")[2] for spec in self.extra_routes]
+        return max(base + USER_SEGMENTS, *(len(path_segments(path)) for path in paths), 0)

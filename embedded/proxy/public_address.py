@@ -84,25 +84,25 @@ def public_address(settings: Settings, chosen: Mapping[str, Any]) -> PublicAddre
         )
     if subdomains and "://" not in subdomains:
         subdomains = f"https://{subdomains}"  # JupyterHub's default scheme
-    given = bool(bind.scheme)
-    path = chosen.get("base_url", bind.path if given else settings.base_url)
-    port = int(chosen.get("port", (bind.port or 8000) if given else settings.port))
+    has_bind_url = bool(bind.scheme)
+    path = chosen.get("base_url", bind.path if has_bind_url else settings.base_url)
+    port = int(chosen.get("port", (bind.port or 8000) if has_bind_url else settings.port))
     if not 0 < port <= MOST_PORT:
         raise InvalidRequest(
             f"c.JupyterHub.port is {port}, which the proxy cannot listen on.",
             hint=f"Use a whole number from 1 to {MOST_PORT}.",
         )
-    ip = str(chosen.get("ip", (bind.hostname or "") if given else settings.ip))
-    name = chosen.get("public_url") or subdomains
-    if not name and settings.domain:
-        name = f"https://{settings.domain}{'' if port == HTTPS_PORT else f':{port}'}"
+    ip = str(chosen.get("ip", (bind.hostname or "") if has_bind_url else settings.ip))
+    origin = chosen.get("public_url") or subdomains
+    if not origin and settings.domain:
+        origin = f"https://{settings.domain}{'' if port == HTTPS_PORT else f':{port}'}"
     https = bool(chosen.get("ssl_cert") or settings.tls_cert)
     return PublicAddress(
         ip="" if ip == "*" else ip,
         port=port,
         base_url=base_url("c.JupyterHub.base_url", str(path)),
         https=https or bool(settings.domain) or settings.tls_internal,
-        name=_origin(name),
+        name=_origin(origin),
     )
 
 
@@ -199,6 +199,11 @@ def _port_in_use(host: str, port: int) -> Conflict:
 
 
 def _bind_url(text: str) -> SplitResult:
+    """Parse the admin's `bind_url`, "" if unset.
+
+    Raises:
+        InvalidRequest: it is no HTTP address.
+    """
     with suppress(ValueError):  # an invalid port or IPv6 address
         url = urlsplit(text)
         if not text or (url.scheme in {"http", "https"} and url.port != 0):

@@ -42,33 +42,33 @@ class RouteFiles:
         Raises:
             InvalidRequest: Caddy could not find the route or reach its target.
         """
-        folder = self._of(routespec)
-        file = folder / f"={_server(routespec, target)}"
+        folder = self._folder_of(routespec)
+        file = folder / f"={_checked_server(routespec, target)}"
         route = {"routespec": routespec, "target": target, "data": data}
         partial = folder / ".partial"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            before = {*folder.glob("=*")} - {file}
+            replaced = {*folder.glob("=*")} - {file}
             partial.write_text(json.dumps(route))
             partial.replace(file)
         except OSError as failed:
-            self._prune(folder)
+            self._remove_empty(folder)
             raise InvalidRequest(
                 f"The route {routespec} cannot be stored: {failed.strerror}.",
                 hint="Is there room on the disk?",
             ) from failed
-        for old in before:
+        for old in replaced:
             old.unlink()
 
     def remove(self, routespec: str) -> None:
         """Remove a route if it exists."""
         try:
-            folder = self._of(routespec)
+            folder = self._folder_of(routespec)
         except InvalidRequest:  # it was never stored
             return
         for file in folder.glob("=*"):
             file.unlink()
-        self._prune(folder)
+        self._remove_empty(folder)
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Return the routes by specification, letter for letter as they were added."""
@@ -85,7 +85,12 @@ class RouteFiles:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
 
-    def _of(self, routespec: str) -> Path:
+    def _folder_of(self, routespec: str) -> Path:
+        """Return the folder of a route's file.
+
+        Raises:
+            InvalidRequest: its path is too long for files.
+        """
         host, slash, path = routespec.partition("/")
         segments = path_segments(slash + path)
         if len(segments) > self._depth or not all(_is_file_name(s) for s in segments):
@@ -95,8 +100,9 @@ class RouteFiles:
             )
         return self._folder.joinpath(f"@{host.lower()}", *(f"-{segment}" for segment in segments))
 
-    def _prune(self, folder: Path) -> None:
-        with suppress(OSError):  # until one that is not empty
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder and its parents, up to the first that is not empty."""
+        with suppress(OSError):  # not empty
             while folder != self._folder:
                 folder.rmdir()
                 folder = folder.parent
@@ -106,8 +112,12 @@ def _is_file_name(segment: str) -> bool:
     return not {"/", "\0"} & {*segment} and len(segment.encode()) <= MOST_BYTES
 
 
-def _server(routespec: str, target: str) -> str:
-    """Return `HOST:PORT` of a target."""
+def _checked_server(routespec: str, target: str) -> str:
+    """Return `HOST:PORT` of a target.
+
+    Raises:
+        InvalidRequest: it is no plain HTTP address.
+    """
     url = urlsplit(target)
     with suppress(ValueError):  # a port that is no number
         plain = url.scheme == "http" and url.path in {"", "/"} and not (url.query or url.fragment)

@@ -146,7 +146,7 @@ def test_top_sort_key_cycles_through_all_columns_and_back_to_the_default():
 def test_changed_top_view_retains_the_user_filter_and_resets_the_sort_order():
     options = TopOptions(view="jobs", sort="age", reverse=True, idle=True, user="bob")
 
-    assert options.of("nodes") == TopOptions(user="bob")
+    assert options.for_view("nodes") == TopOptions(user="bob")
 
 
 def test_top_headline_has_gpu_allocation_utilization_and_waiting_job_count():

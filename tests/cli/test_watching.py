@@ -30,14 +30,14 @@ def test_rows_last_printed_by_a_watched_list_match_the_last_event(first, events)
 
     def show(contents):
         rows = {name: (name, content) for name, content in contents.items()}
-        changed = dict(printed.changed(rows))
+        changed = dict(printed.record_changed(rows))
         assert all(screen.get(name) != content for name, content in changed.items())
         screen.update(changed)
         return rows
 
     show(first)
     for event in events:
-        for name in printed.missing(show(event)):
+        for name in printed.record_missing(show(event)):
             printed.forget(name)
             del screen[name]
 
@@ -51,7 +51,7 @@ def test_watched_row_that_no_longer_matches_the_filter_is_printed_once_more():
     printed = PrintedRows[str](lambda state: state, lambda state: state == "running")
     states = ["queued", "running", "failed", "failed", "running"]
 
-    assert [printed.changed({"a": state}) for state in states] == [
+    assert [printed.record_changed({"a": state}) for state in states] == [
         *([], ["running"], ["failed"], [], ["running"])
     ]
 

@@ -148,7 +148,7 @@ def test_stop_request_notes_sigterm_and_calls_the_previous_handler():
         assert exit_info.value.code == 143
     finally:
         stop.close()
-        assert signal.signal(signal.SIGTERM, before) is not stop._terminate
+        assert signal.signal(signal.SIGTERM, before) is not stop._on_sigterm
     # The cluster may still signal this worker, unaware that it has finished.
     assert signal.signal(signal.SIGUSR1, signal.SIG_DFL) is signal.SIG_IGN
 

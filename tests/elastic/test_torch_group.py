@@ -27,6 +27,6 @@ def test_surviving_torch_rank_reports_a_lost_rank_to_the_rank_that_waits(tmp_pat
     ],
 )
 def test_lost_rank_is_recognized_by_the_error_message(message, expected):
-    from runai.elastic.torch.group import is_loss
+    from runai.elastic.torch.group import is_peer_loss
 
-    assert is_loss(RuntimeError(message)) == expected
+    assert is_peer_loss(RuntimeError(message)) == expected

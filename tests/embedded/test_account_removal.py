@@ -106,7 +106,7 @@ def test_removed_account_loses_streams_tokens_and_a_hanging_server(
         eventually(lambda: status_by_token(platform, token) == 401, what="the token is unknown")
         eventually(lambda: status_by_cookie(browser) == 401, what="the cookie is unknown")
     eventually(lambda: not is_in_hub(platform, "dan"), what="the hub has no such user")
-    eventually(lambda: not accounts.to_end(), what="the removal is done")
+    eventually(lambda: not accounts.pending_removals(), what="the removal is done")
 
     assert before == (200, 200, False)
     assert suspended_before_the_server_stopped
@@ -137,7 +137,7 @@ def test_account_removed_while_the_hub_is_down_loses_access_at_its_next_start(
     platform.kill()
     accounts.remove("eve")
     platform.start()
-    eventually(lambda: not accounts.to_end())
+    eventually(lambda: not accounts.pending_removals())
 
     assert before == 200
     assert not is_in_hub(platform, "eve")
@@ -152,7 +152,7 @@ def test_account_added_again_right_after_removal_loses_its_old_tokens(
     before = status_by_token(platform, token)
     accounts.remove("fay")
     accounts.add("fay", PASSWORD, same_person=True)
-    eventually(lambda: not accounts.to_end())
+    eventually(lambda: not accounts.pending_removals())
     eventually(lambda: status_by_token(platform, token) == 401)
 
     assert before == 200

@@ -114,7 +114,7 @@ async def test_job_submitted_late_by_a_removed_account_is_suspended(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
-    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
     rounds.service.states["vision/late"] = "queued"
     await run_rounds_until(rounds, lambda: rounds.now > LATE_JOBS_S, eventually_async)
 
@@ -129,7 +129,7 @@ async def test_job_resumed_after_its_account_is_added_again_is_not_suspended(
     rounds: Rounds, eventually_async: Callable[..., Any]
 ):
     rounds.accounts.remove("ana")
-    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
     rounds.accounts.add("ana", PASSWORD, same_person=True)
     rounds.service.states["vision/job"] = "running"
     await run_rounds_until(rounds, lambda: rounds.now > 2 * LATE_JOBS_S, eventually_async)
@@ -143,9 +143,9 @@ async def test_hub_user_of_a_removed_account_is_deleted_while_the_service_is_dow
     rounds.service.is_down = True
     rounds.accounts.remove("ana")
     await run_rounds_until(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
-    deleted, pending = not rounds.user_exists, set(rounds.accounts.to_end())
+    deleted, pending = not rounds.user_exists, set(rounds.accounts.pending_removals())
     rounds.service.is_down = False
-    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
 
     assert (deleted, pending) == (True, {"ana"})
     assert rounds.service.states["vision/job"] == "suspended"
@@ -162,9 +162,9 @@ async def test_jobs_of_a_removed_account_are_suspended_while_the_hub_refuses_req
     rounds.refuses = True
     rounds.accounts.remove("ana")
     await run_rounds_until(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
-    pending = set(rounds.accounts.to_end())
+    pending = set(rounds.accounts.pending_removals())
     rounds.refuses = False
-    await run_rounds_until(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
 
     assert pending == {"ana"}
     assert rounds.service.states["vision/job"] == "suspended"

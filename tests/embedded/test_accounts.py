@@ -148,7 +148,7 @@ def test_removed_user_name_is_refused_without_the_same_person_flag(accounts: Acc
 def test_removed_user_name_is_added_again_for_the_same_person(accounts: Accounts):
     accounts.add("carol", PASSWORD, admin=True)
     accounts.remove("carol")
-    accounts.ended("carol", accounts.to_end()["carol"])
+    accounts.record_completed("carol", accounts.pending_removals()["carol"])
     accounts.add("carol", PASSWORD, same_person=True)
 
     assert accounts.check("carol", PASSWORD)
@@ -176,13 +176,13 @@ def test_open_logins_of_a_removed_account_are_pending_to_end_until_ended_once(
         accounts = Accounts(directory)  # another process each time
         if step == "remove":
             accounts.remove("carol")
-            removals.append(accounts.to_end()["carol"])
+            removals.append(accounts.pending_removals()["carol"])
         elif step == "add":
             accounts.add("carol", PASSWORD, same_person=True)
         else:
-            accounts.ended("carol", removals[0 if step == "end first" else -1])
+            accounts.record_completed("carol", removals[0 if step == "end first" else -1])
 
-    assert ("carol" in Accounts(directory).to_end()) == to_end
+    assert ("carol" in Accounts(directory).pending_removals()) == to_end
 
 
 def test_removed_first_accounts_are_not_added_again(accounts: Accounts):

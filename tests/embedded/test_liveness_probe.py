@@ -25,7 +25,7 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
     silence = Silence(LIMIT)
     if has_answered:
         silence.record_answer()
-    return [silence.passed(1.0) for _ in range(int(seconds))][-1]
+    return [silence.hangs_after(1.0) for _ in range(int(seconds))][-1]
 
 
 @pytest.mark.parametrize(
@@ -45,18 +45,18 @@ def test_service_is_hung_only_if_it_answered_before_and_is_silent_past_the_limit
 def test_health_check_answer_resets_the_services_silence_timer():
     silence = Silence(LIMIT)
     silence.record_answer()
-    before = [silence.passed(1.0) for _ in range(int(LIMIT) - 1)]
+    before = [silence.hangs_after(1.0) for _ in range(int(LIMIT) - 1)]
     silence.record_answer()
 
-    assert not any([*before, *(silence.passed(1.0) for _ in range(int(LIMIT) - 1))])
+    assert not any([*before, *(silence.hangs_after(1.0) for _ in range(int(LIMIT) - 1))])
 
 
 def test_suspended_host_does_not_make_the_service_appear_hung():
     silence = Silence(LIMIT)
     silence.record_answer()
 
-    assert not silence.passed(8 * 3600.0)
-    assert silence.lasts == MAX_STEP_S
+    assert not silence.hangs_after(8 * 3600.0)
+    assert silence.silent_s == MAX_STEP_S
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ def test_gpu_meter_of_a_cell_reports_not_measured_in_a_child_process():
             meter.__exit__(None, None, None)
             return meter.report()
 
-        over: Any = meter._over
+        over: Any = meter._ended
         with over._cond:  # the meter's thread may hold it at any fork
             report = run_in_fork(leave_the_cell)
 

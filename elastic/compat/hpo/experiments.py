@@ -52,26 +52,27 @@ class _Search:
         self.path = directory / "runai.yaml"
         self.experiment: int | None = None
         self._lock = Flock(directory / "runai.yaml.lock")
-        self._busy = threading.RLock()
-        self._changing = False
-        self.left: Callable[[], None] | None = None
+        self._thread_lock = threading.RLock()
+        self._is_writing = False
+        self.after_write: Callable[[], None] | None = None
         """Callback after the current write, if a signal arrived meanwhile."""
 
     @contextmanager
     def changed(self) -> Iterator[dict[str, Any]]:
         """Yield the file's content under its lock, and write it back atomically."""
         yaml = _yaml()
-        with self._busy:
-            self._changing = True
+        with self._thread_lock:
+            self._is_writing = True
             try:
                 with self._lock:
-                    yield from self._replaced(yaml)
+                    yield from self._read_and_replace(yaml)
             finally:
-                self._changing = False
-        if self.left is not None:
-            self.left()
+                self._is_writing = False
+        if self.after_write is not None:
+            self.after_write()
 
-    def _replaced(self, yaml: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - a module
+    def _read_and_replace(self, yaml: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - a module
+        """Yield the file's content, then replace the file by it."""
         if self.path.exists():
             content = yaml.safe_load(self.path.read_text(encoding="utf-8"))
         else:
@@ -91,10 +92,10 @@ class _Search:
 
     def preempt(self, then: Callable[[], None]) -> None:
         """Mark the experiment as preempted, then call `then`; wait for a running write."""
-        if self._changing:  # the signal interrupted a write, and the lock is not reentrant
-            self.left = lambda: self.preempt(then)
+        if self._is_writing:  # the signal interrupted a write, and the lock is not reentrant
+            self.after_write = lambda: self.preempt(then)
             return
-        self.left = None
+        self.after_write = None
         if self.experiment is not None:
             with self.changed() as content:
                 _mark(content, self.own(content), Status.Preempted)
@@ -130,7 +131,7 @@ def init(root: str | os.PathLike[str], subdir: str | None = None) -> None:
     _search = _Search(directory)
     # Python delivers signals to the main thread only; one handler serves all later searches.
     if first and threading.current_thread() is threading.main_thread():
-        _chain(signal.getsignal(signal.SIGTERM))
+        _install_handler(signal.getsignal(signal.SIGTERM))
 
 
 def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any
     """
     if not isinstance(strategy, Strategy):
         raise ValueError(f"The strategy must be a runai.hpo.Strategy, not {strategy!r}.")  # noqa: TRY004
-    search = _joined()
+    search = _joined_search()
     with search.changed() as content:
         if "experiments" not in content:
             every = _combinations(grid) if strategy is Strategy.GridSearch else []
@@ -180,7 +181,7 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
     Raises:
         HpoError: if no experiment was picked.
     """
-    search = _joined()
+    search = _joined_search()
     if search.experiment is None:
         raise HpoError("Nothing to report about: call runai.hpo.pick(grid, strategy) first.")
     plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in metrics.items()}
@@ -189,7 +190,8 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
         reports.append({"epoch": int(epoch), "metrics": plain, "reportTime": _now()})
 
 
-def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
+def _install_handler(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
+    """Handle SIGTERM by marking the experiment, then as `before` does."""
     process = CreatorProcess()
 
     def leave(signum: int, frame: FrameType | None) -> None:
@@ -202,12 +204,12 @@ def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal
             elif before is not signal.SIG_IGN:
                 raise SystemExit(1)
 
-        _joined().preempt(continue_signal)
+        _joined_search().preempt(continue_signal)
 
     signal.signal(signal.SIGTERM, leave)
 
 
-def _joined() -> _Search:
+def _joined_search() -> _Search:
     if _search is None:
         raise HpoError("No search was joined: call runai.hpo.init(directory) first.")
     return _search

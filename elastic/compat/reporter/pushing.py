@@ -62,7 +62,7 @@ class _Push:
 
     def all(self, reports: Iterable[Report]) -> None:
         """Send reports together. Errors are logged once, never raised: training continues."""
-        reports = [report for report in reports if _is_sound(report)]
+        reports = [report for report in reports if _warn_unless_number(report)]
         folder, gateway = os.environ.get("RUNAI_CHECKPOINT_DIR"), os.environ.get(GATEWAY_URL_KEY)
         if not (folder or gateway):
             notice(
@@ -71,12 +71,12 @@ class _Push:
             )
         if folder:
             try:
-                _write(Path(folder) / PROGRESS_FILE, reports)
+                _merge_into_file(Path(folder) / PROGRESS_FILE, reports)
             except OSError as error:
                 notice(f"runai.reporter: cannot write the progress of this job: {error}")
         if gateway and reports and self.failures < RETRIES:
             try:
-                _post(gateway, reports)
+                _post_to_gateway(gateway, reports)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 self.failures += 1
                 notice(f"runai.reporter: the push gateway did not take a report: {error}")
@@ -87,7 +87,8 @@ class _Push:
 push = _Push()
 
 
-def _is_sound(report: Report) -> bool:
+def _warn_unless_number(report: Report) -> bool:
+    """Return True if a report can be sent; else log why not."""
     if report.kind is ReportType.metric:
         try:
             float(report.value)  # type: ignore[arg-type] # checked here
@@ -100,7 +101,7 @@ def _is_sound(report: Report) -> bool:
     return True
 
 
-def _write(path: Path, reports: Iterable[Report]) -> None:
+def _merge_into_file(path: Path, reports: Iterable[Report]) -> None:
     """Merge reports into the file, which survives pauses of the job."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -118,7 +119,7 @@ def _write(path: Path, reports: Iterable[Report]) -> None:
     Path(temporary).replace(path)
 
 
-def _post(gateway: str, reports: Iterable[Report]) -> None:
+def _post_to_gateway(gateway: str, reports: Iterable[Report]) -> None:
     """Add to the gateway's group of this pod, like prometheus_client's `pushadd_to_gateway`."""
     address = gateway if "://" in gateway else f"http://{gateway}"
     pod = os.environ.get(GROUPING_KEY) or os.environ.get("RUNAI_WORKER") or socket.gethostname()

@@ -33,7 +33,7 @@ from runai.elastic.torch.loading.samples import (
     size_of,
 )
 
-_OURS = {
+_PLANNED_OPTIONS = {
     "batch_size": "the plan decides it (runai.elastic.torch.init)",
     "sampler": "the order is a function of the job's seed and the epoch",
     "batch_sampler": "the plan decides which rank has which samples",
@@ -73,7 +73,7 @@ class LoadingJob(Protocol):
         """Sum a number over all ranks.
 
         Raises:
-            GivenUp: if a rank is gone, and the job was restored to another position.
+            UpdateAbandoned: if a rank is gone, and the job was restored to another position.
         """
 
 
@@ -123,8 +123,8 @@ class DataLoader:
         Raises:
             TypeError: if the plan determines an option.
         """
-        for name in options.keys() & _OURS:
-            raise TypeError(f"elastic.DataLoader takes no {name}: {_OURS[name]}.")
+        for name in options.keys() & _PLANNED_OPTIONS:
+            raise TypeError(f"elastic.DataLoader takes no {name}: {_PLANNED_OPTIONS[name]}.")
         self.dataset, self.shuffle, self.drop_last = dataset, shuffle, drop_last
         self._count, self._augment, self._job = count, augment, job
         self._collate: Callable[[list[Any]], Batch] = collate_fn or default_collate
@@ -169,10 +169,13 @@ class DataLoader:
         """Yield the remaining micro-batches with their samples, by the current plan."""
         for update in self._streamed() if self._size is None else self._indexed():
             yield from (
-                update if self._count is None else _weigh(list(update), self._count, self.job)
+                update
+                if self._count is None
+                else _weigh_by_count(list(update), self._count, self.job)
             )
 
     def _indexed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
+        """Yield the remaining updates of a data set with indices."""
         if self._inner is None:
             self._inner = data.DataLoader(
                 Samples(self.dataset, seed=self.job.seed, augment=self._augment),
@@ -186,6 +189,7 @@ class DataLoader:
             yield ((micro, next(batches)) for micro in update)
 
     def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
+        """Yield the remaining updates of an iterable data set."""
         job = self.job
         stream = SampleStream(
             cast("Iterable[Any]", self.dataset),
@@ -208,19 +212,20 @@ class DataLoader:
     def _update_of(
         self, portion: Portion, portions: Iterator[Portion]
     ) -> Iterator[tuple[MicroBatch, Batch]]:
+        """Yield an update's micro-batches; `portion` is its first one."""
         division = self.job.division
         for micro in micro_batches(division, portion.total, ends_epoch=portion.ends_epoch):
             yield micro, (portion if micro.first else next(portions)).batch
 
     def _updates(self) -> Iterator[Update]:
         """Yield the remaining updates of the epoch, as this rank's micro-batches."""
-        size, job = self._whole_size(), self.job
+        size, job = self._epoch_size(), self.job
         for start in range(job.position.samples, size, job.global_batch):
             total = min(job.global_batch, size - start)
             ends_epoch = start + total == size
             yield micro_batches(job.division, total, ends_epoch=ends_epoch)
 
-    def _whole_size(self) -> int:
+    def _epoch_size(self) -> int:
         """Return the number of samples of an epoch."""
         size, global_batch = self._size, self.job.global_batch
         if size is None:
@@ -270,7 +275,7 @@ def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a collated Portion
     return portion
 
 
-def _weigh(
+def _weigh_by_count(
     update: Sequence[tuple[MicroBatch, Batch]], count: Callable[[Batch], int], job: LoadingJob
 ) -> list[tuple[MicroBatch, Batch]]:
     """Weight this rank's micro-batches of an update by their counts, relative to all ranks.

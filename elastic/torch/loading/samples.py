@@ -51,9 +51,9 @@ class Samples(Dataset[Any]):
         self._dataset, self._seed = dataset, seed
         # Rows of a tensor use no random numbers.
         self._augment = augment and not isinstance(dataset, TensorDataset)
-        self._several: Callable[[list[int]], Sequence[Any]] | None = None
+        self._load_many: Callable[[list[int]], Sequence[Any]] | None = None
         if not self._augment:
-            self._several = getattr(dataset, "__getitems__", None)
+            self._load_many = getattr(dataset, "__getitems__", None)
 
     def __getitem__(self, where: SamplePlace) -> Any:  # noqa: ANN401
         """Load a sample: equal at any number of ranks and loading processes."""
@@ -64,8 +64,8 @@ class Samples(Dataset[Any]):
 
     def __getitems__(self, wheres: Sequence[SamplePlace]) -> Sequence[Any]:
         """Load the samples of a micro-batch, in one call if the data set supports it."""
-        if self._several is not None:
-            return self._several([index for _, index in wheres])
+        if self._load_many is not None:
+            return self._load_many([index for _, index in wheres])
         if not self._augment:
             return [self._dataset[index] for _, index in wheres]
         return [self[where] for where in wheres]
@@ -114,7 +114,7 @@ class SampleStream(IterableDataset[Portion]):
         self._dataset, self._divider, self._collate = dataset, divider, collate
         self._global_batch, self._skip, self._drop_last = global_batch, skip, drop_last
         self._epoch, self._seed, self._augment = epoch, seed, augment
-        self._first = 0
+        self._first_digest = 0
 
     def script_worker_info(self, _: WorkerInfo) -> WorkerInfo:
         """Return the info of a single loading process, with the epoch's seed."""
@@ -125,28 +125,30 @@ class SampleStream(IterableDataset[Portion]):
     def __iter__(self) -> Iterator[Portion]:
         """Yield this rank's micro-batches; in one of n loading processes every n-th."""
         worker = get_worker_info()
-        mine, processes = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        process, processes = (0, 1) if worker is None else (worker.id, worker.num_workers)
         number = count()
         for window, ends_epoch in self._windows():
             for place, part in enumerate(self._divider.parts(len(window))):
-                if next(number) % processes == mine:
-                    batch = self._collate(_slice(window, part))
-                    yield Portion(batch, place, len(window), ends_epoch, self._first)
+                if next(number) % processes == process:
+                    batch = self._collate(_samples_of(window, part))
+                    yield Portion(batch, place, len(window), ends_epoch, self._first_digest)
 
     def _windows(self) -> Iterator[tuple[list[Any], bool]]:
         """Yield each update's samples, and True for the epoch's last update."""
         samples = islice(self._samples(), self._skip, None)
         window = list(islice(samples, self._global_batch))
         while window:
-            after = list(islice(samples, self._global_batch))
-            enough = len(after) == self._global_batch
+            next_window = list(islice(samples, self._global_batch))
+            is_next_whole = len(next_window) == self._global_batch
+            is_last = not next_window or (self._drop_last and not is_next_whole)
             if len(window) == self._global_batch or not self._drop_last:
-                yield window, not after or (self._drop_last and not enough)
-            window = after
+                yield window, is_last
+            window = next_window
 
     def _samples(self) -> Iterator[Any]:
-        if callable(begin := getattr(self._dataset, "set_epoch", None)):
-            begin(self._epoch)
+        """Yield all samples of the epoch, with random numbers seeded for each."""
+        if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
+            set_epoch(self._epoch)
         info = get_worker_info()
         script_info = info and self.script_worker_info(info)
         # A generator divides itself in its first lines, which run at the first `next`.
@@ -159,7 +161,7 @@ class SampleStream(IterableDataset[Portion]):
             except StopIteration:
                 return
             if index == 0 and self._augment:
-                self._first = _digest(sample)
+                self._first_digest = _digest(sample)
             yield sample
 
 
@@ -215,7 +217,7 @@ def _with_worker_info(info: WorkerInfo | None, call: Callable[[], T]) -> T:
 
 def _digest(sample: object) -> int:
     """Return 62 bits of a sample's tensors, arrays, numbers and strings, not of other objects."""
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
 
     def add(part: object) -> None:
         if isinstance(part, Mapping):
@@ -224,18 +226,19 @@ def _digest(sample: object) -> int:
             for inner in part:
                 add(inner)
         elif isinstance(part, Tensor) and part.layout == torch.strided and not part.is_quantized:
-            found.update(part.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(part.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(part, bool | int | float | str | bytes):
-            found.update(repr(part).encode())
+            digest.update(repr(part).encode())
         elif not getattr(getattr(part, "dtype", None), "hasobject", False):
             with contextlib.suppress(TypeError):
-                found.update(memoryview(part))  # type: ignore[arg-type]  # an array
+                digest.update(memoryview(part))  # type: ignore[arg-type]  # an array
 
     add(sample)
-    return int.from_bytes(found.digest()) >> 2
+    return int.from_bytes(digest.digest()) >> 2
 
 
-def _slice(window: list[Any], part: SampleRange) -> list[Any]:
+def _samples_of(window: list[Any], part: SampleRange) -> list[Any]:
+    """Return a part's samples; a placeholder gets the first one at its offset."""
     return window[part.offset : part.offset + max(1, part.size)]
 
 

@@ -74,11 +74,11 @@ def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdi
     runai user add ana
     runai user add ana --admin --password-stdin < password.txt
     """  # noqa: D301 - \b is click's mark of a block
-    given = _from_stdin() if password_stdin else None
-    accounts = _accounts(data_dir)
+    given = _read_password() if password_stdin else None
+    accounts = _existing_accounts(data_dir)
     password = accounts.add(name, given, admin=admin, same_person=same_person)
     click.echo(f"user {name} added")
-    if name in accounts.to_end():
+    if name in accounts.pending_removals():
         click.echo(
             f"The hub has yet to end what {name} had open before; that ends a new login, too."
             " Log in a minute later.",
@@ -101,10 +101,10 @@ def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> N
     runai user passwd ana
     runai user passwd ana --generate
     """  # noqa: D301 - \b is click's mark of a block
-    accounts = _accounts(data_dir)
+    accounts = _existing_accounts(data_dir)
     given: str | None = None
     if password_stdin:
-        given = _from_stdin()
+        given = _read_password()
     elif not generate:
         given = click.prompt(
             f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True
@@ -125,7 +125,7 @@ def list_(data_dir: Path, output: str) -> None:
     runai user list
     runai user --data-dir .data list -o json
     """  # noqa: D301 - \b is click's mark of a block
-    accounts = _accounts(data_dir).all().values()
+    accounts = _existing_accounts(data_dir).all().values()
     if output in render.DATA:
         render.show_data([{"name": a.name, "admin": a.admin} for a in accounts], output)
         return
@@ -147,7 +147,7 @@ def remove(data_dir: Path, name: str) -> None:
     runai user remove ana
     runai user --data-dir .data remove ana
     """  # noqa: D301 - \b is click's mark of a block
-    _accounts(data_dir).remove(name)
+    _existing_accounts(data_dir).remove(name)
     click.echo(f"user {name} removed: no login from now on")
     click.echo(
         f"Within a minute the running platform ends what {name} has open (notebook servers, tokens,"
@@ -172,7 +172,7 @@ def same_person(data_dir: Path, name: str) -> None:
     runai user same-person dora
     sudo runai user --data-dir /var/lib/runai same-person dora
     """  # noqa: D301 - \b is click's mark of a block
-    known = _known_accounts(data_dir, f"user same-person {name}")
+    known = _existing_known_accounts(data_dir, f"user same-person {name}")
     before = known.get(name)
     if before is None:
         raise NotFound(
@@ -181,18 +181,18 @@ def same_person(data_dir: Path, name: str) -> None:
         )
     if known.is_being_forgotten(name):
         raise being_forgotten(name)
-    now, _ = asyncio.run(AccountDirectory(known).look_up(name))
-    if now.uid == before.uid:
+    found, _ = asyncio.run(AccountDirectory(known).look_up(name))
+    if found.uid == before.uid:
         raise Conflict(
-            f"{name} has uid {now.uid}, as before: nothing to do.",
+            f"{name} has uid {found.uid}, as before: nothing to do.",
             hint=f"Is it another person all the same? `runai user forget {name}`.",
         )
-    known.take_uid(name, now.uid)
-    known.register(now)
-    click.echo(f"{name} has uid {now.uid} now, was {before.uid}: the same person")
+    known.take_uid(name, found.uid)
+    known.register(found)
+    click.echo(f"{name} has uid {found.uid} now, was {before.uid}: the same person")
     click.echo(
-        f"Jobs that wait go on as uid {now.uid}; what runs keeps uid {before.uid} until it ends."
-        f" Files keep their owner: `chown -R -h --from={before.uid} {now.uid} {now.home}` gives"
+        f"Jobs that wait go on as uid {found.uid}; what runs keeps uid {before.uid} until it ends."
+        f" Files keep their owner: `chown -R -h --from={before.uid} {found.uid} {found.home}` gives"
         " them to the new uid.",
         err=True,
     )
@@ -216,7 +216,7 @@ def forget(data_dir: Path, name: str) -> None:
     runai user forget dora
     sudo runai user --data-dir /var/lib/runai forget dora
     """  # noqa: D301 - \b is click's mark of a block
-    known = _known_accounts(data_dir, f"user forget {name}")
+    known = _existing_known_accounts(data_dir, f"user forget {name}")
     if known.get(name) is None:
         click.echo(f"No account {name} is known here: nothing has run as {name}.", err=True)
     known.request_forget(name)
@@ -231,7 +231,7 @@ def forget(data_dir: Path, name: str) -> None:
     )
 
 
-def _known_accounts(data_dir: Path, command: str) -> KnownAccounts:
+def _existing_known_accounts(data_dir: Path, command: str) -> KnownAccounts:
     directory = DataDirectory(data_dir)
     directory.check_is_ours(command)
     if not directory.root.exists() or not directory.is_of_system_users:
@@ -242,7 +242,13 @@ def _known_accounts(data_dir: Path, command: str) -> KnownAccounts:
     return KnownAccounts(directory.root)
 
 
-def _accounts(data_dir: Path) -> Accounts:
+def _existing_accounts(data_dir: Path) -> Accounts:
+    """Return the accounts of a data directory.
+
+    Raises:
+        Forbidden: it belongs to another account.
+        NotFound: it has no accounts.
+    """
     directory = DataDirectory(data_dir)
     directory.check_is_ours("user …")
     if not directory.accounts.exists():
@@ -253,7 +259,7 @@ def _accounts(data_dir: Path) -> Accounts:
     return Accounts(directory)
 
 
-def _from_stdin() -> str:
+def _read_password() -> str:
     password = sys.stdin.readline().rstrip("\n")
     if not password:
         raise InvalidRequest(

@@ -34,7 +34,7 @@ _WORDS = (*_WORKLOAD_WORDS, *_PROJECT_WORDS, *_NODE_WORDS)
 DetailLines = list[tuple[str, str]]
 
 
-def _measured(w: WorkloadDetail) -> DetailLines:
+def _usage_lines(w: WorkloadDetail) -> DetailLines:
     """Return the lines of one workload's GPUs; a whole array has its jobs' instead."""
     busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
     average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
@@ -78,8 +78,8 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("CPUs", render.gpus(w.cpu) if w.cpu else ""),
         ("Memory", render.memory(w.memory_mib) if w.memory_mib else ""),
         ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
-        *([] if w.states else _measured(w)),
-        ("Memory limit", _limit(w)),
+        *([] if w.states else _usage_lines(w)),
+        ("Memory limit", _limit_text(w)),
         ("Sharing", COMPUTE_IS_SHARED if w.limit else ""),
         ("Notice", w.notice),
         ("Priority", str(w.priority)),
@@ -91,7 +91,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
-        ("Time limit", _time_limit(w, now)),
+        ("Time limit", _time_limit_text(w, now)),
         ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Code", code_text(w.code, w.code_started)),
@@ -105,7 +105,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
     return [(key, value) for key, value in lines if value]
 
 
-def _time_limit(w: WorkloadDetail, now: datetime) -> str:
+def _time_limit_text(w: WorkloadDetail, now: datetime) -> str:
     if w.max_runtime is None:
         return ""
     since = 0.0 if w.runs_since is None else max(0.0, (now - w.runs_since).total_seconds())
@@ -113,7 +113,7 @@ def _time_limit(w: WorkloadDetail, now: datetime) -> str:
     return text if w.ends_at is None else f"{text}; ends it at {render.clock(w.ends_at)}"
 
 
-def _limit(w: WorkloadDetail) -> str:
+def _limit_text(w: WorkloadDetail) -> str:
     if w.limit is None:
         return ""
     return f"{render.memory(w.limit.memory_mib)}, {w.limit.badge}: {w.limit.why}"
@@ -133,19 +133,20 @@ def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
     runai describe node gpu-node-1
     runai describe project vision -o yaml
     """  # noqa: D301 - \b is click's mark of a block
-    kind, name = _what(words)
+    kind, name = _kind_and_name(words)
     with Client.discover() as client:
         if kind in _PROJECT_WORDS:
             _show_project(client.project(name), output)
         elif kind in _NODE_WORDS:
             _show_node(client.nodes(), name, output)
         else:
-            found = client.workload(find(client, name, project))
-            waits = found.reason is not None and found.reason.position is not None
-            _show_workload(found, client.explanation(found) if waits else None, output)
+            workload = client.workload(find(client, name, project))
+            waits = workload.reason is not None and workload.reason.position is not None
+            _show_workload(workload, client.explanation(workload) if waits else None, output)
 
 
-def _what(words: tuple[str, ...]) -> tuple[str, str]:
+def _kind_and_name(words: tuple[str, ...]) -> tuple[str, str]:
+    """Split the words into kind and name; one word alone names a workload."""
     if len(words) == 1:
         return "job", words[0]
     kind, *names = words
@@ -173,6 +174,7 @@ def explanation_lines(explanation: ExplanationView) -> DetailLines:
 def _show_workload(
     workload: WorkloadDetail, explanation: ExplanationView | None, output: str
 ) -> None:
+    """Print a workload's lines, workers, processes, history and source."""
     if output in render.DATA:
         whole = workload.model_dump(mode="json")
         render.show_data(
@@ -190,7 +192,7 @@ def _show_workload(
     if len(workload.workers) > 1:
         click.echo("\nWorkers:")
         rows: list[list[str | Text]] = [
-            [str(w.index), render.state(w.state), w.node or "-", _code(w.exit_code)]
+            [str(w.index), render.state(w.state), w.node or "-", _exit_code_text(w.exit_code)]
             for w in workload.workers
         ]
         render.show_table(("WORKER", "STATE", "NODE", "EXIT CODE"), rows)
@@ -209,7 +211,7 @@ def _show_workload(
             click.echo(f"  {for_terminal(line)}".rstrip())
 
 
-def _code(exit_code: int | None) -> str:
+def _exit_code_text(exit_code: int | None) -> str:
     return "-" if exit_code is None else str(exit_code)
 
 
@@ -223,6 +225,11 @@ def _show_project(project: ProjectView, output: str) -> None:
 
 
 def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
+    """Print the node of this name.
+
+    Raises:
+        NotFound: there is none.
+    """
     node = next((n for n in nodes if n.name == name), None)
     if node is None:
         known = ", ".join(n.name for n in nodes) or "none"

@@ -102,18 +102,18 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 
     with Client.discover() as client:
         if all_finished:
-            mine = client.workloads(WorkloadFilter(project, client.whoami().name))
-            found = [w for w in mine if w.state in FINISHED]
-            if not found:
+            own_workloads = client.workloads(WorkloadFilter(project, client.whoami().name))
+            workloads = [w for w in own_workloads if w.state in FINISHED]
+            if not workloads:
                 click.echo("Nothing of yours is finished.", err=True)
         else:
-            found = find_all(client, names, project)
+            workloads = find_all(client, names, project)
 
         def stop(workload: WorkloadView) -> str:
             client.delete(workload)
             return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
 
-        for_each(found, stop)
+        for_each(workloads, stop)
 
 
 @click.command(cls=Command)
@@ -185,10 +185,10 @@ def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], st
             refused = True
         else:
             jobs = sum(workload.states.values())
-            what = (
+            subject = (
                 f"array {workload.id} ({jobs:,} jobs)" if jobs else f"{workload.kind} {workload.id}"
             )
-            click.echo(f"{what} {outcome}")
+            click.echo(f"{subject} {outcome}")
     if refused:
         click.get_current_context().exit(1)
 

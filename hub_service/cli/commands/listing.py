@@ -94,8 +94,10 @@ def list_(
     with Client.discover() as client:
         kind = _KINDS[what]
         user = client.whoami().name if mine else user
-        only = "session" if kind == "sessions" else None
-        workload_filter = WorkloadFilter(project, user, state, only, manageable=manageable or None)
+        only_kind = "session" if kind == "sessions" else None
+        workload_filter = WorkloadFilter(
+            project, user, state, only_kind, manageable=manageable or None
+        )
         if kind == "projects":
             (watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":
@@ -130,9 +132,10 @@ def _show_workloads(
         render.show_rows(workloads, lambda w: w.id, output)
         return
     if not workloads:
-        none = "There are no workloads. `runai submit` makes one."
-        note = none if workload_filter == WorkloadFilter() else "No workload matches."
-        click.echo(note, err=True)
+        message = "No workload matches."
+        if workload_filter == WorkloadFilter():
+            message = "There are no workloads. `runai submit` makes one."
+        click.echo(message, err=True)
         return
     rows = workloads if elements else folded(workloads)
     tables.workload_table(datetime.now(UTC)).show(rows, wide=output == "wide")

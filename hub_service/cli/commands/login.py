@@ -27,14 +27,14 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import WhoAmI
 
-_READ = "-"
+_FROM_INPUT = "-"
 
 
 def _reject_visible_token(
     _context: click.Context, _option: click.Parameter, given: str | None
 ) -> bool:
     """Reject a token on the command line, where `ps` and the shell's history show it."""
-    if given not in {None, _READ}:
+    if given not in {None, _FROM_INPUT}:
         raise click.UsageError(
             "A token on the command line is seen by others (`ps`) and kept in the shell's history."
             " Write `runai login URL --token`: it is asked for, or read from standard input, as by"
@@ -51,7 +51,7 @@ def _reject_visible_token(
     "--token",
     "with_token",
     is_flag=False,
-    flag_value=_READ,
+    flag_value=_FROM_INPUT,
     metavar="[-]",
     callback=_reject_visible_token,
     help="Use a token of the hub's page /hub/token instead of a password (with single sign-on)."
@@ -89,10 +89,10 @@ def login(
         if hub.is_overheard:
             click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
         if with_token:
-            token = _token()
+            token = _read_token()
         else:
             name = user or click.prompt("User")
-            password = _password(name, password_stdin=password_stdin)
+            password = _read_password(name, password_stdin=password_stdin)
             with show_progress(f"Logging in to {hub.root}"):
                 hub.log_in(name, password)
                 token = hub.mint_token()
@@ -106,24 +106,24 @@ def login(
         click.echo("This session goes on using its own hub and token.", err=True)
 
 
-def _password(user: str, *, password_stdin: bool) -> str:
+def _read_password(user: str, *, password_stdin: bool) -> str:
     if not password_stdin:
         return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
-    return _read("password", hint="Leave --password-stdin out.")
+    return _read_line("password", hint="Leave --password-stdin out.")
 
 
-def _token() -> str:
+def _read_token() -> str:
     hint = "Make one on the hub's page /hub/token."
     if sys.stdin.isatty():
         token = str(click.prompt("Token", hide_input=True, err=True)).strip()
     else:
-        token = _read("token", hint=hint).strip()
+        token = _read_line("token", hint=hint).strip()
     if not (token.isascii() and token.isprintable()):  # invalid in an HTTP header
         raise InvalidRequest("That is no token: it has characters that no token has.", hint=hint)
     return token
 
 
-def _read(what: str, *, hint: str) -> str:
+def _read_line(what: str, *, hint: str) -> str:
     line = sys.stdin.readline().rstrip("\n")
     if not line:
         raise InvalidRequest(f"Standard input holds no {what}.", hint=hint)
@@ -153,10 +153,10 @@ def whoami(output: str) -> None:
         if output in render.DATA:
             render.show_data(me, output)
             return
-        render.show_lines(_lines(me, client))
+        render.show_lines(_identity_lines(me, client))
 
 
-def _lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
+def _identity_lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
     default = client.default_project or me.default_project
     return [
         ("User", f"{me.name} (admin)" if me.admin else me.name),
@@ -189,13 +189,13 @@ def show(output: str = "table") -> None:
     runai config show
     runai config show -o json
     """  # noqa: D301 - \b is click's mark of a block
-    found = find_connection()
+    used = find_connection()
     source = "this session" if inside_session() else str(config_path())
     if output in render.DATA:
-        render.show_data({"url": found.url, "project": found.project, "source": source}, output)
+        render.show_data({"url": used.url, "project": used.project, "source": source}, output)
         return
     render.show_lines(
-        [("Service", found.url), ("Default project", found.project or "-"), ("From", source)]
+        [("Service", used.url), ("Default project", used.project or "-"), ("From", source)]
     )
 
 

@@ -78,14 +78,14 @@ def logs(
                 printer.print(line)
                 silent = False
         if silent and follow:
-            workload = _after(client, workload)
+            workload = _state_after_log(client, workload)
     if silent and tail != 0:
         why = render.reason(workload.reason)
         state = f"{workload.state}: {why}" if why else workload.state
         click.echo(f"{workload.id} has written nothing ({state}).", err=True)
 
 
-def _after(client: Client, workload: WorkloadView) -> WorkloadView:
+def _state_after_log(client: Client, workload: WorkloadView) -> WorkloadView:
     """Return a workload as it is after its log was followed.
 
     Raises:
@@ -139,20 +139,20 @@ def exec_(
     with Client.discover() as client:
         workload = find(client, name, project)
         try:
-            handed = client.environment(workload, worker=worker)
+            job_environment = client.environment(workload, worker=worker)
         except Conflict as refused:
             if refused.code != "is_a_pod":
                 raise
             if tty:
                 raise _no_terminal(refused.hint, program) from refused
-            request = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
-            context.exit(_in_pod(client, workload, request, worker))
-    if handed.workdir:
-        _enter(Path(handed.workdir), workload)
-    given = {n: v for n, v in handed.environment.items() if n not in RENDEZVOUS}
-    environment = without_cpus(os.environ) | given
-    if handed.umask:
-        os.umask(int(handed.umask, 8))
+            request = ExecRequest(command=list(program), stdin=_read_stdin(stdin=stdin))
+            context.exit(_run_in_pod(client, workload, request, worker))
+    if job_environment.workdir:
+        _change_directory(Path(job_environment.workdir), workload)
+    variables = {n: v for n, v in job_environment.environment.items() if n not in RENDEZVOUS}
+    environment = without_cpus(os.environ) | variables
+    if job_environment.umask:
+        os.umask(int(job_environment.umask, 8))
     try:
         os.execvpe(program[0], program, environment)  # noqa: S606 - what the user typed
     except OSError as failed:
@@ -171,28 +171,28 @@ def _no_terminal(hint: str, program: Sequence[str]) -> InvalidRequest:
     )
 
 
-def _input(*, stdin: bool) -> bytes:
+def _read_stdin(*, stdin: bool) -> bytes:
     """Return the whole standard input for a program in a pod, in base 64."""
-    given = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
-    if len(given) > MOST_INPUT_BYTES:
+    content = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
+    if len(content) > MOST_INPUT_BYTES:
         raise InvalidRequest(
             f"More than {MOST_INPUT_BYTES >> 20} MiB cannot be handed on.",
             hint="Put it into a file that the workload can read.",
             code="too_large",
         )
-    return b64encode(given)
+    return b64encode(content)
 
 
-def _in_pod(client: Client, workload: WorkloadView, request: ExecRequest, worker: int) -> int:
+def _run_in_pod(client: Client, workload: WorkloadView, request: ExecRequest, worker: int) -> int:
     """Stream a program's output to this terminal; return its exit code."""
-    screens = (_Screen(sys.stdout), _Screen(sys.stderr))
+    outputs = (_ByteOutput(sys.stdout), _ByteOutput(sys.stderr))
     for piece in client.execute(workload, request, worker):
         if piece.exit_code is not None:
             if piece.why:
                 click.echo(f"'{request.command[0]}' cannot be run: {piece.why}", err=True)
             return piece.exit_code
-        for screen, data in zip(screens, (piece.stdout, piece.stderr), strict=True):
-            screen.show(data)
+        for output, data in zip(outputs, (piece.stdout, piece.stderr), strict=True):
+            output.show(data)
     raise Unavailable(
         f"The connection to the program in {workload.id} broke.",
         hint="It may still run: look by runai exec.",
@@ -200,7 +200,7 @@ def _in_pod(client: Client, workload: WorkloadView, request: ExecRequest, worker
     )
 
 
-class _Screen:
+class _ByteOutput:
     """Output of raw bytes to a pipe, or without control sequences to a terminal."""
 
     def __init__(self, out: TextIO) -> None:
@@ -217,7 +217,7 @@ class _Screen:
         self._out.flush()
 
 
-def _enter(folder: Path, workload: WorkloadView) -> None:
+def _change_directory(folder: Path, workload: WorkloadView) -> None:
     try:
         os.chdir(folder)
     except OSError as failed:

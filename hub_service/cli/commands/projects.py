@@ -317,20 +317,21 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
     for field in _PEOPLE:
         added, removed = options[f"add_{field}"], options.get(f"remove_{field}", ())
         if added or removed:
-            there: list[str] = getattr(before, field) if before else []
-            _check_removable(removed, there, field, before)
-            changes[field] = [n for n in dict.fromkeys([*there, *added]) if n not in removed]
+            current: list[str] = getattr(before, field) if before else []
+            _check_removable(removed, current, field, before)
+            changes[field] = [n for n in dict.fromkeys([*current, *added]) if n not in removed]
     return changes
 
 
 def _check_removable(
-    removed: Sequence[str], there: Sequence[str], field: str, before: ProjectView | None
+    removed: Sequence[str], current: Sequence[str], field: str, before: ProjectView | None
 ) -> None:
-    missing = next((name for name in removed if name not in there), None)
+    """Raise NotFound for a name to remove that the project does not have."""
+    missing = next((name for name in removed if name not in current), None)
     if missing is not None and before is not None:
         raise NotFound(
             f"{missing} is not among the {field.replace('_', ' ')} of {before.name}.",
-            hint=f"Those are: {render.listed(there)}.",
+            hint=f"Those are: {render.listed(current)}.",
         )
 
 
@@ -341,6 +342,7 @@ def _print_result(what: str, notes: Sequence[str]) -> None:
 
 
 def _summary(p: ProjectView) -> str:
+    """Format a project's quotas, limits and members for one line."""
     parts = [f"quota {render.quota_of(p)}", f"build quota {render.quota(p.build_quota)}"]
     if p.limit is not None:
         parts.append(f"limit {render.gpus(p.limit)}")

@@ -89,7 +89,7 @@ def simulate(**given: Any) -> None:
     runai simulate --trace jobs.csv --cluster nodes.json --projects projects.yaml --policy static
     runai simulate --history 30d --set vision.quota=6 --picture after.svg
     """  # noqa: D301 - \b is click's mark of a block
-    _needs_the_hub_extra()
+    _expect_hub_extra()
     from runai.hub_service.simulation import run_pictures  # noqa: PLC0415 - see above
     from runai.hub_service.simulation.engine import Setting  # noqa: PLC0415
     from runai.hub_service.simulation.engine import simulate as replay  # noqa: PLC0415
@@ -112,7 +112,7 @@ def simulate(**given: Any) -> None:
     until = replayed.until if given["until"] is None else given["until"]
     policy: Any = given["policy"] or "quota"
     setting = Setting(
-        nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
+        nodes=nodes, projects=projects, since=since, until=until, **replayed.platform_settings
     )
     if given["until"] is None and until <= since:  # all jobs of the trace come in one second
         until = replay(rows, policy, setting).ended_s
@@ -143,7 +143,7 @@ def simulate(**given: Any) -> None:
     if given["output"] in render.DATA:
         render.show_data(figures, given["output"])
     else:
-        render.show_lines(_lines(figures))
+        render.show_lines(_figure_lines(figures))
     if timeline is not None and path is not None:
         timeline.close()
         column = run_pictures.RunColumn(title=policy, results=run.results, timeline=timeline)
@@ -154,7 +154,8 @@ def simulate(**given: Any) -> None:
         )
 
 
-def _needs_the_hub_extra() -> None:
+def _expect_hub_extra() -> None:
+    """Raise Unavailable without the libraries of the platform."""
     try:
         import yaml  # noqa: F401, PLC0415 - the only library missing in the base install
     except ImportError:
@@ -175,7 +176,7 @@ class _ReplayInput:
     since: int
     until: int
     created: Mapping[str, int] | None = None
-    as_it_was: Mapping[str, Any] = field(default_factory=dict)
+    platform_settings: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `Setting`, from the platform."""
     projects: Sequence[Any] = ()
 
@@ -184,16 +185,17 @@ def _read_input(given: dict[str, Any]) -> _ReplayInput:
     """Read jobs, nodes and projects, and apply `--set` and `--seed`."""
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
 
-    found = (_from_files if given["history"] is None else _from_history)(given)
-    specs = settings.with_changes(found.specs, given["changes"])
-    rows = found.rows if given["seed"] is None else traces.shuffled(found.rows, given["seed"])
+    loaded = (_from_files if given["history"] is None else _from_history)(given)
+    specs = settings.with_changes(loaded.specs, given["changes"])
+    rows = loaded.rows if given["seed"] is None else traces.shuffled(loaded.rows, given["seed"])
     projects = settings.projects_for_core(
-        specs, found.created, {node.gpu_type for node in found.nodes}
+        specs, loaded.created, {node.gpu_type for node in loaded.nodes}
     )
-    return replace(found, rows=rows, projects=projects)
+    return replace(loaded, rows=rows, projects=projects)
 
 
 def _from_files(given: dict[str, Any]) -> _ReplayInput:
+    """Read the input from the files of --trace, --cluster and --projects."""
     from runai.hub_service.model.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
 
@@ -253,7 +255,7 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
         # To the end of this second, in which the first job may have been submitted.
         until=int(now.timestamp()) + 1,
         created=today.created,
-        as_it_was={
+        platform_settings={
             "policy": today.policy,
             "every": platform_history.EVERY_S,
             "beyond": jobs.PERMILLE,
@@ -261,7 +263,7 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
     )
 
 
-def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+def _figure_lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
     f = figures
     return [
         ("Allocated", f"{f['allocated_pct']:.1f} %  (useful {f['useful_pct']:.1f} %)"),

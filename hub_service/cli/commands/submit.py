@@ -298,6 +298,7 @@ def submit(
 
 
 def _print_result(reply: SubmitReply) -> None:
+    """Print what was submitted, or would be; of a large array one line."""
     if reply.count > MAX_LISTED_JOBS and not reply.dry_run:
         name = f"{reply.array}-[0-{reply.count - 1}]"
         click.echo(f"array {name} submitted: {reply.count:,} jobs")

@@ -40,24 +40,24 @@ def usage(what: str, since: int, output: str) -> None:
     runai usage users --since 30d -o json
     """  # noqa: D301 - \b is click's mark of a block
     with show_progress("Adding up"), Client.discover() as client:
-        found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
+        summaries = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
         simulated = any(d.simulated for node in client.nodes() for d in node.devices)
     if output in render.DATA:
-        render.show_data(found, output)
+        render.show_data(summaries, output)
         return
-    if not found:
+    if not summaries:
         click.echo("Nobody that you may see held a GPU then.", err=True)
         return
     rows = [
         [
-            one.name,
-            "-" if one.allocated_average is None else f"{one.allocated_average:.2f}",
-            render.share(one.used_gpu_hours, one.allocated_gpu_hours, simulated=simulated),
-            f"{one.allocated_gpu_hours:.2f}",
-            f"{one.used_gpu_hours:.2f}",
-            f"{one.idle_gpu_hours:.2f}",
+            summary.name,
+            "-" if summary.allocated_average is None else f"{summary.allocated_average:.2f}",
+            render.share(summary.used_gpu_hours, summary.allocated_gpu_hours, simulated=simulated),
+            f"{summary.allocated_gpu_hours:.2f}",
+            f"{summary.used_gpu_hours:.2f}",
+            f"{summary.idle_gpu_hours:.2f}",
         ]
-        for one in sorted(found, key=lambda one: -one.allocated_gpu_hours)
+        for summary in sorted(summaries, key=lambda summary: -summary.allocated_gpu_hours)
     ]
     render.show_table(HEADER, rows)
     if simulated:

@@ -53,7 +53,7 @@ _NOT_READY: Final = {
     ),
     "leaving": ("it is about to end", "Look again in a few seconds."),
 }
-_WITHOUT: Final = {
+_UNAVAILABLE: Final = {
     "history": (
         "its database (RUNAI_LEDGER) does not answer: the past cannot be shown; jobs go on",
         "Start that PostgreSQL, or mend the way to it: hub.log says how it fails.",
@@ -71,7 +71,7 @@ def examine(data_dir: str | None) -> list[Finding]:
         check_versions(),
         *check_libraries(),
         *(cluster := [*check_cluster()]),
-        *(() if _waits_to_lead(cluster) else check_service_access()),
+        *(() if _is_not_leader(cluster) else check_service_access()),
         check_driver(),
         check_groups(),
         *check_hub_version(),
@@ -105,8 +105,8 @@ def check_versions() -> Finding:
 
 def check_libraries() -> Iterator[Finding]:
     """Check that no library is missing or too old."""
-    if found := unmet_here():
-        yield Finding("failure", "libraries", in_words(found), install_command(found))
+    if lacking := unmet_here():
+        yield Finding("failure", "libraries", in_words(lacking), install_command(lacking))
 
 
 def check_cluster() -> Iterable[Finding]:
@@ -118,16 +118,16 @@ def check_cluster() -> Iterable[Finding]:
     return examine_cluster(os.environ)
 
 
-def _waits_to_lead(cluster: Iterable[Finding]) -> bool:
+def _is_not_leader(cluster: Iterable[Finding]) -> bool:
     # Only the leader listens.
-    return any(found.subject == "leader" and found.verdict != "ok" for found in cluster)
+    return any(finding.subject == "leader" and finding.verdict != "ok" for finding in cluster)
 
 
 def _is_service_over_kubernetes() -> bool:
     return os.environ.get("RUNAI_CLUSTER") == "kubernetes"
 
 
-def _connection() -> Connection:
+def _connection_to_check() -> Connection:
     """Return the connection to check; in the service's pod its own, with the hub's token."""
     if _is_service_over_kubernetes():
         from runai.hub_service.cli.doctor.kubernetes_checks import own_service  # noqa: PLC0415
@@ -139,7 +139,7 @@ def _connection() -> Connection:
 def check_service_access() -> Iterator[Finding]:
     """Check login, hub, health of the service, token and devices."""
     try:
-        connection = _connection()
+        connection = _connection_to_check()
         verification(connection.url, connection.ca)  # raises if the authority's file is gone
     except RunaiError as error:
         yield Finding("failure", "login", error.message, error.hint)
@@ -167,7 +167,7 @@ def check_hub_answers(connection: Connection) -> Finding:
     try:
         # Inside a session, hub and service have different addresses.
         inside = os.environ.get("JUPYTERHUB_API_URL", "") if os.environ.get("RUNAI_API_URL") else ""
-        reply = _get(inside or f"{hub_root(connection.url)}hub/api", connection)
+        reply = _get_reply(inside or f"{hub_root(connection.url)}hub/api", connection)
     except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
         if refused := untrusted(connection.url, failed):
             return Finding("failure", subject, refused.message, refused.hint)
@@ -189,7 +189,7 @@ def check_health(connection: Connection) -> list[Finding]:
     subject = "service"
     mend = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
-        reply = _get(f"{connection.url.rstrip('/')}/health", connection)
+        reply = _get_reply(f"{connection.url.rstrip('/')}/health", connection)
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
         if refused := untrusted(connection.url, failed):
             return [Finding("failure", subject, refused.message, refused.hint)]
@@ -201,13 +201,13 @@ def check_health(connection: Connection) -> list[Finding]:
     health = _json_object(reply)
     findings = check_ready(connection)
     if worker := str(health.get("decision_worker", "")):
-        findings.append(_decision_worker(worker))
+        findings.append(_check_decision_worker(worker))
     if proxy := health.get("proxy"):
         findings.append(Finding("ok", "proxy", str(proxy)))
     return findings
 
 
-def _decision_worker(state: str) -> Finding:
+def _check_decision_worker(state: str) -> Finding:
     """Return the finding about the process that decides."""
     subject, text = "scheduler", f"the decision worker {state}"
     if state == "runs":
@@ -220,7 +220,7 @@ def check_ready(connection: Connection) -> list[Finding]:
     """Check the service's readiness: database, scheduler, usage history."""
     subject = "service"
     try:
-        reply = _get(f"{connection.url.rstrip('/')}/health/ready", connection)
+        reply = _get_reply(f"{connection.url.rstrip('/')}/health/ready", connection)
     except httpx.HTTPError as failed:
         text = f"it does not say whether it is ready ({type(failed).__name__})"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
@@ -232,12 +232,12 @@ def check_ready(connection: Connection) -> list[Finding]:
         return [Finding("failure", subject, text, mend)]
     ready = Finding("ok", subject, "it is well: it stores what is asked for, and decides")
     if without := fields.get("without", ""):
-        text, mend = _WITHOUT.get(without, ("it is away", "Look into hub.log."))
+        text, mend = _UNAVAILABLE.get(without, ("it is away", "Look into hub.log."))
         return [ready, Finding("failure", without, text, mend)]
     return [ready]
 
 
-def _get(url: str, connection: Connection) -> httpx.Response:
+def _get_reply(url: str, connection: Connection) -> httpx.Response:
     return httpx.get(
         url,
         timeout=_TIMEOUT_S,

@@ -40,8 +40,8 @@ def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
     except RunaiError as error:
         return [Finding("failure", "settings", error.message, "helm upgrade the chart, as it is.")]
     assert config.kube_config is not None, "asked where it is set"
-    found = asyncio.run(_examine(config.kube_config))
-    return [*found, *check_hub(config.hub)]
+    findings = asyncio.run(_examine_api_server(config.kube_config))
+    return [*findings, *check_hub(config.hub)]
 
 
 def own_service(environ: Mapping[str, str]) -> Connection | None:
@@ -57,7 +57,8 @@ def own_service(environ: Mapping[str, str]) -> Connection | None:
     return Connection(url, config.hub_token)
 
 
-async def _examine(kube_config: KubernetesConfig) -> list[Finding]:
+async def _examine_api_server(kube_config: KubernetesConfig) -> list[Finding]:
+    """Check the API server, and what can be checked through it."""
     subject = "API server"
     try:
         connected = await Api.connect()
@@ -94,20 +95,20 @@ def check_rights(
         "jobs": kube_config.namespace,
         "reservations": access_rights.RESERVATIONS,
     }
-    found = []
+    findings = []
     by_role = groupby(missing, key=lambda right: right.where)
-    for place, of_role in by_role:
-        for needed_to, each in groupby(of_role, key=lambda right: right.needed_to):
-            which = list(each)
-            here = f" in {namespaces[place]}" if namespaces[place] else ""
-            what = ", ".join(map(str, which))
-            text = f"it may not {what}{here}, which it needs to {needed_to}"
+    for scope, rights_in_scope in by_role:
+        for needed_to, same_purpose in groupby(rights_in_scope, key=lambda right: right.needed_to):
+            rights = list(same_purpose)
+            where = f" in {namespaces[scope]}" if namespaces[scope] else ""
+            names = ", ".join(map(str, rights))
+            text = f"it may not {names}{where}, which it needs to {needed_to}"
             mend = (
-                f"{which[0].role} or its binding is not the chart's:"
+                f"{rights[0].role} or its binding is not the chart's:"
                 f" helm upgrade runai … --namespace {kube_config.own_namespace}"
             )
-            found.append(Finding("failure", "rights", text, mend))
-    return found
+            findings.append(Finding("failure", "rights", text, mend))
+    return findings
 
 
 async def check_resource(api: Api) -> AsyncIterator[Finding]:

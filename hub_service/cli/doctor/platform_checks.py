@@ -51,15 +51,15 @@ def check_command() -> Finding:
     """Check that the shell's `runai` is ours; other products have a command of that name."""
     subject = "command"
     ours = Path(sys.executable).parent / "runai"
-    first = shutil.which("runai")
-    if first is None:
+    found = shutil.which("runai")
+    if found is None:
         text = f"no `runai` is on the PATH; ours is {ours}"
         return Finding("note", subject, text, f'export PATH="{ours.parent}:$PATH"')
-    if ours.exists() and not Path(first).samefile(ours):
-        text = f"a shell runs {first}, which is not this installation's ({ours})"
+    if ours.exists() and not Path(found).samefile(ours):
+        text = f"a shell runs {found}, which is not this installation's ({ours})"
         mend = f'export PATH="{ours.parent}:$PATH"; another program of the name goes elsewhere'
         return Finding("failure", subject, text, mend)
-    return Finding("ok", subject, f"`runai` is {first}")
+    return Finding("ok", subject, f"`runai` is {found}")
 
 
 def check_hub_version() -> Iterator[Finding]:
@@ -91,8 +91,8 @@ def check_accounts(root: Path) -> Iterator[Finding]:
 
     owner = root.stat().st_uid
     written = sorted({path for name in WRITTEN for path in root.glob(name)})
-    if lost := [str(path) for path in written if path.lstat().st_uid != owner]:
-        names = " ".join(lost)
+    if foreign := [str(path) for path in written if path.lstat().st_uid != owner]:
+        names = " ".join(foreign)
         text = f"the platform's account (uid {owner}) does not own {names}"
         yield Finding("failure", "ownership", text, f"sudo chown {owner} {names}")
     try:
@@ -109,14 +109,14 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     from runai.hub_service.sqlite import files  # noqa: PLC0415
 
     subject = "databases"
-    found = [root / name for name in databases if (root / name).exists()]
-    bad = {path: wrong for path in found if (wrong := files.invalid_reason(path))}
-    for path, wrong in bad.items():
+    paths = [root / name for name in databases if (root / name).exists()]
+    damaged = {path: wrong for path in paths if (wrong := files.invalid_reason(path))}
+    for path, wrong in damaged.items():
         mend = "Stop the platform, then: runai restore BACKUP"
         if "may not" in wrong:
             mend = f"chown or chmod it back: ls -l {path}"
         yield Finding("failure", subject, f"{path} {wrong}", mend)
-    unknown = {path: name for path in found if path not in bad and (name := unknown_schema(path))}
+    unknown = {p: name for p in paths if p not in damaged and (name := unknown_schema(p))}
     for path, name in unknown.items():
         error = files.newer(path, name)
         yield Finding("failure", subject, error.message.rstrip("."), error.hint)
@@ -125,8 +125,8 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     except Unavailable as failed:
         yield Finding("failure", subject, failed.message.rstrip("."), failed.hint)
     else:
-        if found and not bad and not unknown:
-            yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
+        if paths and not damaged and not unknown:
+            yield Finding("ok", subject, f"{', '.join(path.name for path in paths)}: sound")
     free = shutil.disk_usage(root).free
     text = f"{free / 1024**3:.1f} GiB are free for {root}"
     if free < MIN_FREE_BYTES:
@@ -226,11 +226,11 @@ def check_requests(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
     from runai.hub_service.limits.cgroups import GroupsUnavailable  # noqa: PLC0415
 
     subject = "requests"
-    by = holder(root / LOCK)
-    if by is None or not by.pid:
+    owner = holder(root / LOCK)
+    if owner is None or not owner.pid:
         return
     try:
-        group = delegated_group(by.pid, proc)
+        group = delegated_group(owner.pid, proc)
     except GroupsUnavailable as why:
         text = f"requested CPU and memory are not enforced: {why}"
         yield Finding("note", subject, text, SETUP_HINT)
@@ -243,10 +243,10 @@ def check_shell_environment(root: Path, proc: Path = Path("/proc")) -> Iterator[
     # Needs the hub extra, which a client lacks.
     from runai.hub_service.clusters.local.store.cluster_lock import LOCK, holder  # noqa: PLC0415
 
-    by = holder(root / LOCK)
+    owner = holder(root / LOCK)
     try:
-        own = _environment(proc / str(by.pid if by else 0))
-        hub = proc / own.get("RUNAI_HUB_PID", str(by.pid if by else 0))
+        own = _environment(proc / str(owner.pid if owner else 0))
+        hub = proc / own.get("RUNAI_HUB_PID", str(owner.pid if owner else 0))
         environ = _environment(hub)
         lines = (hub / "status").read_text().splitlines()
     except OSError:  # none runs, or as another account
@@ -254,14 +254,14 @@ def check_shell_environment(root: Path, proc: Path = Path("/proc")) -> Iterator[
     subject, passed = "environment", passed_on(environ)
     status = dict(line.partition(":")[::2] for line in lines)
     uid, groups = int(status["Uid"].split()[1]), f"{status['Gid']} {status['Groups']}".split()
-    who = "the platform's account cannot"
+    who_cannot = "the platform's account cannot"
     if environ.get("RUNAI_SYSTEM_USERS") == "1":
-        who, uid, groups = "not every user can", -1, []
-    read = readable(passed, uid, lambda: [*map(int, groups)])
-    names = ", ".join(sorted(read)) or "nothing"
+        who_cannot, uid, groups = "not every user can", -1, []  # -1 is of no group, owns nothing
+    usable = readable(passed, uid, lambda: [*map(int, groups)])
+    names = ", ".join(sorted(usable)) or "nothing"
     yield Finding("ok", subject, f"sessions and jobs inherit from the platform's shell: {names}")
-    if left := ", ".join(f"{name}={passed[name]}" for name in passed if name not in read):
-        text = f"{who} read {left}: left out where it cannot be read"
+    if unreadable := ", ".join(f"{name}={passed[name]}" for name in passed if name not in usable):
+        text = f"{who_cannot} read {unreadable}: left out where it cannot be read"
         mend = "Name a file by its whole path, or chmod o+r FILE, and o+x its folders."
         yield Finding("note", subject, text, mend)
     for name, why in refused_proxies(environ).items():
@@ -299,9 +299,9 @@ def check_start(root: Path) -> Iterator[Finding]:
         return
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        _, found, after = file.read().rpartition(CANNOT_START)
-    if found and after.count(STARTS) <= 1:  # else a later one has not failed so
-        why = after.partition(b"\n")[0].decode(errors="replace").strip()
+        _, marker, rest = file.read().rpartition(CANNOT_START)
+    if marker and rest.count(STARTS) <= 1:  # else a later one has not failed so
+        why = rest.partition(b"\n")[0].decode(errors="replace").strip()
         text = f"it cannot start, and is tried again every half minute: {why}"
         yield Finding("failure", "service", text, "Mend that; the next try begins by itself.")
 
@@ -367,17 +367,17 @@ def check_ownership(root: Path) -> Iterator[Finding]:
         check_place(root)
     except Conflict as refused:
         yield Finding("failure", _SUBJECT, refused.message.rstrip("."), refused.hint)
-    by = holder(root / LOCK)
-    if by is None:
+    owner = holder(root / LOCK)
+    if owner is None:
         return
-    text = f"it is open in {by}"
+    text = f"it is open in {owner}"
     pids_text = ", ".join(str(pid) for pid in waiting_pids(root / LOCK))
-    if by.is_frozen:
-        mend = f"kill -CONT {by.pid} has it go on; after kill -TERM {by.pid} it ends by that."
+    if owner.is_frozen:
+        mend = f"kill -CONT {owner.pid} has it go on; after kill -TERM {owner.pid} it ends by that."
         yield Finding("failure", _SUBJECT, f"{text}, which is frozen: nothing is decided", mend)
-    elif pids_text and by.pid:
+    elif pids_text and owner.pid:
         text = f"{text}, for which process {pids_text} waits"
-        mend = f"Is it not about to end? Then it hangs: {by.stop_hint} Else look again."
+        mend = f"Is it not about to end? Then it hangs: {owner.stop_hint} Else look again."
         yield Finding("failure", _SUBJECT, text, mend)
     else:
         yield Finding("ok", _SUBJECT, text)

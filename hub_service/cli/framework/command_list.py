@@ -152,8 +152,8 @@ class LazyGroup(click.Group):
             args = [name, *args[1:], *words]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             replacement = INSTEAD.get(name)
-            near = get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            similar = get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f" Did you mean '{similar[0]}'?" if similar else ""
             hint = f" Use: {replacement}." if replacement else hint
             ctx.fail(f"No such command '{name}'.{hint}")
         return super().resolve_command(ctx, args)
@@ -174,12 +174,12 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = entry.place.partition(":")
         try:
-            found = import_module(f"runai.hub_service.cli.{module}")
+            imported = import_module(f"runai.hub_service.cli.{module}")
         except ModuleNotFoundError as missing:
             if str(missing.name).startswith("runai") or unmet():
                 raise  # a fault of ours, or a library of the client
             raise ReportedError(not_installed(), as_json=False) from missing
-        command: click.Command = getattr(found, attribute)
+        command: click.Command = getattr(imported, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -143,6 +143,7 @@ ESCAPES: Final = "runai.escapes"
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that the output's encoding lacks by JSON's escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -166,7 +167,7 @@ def run(command: Callable[[], object]) -> None:
             for stream in streams:
                 stream.flush()
     except OSError as failed:
-        _end_output(failed, streams)
+        _report_and_discard(failed, streams)
         sys.exit(1)
 
 
@@ -180,7 +181,7 @@ def _unusable(failed: OSError) -> RunaiError:
     return RunaiError(f"{what}: {(failed.strerror or str(failed)).lower()}.")
 
 
-def _end_output(failed: OSError, streams: list[TextIOWrapper]) -> None:
+def _report_and_discard(failed: OSError, streams: list[TextIOWrapper]) -> None:
     """Report a failed write, and discard what is left: Python writes it again at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):

@@ -26,11 +26,11 @@ _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _MOST_REPLY_BYTES: Final = 4 * 2**20
 """Maximum size of a reply; JupyterHub's pages have some 100 KiB."""
 _XSRF: Final = "_xsrf"
-_WRONG: Final = "Invalid username or password"
+_USUAL_REFUSAL: Final = "Invalid username or password"
 """JupyterHub's own sentence."""
-_STARTING: Final = frozenset({502, 503, 504})
+_STARTING_STATUSES: Final = frozenset({502, 503, 504})
 """Statuses of a proxy while its hub starts."""
-_REFUSED: Final = frozenset({200, 401, 403})
+_REFUSAL_STATUSES: Final = frozenset({200, 401, 403})
 """Statuses of a login form after a wrong password; some hubs show the form again with 200."""
 
 
@@ -57,11 +57,11 @@ def hub_root(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path.rstrip('/')}/"
 
 
-def _reason(page: str) -> str:
+def _refusal_reason(page: str) -> str:
     """Return why a login page refuses, "" without another reason than the password."""
-    found = re.search(r'<p class="login_error">([^<]{1,1000})</p>', page)
-    reason = printable(unescape(found[1])) if found else _WRONG
-    return "" if reason == _WRONG else f"The hub's answer: {reason}"
+    matched = re.search(r'<p class="login_error">([^<]{1,1000})</p>', page)
+    reason = printable(unescape(matched[1])) if matched else _USUAL_REFUSAL
+    return "" if reason == _USUAL_REFUSAL else f"The hub's answer: {reason}"
 
 
 def is_this_machine(url: str) -> bool:
@@ -112,10 +112,11 @@ class HubLogin:
         A hub with subdomains redirects to the subdomain.
         """
         reply = self._request("GET", f"{SERVICE}health")  # its status does not matter
-        to, own = urlsplit(reply.headers.get("Location", "")), urlsplit(self.root)
-        below = str(to.hostname).endswith(f".{own.hostname}") and to.scheme == own.scheme
-        root = f"{to.scheme}://{to.netloc}{own.path}" if reply.is_redirect and below else self.root
-        return root + SERVICE
+        target, hub = urlsplit(reply.headers.get("Location", "")), urlsplit(self.root)
+        is_subdomain = str(target.hostname).endswith(f".{hub.hostname}")
+        if reply.is_redirect and is_subdomain and target.scheme == hub.scheme:
+            return f"{target.scheme}://{target.netloc}{hub.path}{SERVICE}"
+        return self.root + SERVICE
 
     def log_in(self, user: str, password: str) -> None:
         """Submit the login form.
@@ -142,11 +143,11 @@ class HubLogin:
                 hint=f"Try again in {reply.headers.get('Retry-After', '10')} seconds.",
                 code="too_many_logins",
             )
-        if reply.status_code not in _REFUSED:
-            raise self._failed(reply)
+        if reply.status_code not in _REFUSAL_STATUSES:
+            raise self._hub_failure(reply)
         raise Unauthenticated(
             f"The hub does not accept this password of {user}.",
-            hint=_reason(reply.text) or "Try again; an admin can give you a new one.",
+            hint=_refusal_reason(reply.text) or "Try again; an admin can give you a new one.",
         )
 
     def mint_token(self) -> str:
@@ -161,7 +162,7 @@ class HubLogin:
         me = self._send("GET", "hub/api/user")
         user, granted = str(self._field(me, "name")), self._field(me, "scopes")
         if not isinstance(granted, list):
-            raise self._no_hub()
+            raise self._no_hub_error()
         scopes = [*SCOPES, *[scope for scope in ADMIN_SCOPES if scope in granted][:1]]
         reply = self._send(
             "POST",
@@ -190,9 +191,9 @@ class HubLogin:
         try:
             return reply.json()[name]
         except (ValueError, LookupError, TypeError, RecursionError):
-            raise self._no_hub() from None
+            raise self._no_hub_error() from None
 
-    def _no_hub(self) -> Unavailable:
+    def _no_hub_error(self) -> Unavailable:
         return Unavailable(
             f"No JupyterHub answers at {self.root}.",
             hint="Give the address that you open in the browser"
@@ -208,11 +209,12 @@ class HubLogin:
         """
         reply = self._request(method, path, **content)
         if reply.is_server_error:
-            raise self._failed(reply)
+            raise self._hub_failure(reply)
         return reply
 
-    def _failed(self, reply: httpx.Response) -> Unavailable:
-        if reply.status_code in _STARTING:
+    def _hub_failure(self, reply: httpx.Response) -> Unavailable:
+        """Return the error for a reply with a server's error status."""
+        if reply.status_code in _STARTING_STATUSES:
             return Unavailable(
                 f"The hub at {self.root} is not ready.",
                 hint="Try again in a few seconds. Does it last? Then its log says why.",
@@ -226,13 +228,18 @@ class HubLogin:
         )
 
     def _request(self, method: str, path: str, **content: Any) -> httpx.Response:
+        """Return the hub's reply of any status.
+
+        Raises:
+            Unavailable: nothing answers, or no JupyterHub.
+        """
         try:
             with self._http.stream(method, path, **content) as reply:
                 body = bytearray()
                 for chunk in reply.iter_bytes():
                     body += chunk
                     if len(body) > _MOST_REPLY_BYTES:
-                        raise self._no_hub()
+                        raise self._no_hub_error()
                 reply.headers.pop("Content-Encoding", None)  # it is decoded
                 return httpx.Response(
                     reply.status_code,
@@ -241,7 +248,7 @@ class HubLogin:
                     request=reply.request,
                 )
         except httpx.DecodingError:
-            raise self._no_hub() from None
+            raise self._no_hub_error() from None
         except httpx.TransportError as failed:
             raise untrusted(self.root, failed) or Unavailable(
                 f"Nothing answers at {self.root}.",

@@ -66,10 +66,10 @@ def parse_memory_mib(text: str) -> int:
 
 def quoted(value: object) -> str:
     """Return what a user typed in quotes, at most 60 characters of it."""
-    return f"'{_cut(value)}'"
+    return f"'{_short(value)}'"
 
 
-def _cut(value: object) -> str:
+def _short(value: object) -> str:
     return printable(str(value), _MAX_QUOTED_LENGTH)
 
 
@@ -104,13 +104,13 @@ class _Gpus(_ParamType):
             self.fail(text, param, ctx)
         if not gpus.is_finite() or gpus < 0:
             self.fail(
-                f"{_cut(text)} {self.unit} cannot be: use a number from 0 upwards", param, ctx
+                f"{_short(text)} {self.unit} cannot be: use a number from 0 upwards", param, ctx
             )
         if gpus > MOST_GPUS:
-            self.fail(f"{_cut(text)} {self.unit} cannot be: use at most {MOST_GPUS}", param, ctx)
+            self.fail(f"{_short(text)} {self.unit} cannot be: use at most {MOST_GPUS}", param, ctx)
         if gpus != gpus.quantize(Decimal("0.001")):
             self.fail(
-                f"{_cut(text)} {self.unit} is too fine: use at most three decimals", param, ctx
+                f"{_short(text)} {self.unit} is too fine: use at most three decimals", param, ctx
             )
         return gpus
 
@@ -199,7 +199,7 @@ class _Duration(_ParamType):
 
     def __init__(self, min_s: int = 1, max_s: int = LONGEST_S, *, or_none: bool = False) -> None:
         """Accept `min_s` to `max_s` seconds, and the word `none` if asked."""
-        self.least, self.max_s, self.or_none = min_s, max_s, or_none
+        self.min_s, self.max_s, self.or_none = min_s, max_s, or_none
         if or_none:
             self.metavar = "DURATION|none"
 
@@ -214,8 +214,8 @@ class _Duration(_ParamType):
             length = int(str(seconds(text)))
         except ValueError as wrong:
             self.fail(f"{quoted(text)} is not a valid duration: {wrong}", param, ctx)
-        if length < self.least:
-            self.fail(f"{quoted(text)} is too short: use at least {self.least}s", param, ctx)
+        if length < self.min_s:
+            self.fail(f"{quoted(text)} is too short: use at least {self.min_s}s", param, ctx)
         if length > self.max_s:
             self.fail(f"{quoted(text)} is too long: use at most {_longest(self.max_s)}", param, ctx)
         return length
@@ -251,10 +251,10 @@ class _Env(_ParamType):
         """Parse one pair; error messages never contain the value."""
         if isinstance(value, tuple):  # click converts a default a second time
             return value
-        name, given, content = str(value).partition("=")
+        name, equals, content = str(value).partition("=")
         if not _ENV_NAME.fullmatch(name):
             self.fail(f"{quoted(name)} is not a valid variable: write NAME=VALUE", param, ctx)
-        if not given:
+        if not equals:
             own = os.environ.get(name)
             if own is None:
                 self.fail(f"{name} is not set here: write {name}=VALUE", param, ctx)

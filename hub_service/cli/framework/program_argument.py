@@ -24,11 +24,11 @@ class ProgramCommand(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments before `--`; click would drop the dashes and mix both halves."""
-        own, program = args, list[str]()
+        own_arguments, program = args, list[str]()
         if "--" in args:
-            at = args.index("--")
-            own, program = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, own)
+            dashes_at = args.index("--")
+            own_arguments, program = args[:dashes_at], args[dashes_at + 1 :]
+        rest = super().parse_args(ctx, own_arguments)
         if not program and not ctx.resilient_parsing:
             raise click.UsageError(
                 "There is nothing to run: put the program behind --, as in "
@@ -65,9 +65,9 @@ def check_program(program: Sequence[str], folder: Path, path: str | None = None)
     Raises:
         InvalidRequest: one of them does not.
     """
-    script = _script(program)
+    script = _user_script(program)
     if script is None or (folder / script).is_file():
-        _check_first(program[0], folder, path)
+        _check_executable(program[0], folder, path)
         return
     where = "" if PurePath(script).is_absolute() else f" in {folder}"
     raise InvalidRequest(
@@ -77,13 +77,18 @@ def check_program(program: Sequence[str], folder: Path, path: str | None = None)
     )
 
 
-def _check_first(name: str, folder: Path, path: str | None) -> None:
+def _check_executable(name: str, folder: Path, path: str | None) -> None:
+    """Check that a program is found as the job will find it.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
     # The job's PATH is the user's programs, this platform's, then the service's PATH, which is not
     # known here.
-    ours = UserEnvironment(Path(os.environ.get("HOME", "/"))).path()
-    usual = (os.environ.get("PATH", ""), *ours, os.defpath, *_SYSTEM)
-    places = os.pathsep.join(usual) if path is None else path
-    if (folder / name).exists() if "/" in name else shutil.which(name, path=places):
+    platform_folders = UserEnvironment(Path(os.environ.get("HOME", "/"))).path()
+    folders = (os.environ.get("PATH", ""), *platform_folders, os.defpath, *_SYSTEM)
+    search_path = os.pathsep.join(folders) if path is None else path
+    if (folder / name).exists() if "/" in name else shutil.which(name, path=search_path):
         return
     raise InvalidRequest(
         f"There is no program {name}{f' in {folder}' if name.startswith('.') else ''}.",
@@ -92,13 +97,13 @@ def _check_first(name: str, folder: Path, path: str | None) -> None:
     )
 
 
-def _script(program: Sequence[str]) -> str | None:
+def _user_script(program: Sequence[str]) -> str | None:
     """Return the argument that is certainly a script of the user, else None."""
-    first, *rest = program
-    if first.endswith(_SCRIPT_ENDINGS):
+    executable, *rest = program
+    if executable.endswith(_SCRIPT_ENDINGS):
         # Without a slash, PATH is searched.
-        return first if "/" in first else None
-    if not PurePath(first).name.rstrip("0123456789.").startswith(_INTERPRETERS):
+        return executable if "/" in executable else None
+    if not PurePath(executable).name.rstrip("0123456789.").startswith(_INTERPRETERS):
         return None
     for argument in rest:
         if argument in _NO_SCRIPT_FOLLOWS:

@@ -31,10 +31,11 @@ def find_all(
     """
     if len(names) > 1 and names[0] in _KIND_WORDS:
         names = names[1:]
-    text = names[0].rpartition("-")[0] or names[0] if len(names) == 1 else None
-    visible = client.workloads(WorkloadFilter(project, text=text))
-    found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
-    return list(found.values())
+    # An array's job `sweep-3` is found by its array's name.
+    search_text = names[0].rpartition("-")[0] or names[0] if len(names) == 1 else None
+    visible = client.workloads(WorkloadFilter(project, text=search_text))
+    chosen = {w.id: w for name in names for w in [_choose(client, visible, name)]}
+    return list(chosen.values())
 
 
 def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
@@ -43,6 +44,12 @@ def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
 
 
 def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
+    """Return the workload of a name; prefer the default project's.
+
+    Raises:
+        NotFound: there is none.
+        InvalidRequest: several projects have one.
+    """
     matching = named(visible, name)
     if len(matching) > 1:
         # Prefer the caller's default project, then workloads that the caller may change.

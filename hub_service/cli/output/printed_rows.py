@@ -27,9 +27,9 @@ class PrintedRows(Generic[T]):
         self._printed: dict[str, Hashable] = {}
         self._in_last_event: frozenset[str] = frozenset()
 
-    def changed(self, rows: Mapping[str, T]) -> list[T]:
-        """Return the rows to print: new rows, changed rows, and rows that left the list."""
-        found = []
+    def record_changed(self, rows: Mapping[str, T]) -> list[T]:
+        """Record an event's rows; return the new, changed and no longer listed ones."""
+        changed = []
         for name, row in rows.items():
             is_listed = self._is_listed(row)
             compared = self._compared(row)
@@ -38,15 +38,15 @@ class PrintedRows(Generic[T]):
             else:
                 is_changed = is_listed
             if is_changed:
-                found.append(row)
+                changed.append(row)
             if is_listed:
                 self._printed[name] = compared
             else:
                 self._printed.pop(name, None)
-        return found
+        return changed
 
-    def missing(self, event: Mapping[str, T]) -> list[str]:
-        """Return the printed rows that the last event had and this one has not."""
+    def record_missing(self, event: Mapping[str, T]) -> list[str]:
+        """Record an event; return the printed rows that only the last event had."""
         missing = sorted((self._in_last_event - event.keys()) & self._printed.keys())
         self._in_last_event = frozenset(event)
         return missing
@@ -75,13 +75,13 @@ def watch(client: Client, watched: WatchedList[T], first: Iterable[T] = ()) -> N
     printed = PrintedRows(watched.compared, watched.is_listed)
 
     def show(rows: Mapping[str, T]) -> None:
-        if changed := printed.changed(rows):
+        if changed := printed.record_changed(rows):
             watched.show(changed)
 
     show({watched.name(row): row for row in first})
     for overview in client.events():
         rows = {watched.name(row): row for row in watched.rows(overview)}
         show(rows)
-        for name in filter(watched.is_deleted, printed.missing(rows)):
+        for name in filter(watched.is_deleted, printed.record_missing(rows)):
             printed.forget(name)
             watched.show_deleted(name)

@@ -174,7 +174,7 @@ def show_table(
     A narrow terminal wraps the column `fold` and leaves out columns from the right; it cuts none.
     """
     console = _console()
-    cells = [[_cell(cell) for cell in row] for row in rows]
+    cells = [[_as_text(cell) for cell in row] for row in rows]
     widths = [
         max(cell_len(str(cell)) for cell in column) for column in zip(header, *cells, strict=True)
     ]
@@ -224,7 +224,7 @@ def _fitting(header: Sequence[str], widths: Sequence[int], width: int, fold: str
     return visible
 
 
-def _cell(content: str | Text) -> Text:
+def _as_text(content: str | Text) -> Text:
     return content if isinstance(content, Text) else Text(for_terminal(content))
 
 
@@ -254,7 +254,7 @@ def show_data(
     value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any], output: str
 ) -> None:
     """Print an API reply as `-o json` or `-o yaml`."""
-    plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
+    plain = [_as_dict(v) for v in value] if isinstance(value, Sequence) else _as_dict(value)
     if output == "yaml":
         click.echo(_yaml(plain), nl=False)
     else:
@@ -276,7 +276,7 @@ def _encodes_all() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
+def _as_dict(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
 

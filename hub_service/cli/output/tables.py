@@ -87,11 +87,13 @@ class Table(Generic[T]):
         return render.show_table(self.header(wide=wide), rows, fold=self.fold, below=below)
 
 
-def _nothing(_: object) -> None:
+def _compare_nothing(_: object) -> None:
     """Compare nothing: the column changes without an event."""
 
 
-def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Callable[[T], float]:
+def _utilization_key(
+    of: Callable[[T], float], utilized: Callable[[T], float | None]
+) -> Callable[[T], float]:
     """Return a sort key by utilization; unmeasured rows come last."""
 
     def key(item: T) -> float:
@@ -101,19 +103,21 @@ def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Ca
     return key
 
 
-def _part(
+def _utilized_fraction(
     of: Callable[[T], float], utilized: Callable[[T], float | None]
 ) -> Callable[[T], float | None]:
-    busy = _busy(of, utilized)
+    """Return the function of the fraction to draw; None: not measured."""
+    utilization = _utilization_key(of, utilized)
 
-    def part(item: T) -> float | None:
-        found = busy(item)
-        return None if found < 0 else min(1.0, found)
+    def fraction(item: T) -> float | None:
+        value = utilization(item)
+        return None if value < 0 else min(1.0, value)
 
-    return part
+    return fraction
 
 
-def _why(w: WorkloadView, now: datetime) -> Cell:
+def _reason(w: WorkloadView, now: datetime) -> Cell:
+    """Return why a workload waits, ends or is idle, and its expected start."""
     if w.idle is not None:
         return Text(w.idle.text, style="yellow")
     if ending := w.time_warning(now):
@@ -123,7 +127,7 @@ def _why(w: WorkloadView, now: datetime) -> Cell:
 
 
 def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
-    """Return what `_why` depends on, without its times."""
+    """Return what `_reason` depends on, without its times."""
     has_reason = w.state in _REASON_STATES or w.released is not None
     why = (w.reason.code, w.reason.position) if w.reason is not None and has_reason else None
     return w.idle is not None, bool(w.time_warning(now)), why
@@ -141,15 +145,15 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             Column(
                 "UTIL",
                 lambda w: render.share(w.utilized, w.allocated, simulated=w.simulated),
-                _busy(lambda w: w.allocated, lambda w: w.utilized),
-                part=_part(lambda w: w.allocated, lambda w: w.utilized),
-                compared=_nothing,
+                _utilization_key(lambda w: w.allocated, lambda w: w.utilized),
+                part=_utilized_fraction(lambda w: w.allocated, lambda w: w.utilized),
+                compared=_compare_nothing,
             ),
             Column(
                 "AGE",
                 lambda w: render.age(w.submitted, now),
                 lambda w: now - w.submitted,
-                compared=_nothing,
+                compared=_compare_nothing,
             ),
             Column("KIND", lambda w: w.kind, is_wide=True),
             Column("PRIORITY", lambda w: str(w.priority), lambda w: w.priority, is_wide=True),
@@ -176,20 +180,20 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             Column(
                 "AVG UTIL",
                 lambda w: render.share(w.utilized_average, w.gpus, simulated=w.simulated),
-                _busy(lambda w: w.gpus, lambda w: w.utilized_average),
+                _utilization_key(lambda w: w.gpus, lambda w: w.utilized_average),
                 is_wide=True,
-                compared=_nothing,
+                compared=_compare_nothing,
             ),
             Column(
                 "GPU MEMORY",
                 lambda w: render.memory(w.memory_used_mib),
                 lambda w: w.memory_used_mib or -1,
                 is_wide=True,
-                compared=_nothing,
+                compared=_compare_nothing,
             ),
             Column("PAUSES", lambda w: str(w.pauses), lambda w: w.pauses, is_wide=True),
             Column("MOVED", lambda w: w.moved.removeprefix("moved ") or "-", is_wide=True),
-            Column("REASON", lambda w: _why(w, now), compared=lambda w: _cause(w, now)),
+            Column("REASON", lambda w: _reason(w, now), compared=lambda w: _cause(w, now)),
         ),
         fold="REASON",
     )
@@ -217,9 +221,9 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
             Column(
                 "UTIL",
                 lambda p: render.share(p.utilized, p.allocated, simulated=simulated),
-                _busy(lambda p: p.allocated, lambda p: p.utilized),
-                part=_part(lambda p: p.allocated, lambda p: p.utilized),
-                compared=_nothing,
+                _utilization_key(lambda p: p.allocated, lambda p: p.utilized),
+                part=_utilized_fraction(lambda p: p.allocated, lambda p: p.utilized),
+                compared=_compare_nothing,
             ),
             Column("WAITING", lambda p: str(p.waiting), lambda p: p.waiting),
             Column(
@@ -263,6 +267,7 @@ def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
 
 
 def _users_of(at: DeviceOf) -> str:
+    """Return the workloads and other programs on a device, with their shares."""
     # The service names workloads of other projects to their members and to hub admins only.
     holders = [
         f"{a.workload or 'another project'} {render.gpus(a.gpus)}" for a in at.device.allocations
@@ -274,7 +279,7 @@ def _users_of(at: DeviceOf) -> str:
     return render.listed(holders)
 
 
-def _holders(at: DeviceOf) -> tuple[Any, ...]:
+def _compared_users(at: DeviceOf) -> tuple[Any, ...]:
     """Return the holders of `_users_of` without the memory that they use."""
     allocations = [(a.workload, a.gpus) for a in at.device.allocations]
     return allocations, [o.account for o in at.device.others]
@@ -304,17 +309,17 @@ def node_table() -> Table[DeviceOf]:
             Column(
                 "UTIL",
                 lambda at: render.share(at.device.utilized, 1, simulated=at.device.simulated),
-                _busy(lambda _: 1, lambda at: at.device.utilized),
-                part=_part(lambda _: 1, lambda at: at.device.utilized),
-                compared=_nothing,
+                _utilization_key(lambda _: 1, lambda at: at.device.utilized),
+                part=_utilized_fraction(lambda _: 1, lambda at: at.device.utilized),
+                compared=_compare_nothing,
             ),
             Column(
                 "MEMORY",
                 _memory_used,
                 lambda at: at.device.memory_used_mib or -1,
-                compared=_nothing,
+                compared=_compare_nothing,
             ),
-            Column("HELD BY", _users_of, compared=_holders),
+            Column("HELD BY", _users_of, compared=_compared_users),
             Column(
                 "HEALTH",
                 lambda at: (

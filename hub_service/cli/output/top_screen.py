@@ -109,12 +109,12 @@ class TopScreen(App[None]):
 
     def action_view(self, view: ViewName) -> None:
         """Show nodes, jobs or projects."""
-        self._change_options(self._top_options.of(view))
+        self._change_options(self._top_options.for_view(view))
 
     def action_idle(self) -> None:
         """Toggle between workloads with idle GPUs and all workloads."""
         options = self._top_options
-        self._change_options(options.of("jobs").with_idle(only=not options.idle))
+        self._change_options(options.for_view("jobs").with_idle(only=not options.idle))
 
     def action_sort(self) -> None:
         """Sort by the next column."""
@@ -147,6 +147,7 @@ class TopScreen(App[None]):
         self._show()
 
     def _show(self) -> None:
+        """Update headline, notes and table from the last overview."""
         if self._overview is None:
             return
         selected = top_views.select_rows(self._overview, self._top_options, datetime.now(UTC))
@@ -169,12 +170,12 @@ class TopScreen(App[None]):
         """Fill the table; the cursor follows its row to the new position."""
         columns = selected.table.visible_columns(wide=self._is_wide)
         headings = [_heading(c, selected, reverse=self._top_options.reverse) for c in columns]
-        at = (
+        cursor_key = (
             table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
             if table.row_count
             else None
         )
-        top = table.scroll_y
+        scroll_top = table.scroll_y
         if headings != self._headings:
             table.clear(columns=True)
             for column, heading in zip(columns, headings, strict=True):
@@ -185,34 +186,34 @@ class TopScreen(App[None]):
         keys = selected.keys
         for key, row in zip(keys, selected.rows, strict=True):
             table.add_row(*(_cell(column, row) for column in columns), key=key)
-        if at in keys:
-            table.move_cursor(row=keys.index(at), scroll=False)
-        table.scroll_to(y=top, animate=False)
+        if cursor_key in keys:
+            table.move_cursor(row=keys.index(cursor_key), scroll=False)
+        table.scroll_to(y=scroll_top, animate=False)
 
 
 def _heading(column: Column[Any], selected: SelectedRows, *, reverse: bool) -> str:
     if column.heading != selected.sorted_by:
         return column.heading
-    falls = (column.key is not None) is not reverse
-    return f"{column.heading} {'▼' if falls else '▲'}"
+    is_descending = (column.key is not None) is not reverse
+    return f"{column.heading} {'▼' if is_descending else '▲'}"
 
 
 def _cell(column: Column[Any], row: Any) -> Text:
     cell = column.cell(row)
     text = cell if isinstance(cell, Text) else Text(cell)
-    part = column.part(row) if column.part is not None else None
-    if part is None:
+    fraction = column.part(row) if column.part is not None else None
+    if fraction is None:
         return text
-    return Text.assemble(text, " " * (SHARE_CELLS - len(text)), (_bar(part), "cyan"))
+    return Text.assemble(text, " " * (SHARE_CELLS - len(text)), (_bar(fraction), "cyan"))
 
 
-def _bar(part: float) -> str:
+def _bar(fraction: float) -> str:
     """Return a bar for a fraction, with a resolution of an eighth of a cell.
 
     >>> _bar(0.55), _bar(1), _bar(0)
     ('█████▌    ', '██████████', '          ')
     """
-    eighths = round(part * BAR_CELLS * 8)
+    eighths = round(fraction * BAR_CELLS * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
 

@@ -32,7 +32,7 @@ class TopOptions:
     project: str | None = None
     node: str | None = None
 
-    def of(self, view: ViewName) -> "TopOptions":
+    def for_view(self, view: ViewName) -> "TopOptions":
         """Return the query for another view: default order, same filters."""
         return replace(self, view=view, sort="", reverse=False, idle=False)
 
@@ -52,8 +52,8 @@ class TopOptions:
         """Return the query sorted by the next column; after the last, in default order."""
         table = _table(self.view, now, simulated=False)
         names = ["", *(c.heading.lower() for c in table.visible_columns(wide=wide))]
-        after = names[(names.index(self.sort) + 1) % len(names)] if self.sort in names else ""
-        return replace(self, sort=after, reverse=False)
+        next_name = names[(names.index(self.sort) + 1) % len(names)] if self.sort in names else ""
+        return replace(self, sort=next_name, reverse=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,7 @@ def nodes_of(overview: Overview, options: TopOptions) -> list[NodeView]:
 
 
 def _rows_of(overview: Overview, options: TopOptions) -> list[Any]:
+    """Return the rows that pass the filters, in the default order."""
     if options.view == "nodes":
         return tables.devices_of(nodes_of(overview, options))
     if options.view == "projects":
@@ -133,10 +134,10 @@ def _rows_of(overview: Overview, options: TopOptions) -> list[Any]:
     if options.idle:
         idle = [(w.idle.since, w.id, w) for w in workloads if w.idle is not None]
         return [w for _, _, w in sorted(idle, key=lambda one: one[:2])]
-    return sorted(workloads, key=_busiest)
+    return sorted(workloads, key=_default_key)
 
 
-def _busiest(w: WorkloadView) -> tuple[Any, ...]:
+def _default_key(w: WorkloadView) -> tuple[Any, ...]:
     """Return the default sort key of jobs.
 
     Most busy GPUs first, then workloads with an allocation, then the queue in its order.
@@ -148,17 +149,17 @@ def _busiest(w: WorkloadView) -> tuple[Any, ...]:
 def headline(overview: Overview) -> str:
     """Format current allocation, utilization and the number of waiting workloads."""
     devices = [d for node in overview.nodes for d in node.devices]
-    whole = float(len(devices))
+    capacity = float(len(devices))
     measured = [d.utilized for d in devices if d.utilized is not None]
     simulated = any(d.simulated for d in devices)
     allocated = sum(d.allocated for d in devices)
     share = render.share(sum(measured), allocated, simulated=simulated)
-    busy = f", {share} of them utilized" if allocated else ""
-    busy = busy if measured else ", utilization not measured"
+    utilized = f", {share} of them utilized" if allocated else ""
+    utilized = utilized if measured else ", utilization not measured"
     waiting = sum(p.waiting for p in overview.projects)
     return (
-        f"{render.gpus(allocated)} of {render.gpus(whole)} GPUs allocated"
-        f" ({render.share(allocated, whole)}){busy}; {waiting} waiting"
+        f"{render.gpus(allocated)} of {render.gpus(capacity)} GPUs allocated"
+        f" ({render.share(allocated, capacity)}){utilized}; {waiting} waiting"
     )
 
 
@@ -171,8 +172,8 @@ def begin_of_history(usage: UsageSeries) -> datetime | None:
 
 def average(usage: UsageSeries) -> str:
     """Format average utilization and allocation over a range."""
-    busy = render.share(
+    utilized = render.share(
         usage.utilized_beside_allocated(), usage.capacity, simulated=usage.simulated
     )
     allocated = render.share(usage.allocated_average, usage.capacity)
-    return f"{busy} utilized, {allocated} allocated on average"
+    return f"{utilized} utilized, {allocated} allocated on average"

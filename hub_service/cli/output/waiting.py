@@ -60,32 +60,33 @@ def wait_for(
     Raises:
         NotFound, Conflict: the only workload was deleted, and another one may have its name.
     """
-    ended: list[int] = []
+    exit_codes: list[int] = []
     deadline = time.monotonic() + timeout_s
     try:
-        with _progress(quiet=quiet) as show:
+        with _progress_output(quiet=quiet) as show:
             for workload in workloads:
                 try:
-                    for line in _until_finished(client, workload, ended, deadline):
-                        show(_numbered(line, ended, workloads))
+                    for line in _follow_until_finished(client, workload, exit_codes, deadline):
+                        show(_numbered(line, exit_codes, workloads))
                 except (NotFound, Conflict) as deleted:
                     if len(workloads) == 1:
                         raise
-                    ended.append(1)
-                    show(_numbered(deleted.message, ended, workloads))
+                    exit_codes.append(1)
+                    show(_numbered(deleted.message, exit_codes, workloads))
     except KeyboardInterrupt:
         click.echo(err=True)  # ends the line of the terminal's ^C
-        return _given_up("Interrupted", workloads[len(ended) :], INTERRUPTED)
+        return _give_up("Interrupted", workloads[len(exit_codes) :], INTERRUPTED)
     except _WaitTimeoutError:
-        return _given_up("The time is over", workloads[len(ended) :], _TIMEOUT_EXIT_CODE)
-    return next((code for code in ended if code), 0)
+        return _give_up("The time is over", workloads[len(exit_codes) :], _TIMEOUT_EXIT_CODE)
+    return next((code for code in exit_codes if code), 0)
 
 
-def _numbered(line: str, ended: Sequence[int], workloads: Sequence[Identified]) -> str:
-    return line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}"
+def _numbered(line: str, exit_codes: Sequence[int], workloads: Sequence[Identified]) -> str:
+    return line if len(workloads) == 1 else f"[{len(exit_codes)}/{len(workloads)}] {line}"
 
 
-def _given_up(why: str, workloads: Sequence[Identified], code: int) -> int:
+def _give_up(why: str, workloads: Sequence[Identified], code: int) -> int:
+    """Print that nothing more is waited for; return the exit code."""
     names = " ".join(workload.id for workload in workloads)
     click.echo(
         f"{why}: not waiting any longer for {names}. Running jobs go on; `runai delete {names}`"
@@ -95,10 +96,10 @@ def _given_up(why: str, workloads: Sequence[Identified], code: int) -> int:
     return code
 
 
-def _until_finished(
-    client: Client, submitted: Identified, ended: list[int], deadline: float
+def _follow_until_finished(
+    client: Client, submitted: Identified, exit_codes: list[int], deadline: float
 ) -> Iterator[str]:
-    """Yield a line for each change; append the exit code to `ended` at the end.
+    """Yield a line for each change; append the exit code to `exit_codes` at the end.
 
     Raises:
         NotFound, Conflict: the workload was deleted, and another one may have its name.
@@ -109,8 +110,8 @@ def _until_finished(
     down_since: float | None = None
     while True:
         if workload.state in FINISHED:
-            ended.append(exit_code_of(workload))
-        line = _line(workload)
+            exit_codes.append(exit_code_of(workload))
+        line = _status_line(workload)
         if line != last_line:
             yield line
             last_line = line
@@ -140,7 +141,8 @@ def _poll(
         raise NotFound(f"{workload.id} was deleted before it was seen to finish.") from error
 
 
-def _line(workload: WorkloadView) -> str:
+def _status_line(workload: WorkloadView) -> str:
+    """Format a workload's state, with the reason, devices or exit code."""
     why = render.reason(workload.reason)
     if workload.states:
         why = counts_text(workload.states)
@@ -153,7 +155,8 @@ def _line(workload: WorkloadView) -> str:
     return f"{workload.id} {workload.state}" + (f": {why}" if why else "")
 
 
-def _progress(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
+def _progress_output(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
+    """Return the context that yields the function to show a line."""
     if quiet:
         return nullcontext(lambda _line: None)
     if sys.stderr.isatty():

@@ -26,11 +26,11 @@ def watch_workloads(
 ) -> None:
     """Print workloads, then the changed ones; arrays are one line, unless `elements`."""
 
-    def lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
+    def folded_lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
         return workloads if elements or output not in render.TABLES else folded(workloads)
 
-    def in_event(overview: Overview) -> Iterable[WorkloadView]:
-        return lines(
+    def rows_of_event(overview: Overview) -> Iterable[WorkloadView]:
+        return folded_lines(
             w
             for w in overview.workloads
             if workload_filter.project in {None, w.project}
@@ -46,21 +46,21 @@ def watch_workloads(
             return True
         return False
 
-    workloads = _watched(
+    workloads = _watched_list(
         lambda: tables.workload_table(datetime.now(UTC)),
-        in_event,
+        rows_of_event,
         lambda w: w.id,
         output,
         is_listed=lambda w: workload_filter.state in {None, w.state},
         is_deleted=is_deleted,
     )
-    watch(client, workloads, lines(client.workloads(replace(workload_filter, state=None))))
+    watch(client, workloads, folded_lines(client.workloads(replace(workload_filter, state=None))))
 
 
 def watch_projects(client: Client, output: str) -> None:
     """Print projects as they change."""
     table = partial(tables.project_table, simulated=tables.any_simulated(client.nodes()))
-    projects: WatchedList[ProjectView] = _watched(
+    projects: WatchedList[ProjectView] = _watched_list(
         table, lambda o: o.projects, lambda p: p.name, output
     )
     watch(client, projects)
@@ -69,7 +69,7 @@ def watch_projects(client: Client, output: str) -> None:
 def watch_nodes(client: Client, output: str) -> None:
     """Watch devices in a table, as `list` shows them, else whole nodes."""
     if output in render.TABLES:
-        devices = _watched(
+        devices = _watched_list(
             tables.node_table,
             lambda overview: tables.devices_of(overview.nodes),
             lambda at: f"{at.node} {at.device.device}",
@@ -77,7 +77,7 @@ def watch_nodes(client: Client, output: str) -> None:
         )
         watch(client, devices)
         return
-    nodes: WatchedList[NodeView] = _watched(
+    nodes: WatchedList[NodeView] = _watched_list(
         tables.node_table, lambda overview: overview.nodes, lambda node: node.name, output
     )
 
@@ -89,12 +89,12 @@ def watch_nodes(client: Client, output: str) -> None:
     watch(client, replace(nodes, compared=compared))
 
 
-def _watched(
+def _watched_list(
     table: Callable[[], tables.Table[Any]],
-    in_event: Callable[[Overview], Iterable[T]],
+    rows_of_event: Callable[[Overview], Iterable[T]],
     name: Callable[[T], str],
     output: str,
-    **lists: Any,
+    **conditions: Any,
 ) -> WatchedList[T]:
     """Return what is watched; it prints later rows below the first ones."""
     wide = output != "table"
@@ -121,4 +121,4 @@ def _watched(
     def compared(row: T) -> tuple[Any, ...]:
         return table().compared(row, wide=wide)
 
-    return WatchedList(in_event, name, compared, show, show_deleted, **lists)
+    return WatchedList(rows_of_event, name, compared, show, show_deleted, **conditions)

@@ -115,8 +115,8 @@ def parse_setting(text: str) -> dict[str, object]:
 
 T = TypeVar("T", bound=Wire)
 
-_EFFECTS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
-_PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
+_EFFECT_COLUMNS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
+_PROJECT_COLUMNS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 
 def send_question(
@@ -134,10 +134,11 @@ def send_question(
     if output in render.DATA:
         render.show_data(answer, output)
         return
-    _show(answer)
+    _show_answer(answer)
 
 
 def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T], text: str) -> T:
+    """Parse one option's text; turn an error into click's, with the option's name."""
     try:
         return kind.model_validate(parse(text))
     except ValidationError as wrong:
@@ -148,10 +149,11 @@ def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T
         raise click.BadParameter(str(wrong), param_hint=option) from None
 
 
-def _show(answer: WhatIf) -> None:
+def _show_answer(answer: WhatIf) -> None:
+    """Print the tables of changed workloads and projects."""
     if answer.effects:
-        rows = [_effect(effect) for effect in answer.effects]
-        render.show_table(_EFFECTS, rows, fold="REASON")
+        rows = [_effect_row(effect) for effect in answer.effects]
+        render.show_table(_EFFECT_COLUMNS, rows, fold="REASON")
     else:
         click.echo("Nothing that you may see would change.")
     if answer.others:
@@ -160,10 +162,10 @@ def _show(answer: WhatIf) -> None:
     moved = [project for project in answer.projects if _differs(project)]
     if moved:
         click.echo()
-        render.show_table(_PROJECTS, [_project(project) for project in moved])
+        render.show_table(_PROJECT_COLUMNS, [_project_row(project) for project in moved])
 
 
-def _effect(effect: Effect) -> list[str | Text]:
+def _effect_row(effect: Effect) -> list[str | Text]:
     reason = render.reason(effect.reason)
     return [
         effect.workload,
@@ -183,7 +185,7 @@ def _differs(project: ProjectEffect) -> bool:
     )
 
 
-def _project(project: ProjectEffect) -> list[str | Text]:
+def _project_row(project: ProjectEffect) -> list[str | Text]:
     return [
         project.name,
         render.quota(project.quota),
@@ -193,5 +195,5 @@ def _project(project: ProjectEffect) -> list[str | Text]:
 
 
 def _from_to(before: float, after: float) -> str:
-    same = before == after
-    return render.gpus(after) if same else f"{render.gpus(before)} -> {render.gpus(after)}"
+    is_same = before == after
+    return render.gpus(after) if is_same else f"{render.gpus(before)} -> {render.gpus(after)}"

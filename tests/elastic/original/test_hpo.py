@@ -160,7 +160,7 @@ def test_sigterm_during_a_write_of_the_hpo_file_waits_until_it_is_complete(tmp_p
     hpo.pick(GRID, hpo.Strategy.GridSearch)
 
     def write():
-        with experiments._joined().changed() as content:
+        with experiments._joined_search().changed() as content:
             os.kill(os.getpid(), signal.SIGTERM)  # its handler would wait for the lock held here
             content["note"] = "whole"
 

@@ -82,12 +82,12 @@ class Accumulating(_Inner):
         """Accumulate a micro-batch's gradient; update after the last one."""
         accumulation, loss = self.runai, None
         if accumulation.complete:
-            return self._act(None)
+            return self._step_inner(None)
         accumulation.step += 1
         self.__dict__["_opt_called"] = True  # read by PyTorch's schedulers
         self._warn_of_schedule()
         if accumulation.closing:
-            return self._act(self._closing(closure))
+            return self._step_inner(self._complete_gradient(closure))
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -129,7 +129,7 @@ class Accumulating(_Inner):
         for group in self.param_groups:
             yield from group["params"]
 
-    def _closing(self, closure: Callable[[], float] | None) -> Callable[[], float] | None:
+    def _complete_gradient(self, closure: Callable[[], float] | None) -> Callable[[], float] | None:
         """Complete the gradient now, or after the closure that computes its last part."""
         if closure is None:
             self.runai.close(self._parameters())
@@ -142,7 +142,7 @@ class Accumulating(_Inner):
 
         return compute_and_close
 
-    def _act(self, closure: Callable[[], float] | None) -> float | None:
+    def _step_inner(self, closure: Callable[[], float] | None) -> float | None:
         """Step the inner optimizer, unless a scaler found an infinite gradient."""
         accumulation, loss = self.runai, None
         skipped = accumulation.overflow or bool(getattr(self, "found_inf", False))
@@ -159,6 +159,7 @@ class Accumulating(_Inner):
         return loss
 
     def _begin_update(self) -> None:
+        """Start the next update: no micro-batch is accumulated."""
         self.runai.clear()
         accumulating_optimizers.discard(self)
 

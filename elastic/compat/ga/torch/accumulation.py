@@ -86,20 +86,20 @@ class Accumulation:
             if parameter in self._handles or not parameter.requires_grad:
                 continue
 
-            def arrives(gradient: torch.Tensor, parameter: torch.Tensor = parameter) -> None:
+            def record_arrival(gradient: torch.Tensor, parameter: torch.Tensor = parameter) -> None:
                 accumulation = me()
                 if accumulation is not None and not accumulation._idle:  # noqa: SLF001
                     accumulation._arriving[parameter] = gradient, parameter.grad is None  # noqa: SLF001
 
-            def arrived(parameter: torch.Tensor) -> None:
+            def accumulate_arrival(parameter: torch.Tensor) -> None:
                 accumulation = me()
                 if accumulation is not None and not accumulation._idle:  # noqa: SLF001
                     accumulation._accumulate_arrived(parameter)  # noqa: SLF001
 
             # The first hook alone would also see `torch.autograd.grad`, which changes no `.grad`.
             self._handles[parameter] = [
-                parameter.register_hook(arrives),
-                parameter.register_post_accumulate_grad_hook(arrived),
+                parameter.register_hook(record_arrival),
+                parameter.register_post_accumulate_grad_hook(accumulate_arrival),
             ]
 
     def unwatch(self) -> None:
@@ -201,6 +201,7 @@ class Accumulation:
             _add(parameter, gathered, share)
 
     def _gather(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Add a micro-batch's weighted gradient to the parameter's sum."""
         gathered, gradient = self._gathered.get(parameter), gradient.detach()
         if gathered is None:
             # A copy: backward may pass the same tensor for another parameter.

@@ -63,7 +63,9 @@ class Submissions:
             for workload in arrays.names_of(spec):
                 existing = self._lookup.find(workload)
                 if existing is not None or workload in requested:
-                    raise refusal_of_used_name(workload, existing.state if existing is not None else "")
+                    raise refusal_of_used_name(
+                        workload, existing.state if existing is not None else ""
+                    )
                 requested.add(workload)
         users = {spec.user for spec in specs}
         sources = {user: await self._template_source(user) for user in users}
