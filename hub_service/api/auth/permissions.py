@@ -161,7 +161,7 @@ def roles(
     if workload is not None and workload.user == actor.name:
         is_former = project is not None and not is_true[Role.MEMBER]
         is_true[Role.FORMER if is_former else Role.OWNER] = True
-    return frozenset(role for role, is_held in is_true.items() if is_held)
+    return frozenset(role for role, applies in is_true.items() if applies)
 
 
 def may(

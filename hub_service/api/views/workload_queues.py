@@ -234,10 +234,10 @@ class _Index(Generic[Name]):
 
 def _without_removed(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
     """Return the numbers without those at the removed indexes."""
-    is_kept = bytearray(b"\1") * len(numbers)
+    is_remaining = bytearray(b"\1") * len(numbers)
     for index in removed:
-        is_kept[index] = 0
-    return list(compress(numbers, is_kept))
+        is_remaining[index] = 0
+    return list(compress(numbers, is_remaining))
 
 
 def _oldest_first(records: NumberedRecords) -> list[WorkloadRecord]:

@@ -271,14 +271,14 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
 
     def _remove_deleted(self) -> None:
         """Remove deleted workloads from the list; some were never in it."""
-        is_kept = bytearray(b"\1") * len(self._record_numbers)
+        is_remaining = bytearray(b"\1") * len(self._record_numbers)
         for number in self._deleted_numbers:
             place = bisect_left(self._record_numbers, number)
             if place < len(self._record_numbers) and self._record_numbers[place] == number:
-                is_kept[place] = 0
-        if not all(is_kept):
-            self._records = list(compress(self._records, is_kept))
-            self._record_numbers = list(compress(self._record_numbers, is_kept))
+                is_remaining[place] = 0
+        if not all(is_remaining):
+            self._records = list(compress(self._records, is_remaining))
+            self._record_numbers = list(compress(self._record_numbers, is_remaining))
         self._deleted_numbers.clear()
 
     def _insert_record(self, number: int, record: WorkloadRecord) -> None:
