@@ -274,7 +274,7 @@ async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
 async def test_refused_agent_report_does_not_delay_the_next_report(
     refusal, source, service, eventually_async, monkeypatch
 ):
-    monkeypatch.setattr(agent_module, "_delay", lambda _failures: NEVER)
+    monkeypatch.setattr(agent_module, "_retry_delay_s", lambda _failures: NEVER)
     service.refusals.append(refusal)
     async with running_agent(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
         await eventually_async(lambda: service.reports)
@@ -293,7 +293,7 @@ async def test_agent_retry_delay_grows_with_failures_to_reach_the_service(
         paused.append(failures)
         return 0.0
 
-    monkeypatch.setattr(agent_module, "_delay", pause)
+    monkeypatch.setattr(agent_module, "_retry_delay_s", pause)
     service.refusals += [away, away]
     async with running_agent(source, service, idle_s=0):
         await eventually_async(lambda: service.reports)

@@ -125,7 +125,7 @@ class TestJobs:
 
     @pytest.fixture
     async def lab(self, unix, tmp_path, monkeypatch):
-        monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
+        monkeypatch.setattr(start_accounts, "LOOK_UP_EVERY_S", 0.01)
         states = unix.states(clock=count(step=100).__next__)  # each question is a minute later
         directory = unix.directory(tmp_path / "data", states=states)
         async with local_lab(tmp_path, accounts=directory) as lab:

@@ -32,7 +32,7 @@ def unix():
 
 @pytest.fixture
 async def lab(unix, tmp_path, monkeypatch):
-    monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
+    monkeypatch.setattr(start_accounts, "LOOK_UP_EVERY_S", 0.01)
     clock = Clock()
     directory = unix.directory(tmp_path / "data", clock=clock)
     async with local_lab(tmp_path, clock, accounts=directory) as lab:
@@ -184,7 +184,7 @@ class FullDiskOnce:
 async def test_job_waiting_for_its_account_is_queued_by_the_restarted_service(
     unix, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(start_accounts, "AGAIN_S", 0.01)
+    monkeypatch.setattr(start_accounts, "LOOK_UP_EVERY_S", 0.01)
     directory = unix.directory(tmp_path / "data")
     async with local_lab(tmp_path, accounts=directory, forget=False) as lab:
         workload = await queued(lab)

@@ -119,7 +119,7 @@ async def test_pause_with_missing_checkpoint_answers_ends_without_a_warning(
 ):
     monkeypatch.setattr(attempt_answers.CheckpointAnswers, "within_s", -attempt_answers.LATE_S)
     answer_iterator = iter(answers * 1000)
-    monkeypatch.setattr(Attempt, "saved", lambda _: next(answer_iterator))
+    monkeypatch.setattr(Attempt, "has_new_checkpoint", lambda _: next(answer_iterator))
     spec = lab.job(command=("sh", "-c", JOB % ":"), workers=len(answers), saves=True)
     await lab.cluster.submit([spec])
 

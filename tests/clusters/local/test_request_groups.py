@@ -219,8 +219,8 @@ def test_process_belongs_to_a_worker_if_it_is_in_its_control_group(groups, proc,
     (proc / "7").mkdir()
     (proc / "7/cgroup").write_text(line)
 
-    assert groups.has(WORKER, 7) is is_in
-    assert groups.has(WORKER, 8) is None  # it has ended
+    assert groups.is_in_group(WORKER, 7) is is_in
+    assert groups.is_in_group(WORKER, 8) is None  # it has ended
 
 
 async def test_control_group_limits_of_running_workers_are_set_again_on_service_restart(

@@ -374,7 +374,7 @@ async def test_health_endpoint_is_not_ok_while_scheduler_cycles_fail(simulated, 
             return str((await http.get("health")).json()["status"])
 
         async def wait_for_status(to: str) -> None:
-            simulated.platform.cluster._change_signal.announce()
+            simulated.platform.cluster._change_signal.wake()
 
             async def has_status() -> bool:
                 return await status() == to
