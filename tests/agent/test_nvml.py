@@ -123,7 +123,9 @@ def test_utilization_of_a_reused_pid_is_divided_at_the_later_process_start(
     ]
     former_owner = ProcessOwner(1.0, allocations[1], "ana", "python3")
     monkeypatch.setattr(
-        ProcessOwners, "previous_owner", lambda _, pid: (former_owner, 15e-6) if pid == later.pid else None
+        ProcessOwners,
+        "previous_owner",
+        lambda _, pid: (former_owner, 15e-6) if pid == later.pid else None,
     )
     nvml.write(GPU, f"sample 0 {later.pid} 10 80", f"sample 0 {later.pid} 20 40")
 
