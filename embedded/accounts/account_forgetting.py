@@ -88,7 +88,7 @@ class AccountForgetting(AccountRemoval):
             raise RemovalPending(f"{', '.join(remaining)} still runs")
 
     async def _delete_workloads(self, name: str) -> list[str]:
-        """Delete the user's workloads; return those that are there still."""
+        """Delete the user's workloads; return the remaining ones."""
         ids = [workload.id for workload in await self._service.workloads(user=name)]
         for workload_id in ids:
             with suppress(Conflict, NotFound):  # it ended meanwhile

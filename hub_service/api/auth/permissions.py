@@ -32,7 +32,7 @@ class Actor:
     admin: bool = False
     """True with the scope `custom:runai:admin`, and for a hub admin logged in on the pages."""
     admin_elsewhere: bool = False
-    """True for a hub admin whose token, such as a notebook's, lacks the admin scopes."""
+    """True for a hub admin with a token, such as a notebook's, without the admin scopes."""
     groups: frozenset[str] = frozenset()
     may_write: bool = True
     """True if the token has `custom:runai:submit`; without it, it only reads."""
@@ -222,7 +222,7 @@ def no_such_workload(workload: WorkloadId) -> NotFound:
 def _sentence(
     action: Action, project: ProjectSpec | None, workload: WorkloadSpec | None
 ) -> tuple[str]:
-    """Return the message of a refusal: who may perform the action."""
+    """Return the message of a refusal: it names the roles that may perform the action."""
     if workload is not None:
         subject = " or ".join(
             {Role.OWNER: workload.user, Role.PROJECT_ADMIN: "an admin of its project"}[role]

@@ -76,7 +76,7 @@ async def submit(
 
 
 async def _find_owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Actor:
-    """Return the owner of the workloads: the caller, or the user for whom the hub submits."""
+    """Return the owner of the workloads: the caller, or the user that the hub submits for."""
     if request.owner is None and not request.server and actor.kind == "user":
         if request.command is None and request.kind == "session":
             raise InvalidRequest(
@@ -184,7 +184,7 @@ async def _reply_after_decision(
 
 
 async def _listed_records(platform: Platform, record: WorkloadRecord) -> list[WorkloadRecord]:
-    """Return the records of a reply: of an array, those of its first elements."""
+    """Return the records of a reply: of an array, only its first elements."""
     record = await platform.cluster.workload(arrays.array_id(record))
     spec = record.spec
     if not spec.is_array:

@@ -68,7 +68,7 @@ class SortedQueues(Mapping[str, Sequence[WorkloadRecord]]):
         return ((name, len(records)) for name, records in self._waiting.items())
 
     def sorted_except(self, names: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return the queues that are sorted already, except those of some names."""
+        """Return the queues that are sorted already, without some names."""
         queues = dict(self._sorted)
         for name in names:
             queues.pop(name, None)
@@ -233,7 +233,7 @@ class _Index(Generic[Name]):
 
 
 def _without_removed(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
-    """Return the numbers without those at the removed indexes."""
+    """Drop the numbers at the removed indexes."""
     is_remaining = bytearray(b"\1") * len(numbers)
     for index in removed:
         is_remaining[index] = 0

@@ -247,7 +247,7 @@ class StoredCluster:
         return await self.workload(workload)
 
     def _unfinished_rows(self, workload: WorkloadId) -> list[StoredWorkload]:
-        """Return the rows that a name stands for; of an array only those that have not ended."""
+        """Return the rows that a name stands for; of an array only elements that have not ended."""
         rows = [self._row(row_id) for row_id in self._index.row_ids(workload)]
         unfinished = [row for row in rows if not row.record.state.finished]
         return rows if len(rows) == 1 else unfinished
@@ -515,7 +515,7 @@ class StoredCluster:
 
         `soon`: they are stored with the next write. `urgent`: on a full disk too, if possible, as
         stops that users request. `quietly`: they wake the controller only if they alter its
-        snapshot, as a plan's; all others always wake it, because users wait for the result.
+        snapshot, as a plan's; other changes always wake it, because users wait for the result.
         """
         now = self._clock()
         queue_updates = [t.row for t in transitions.values() if t.only_queue_status]
@@ -557,7 +557,7 @@ class StoredCluster:
     def _events_of(
         self, transitions: Mapping[WorkloadId, Transition], now: float
     ) -> list[tuple[WorkloadId, HistoryEvent]]:
-        """Return the transitions' events; an element's first ones are those of its submission."""
+        """Return the transitions' events; an element's first ones are of its submission."""
         events: list[tuple[WorkloadId, HistoryEvent]] = []
         for workload, transition in transitions.items():
             if transition.row is None:

@@ -237,7 +237,7 @@ class Api:
     async def _answer(
         self, path: str, query: Mapping[str, str], *, max_silence_s: float | None
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """Yield the answer to a GET whose content is read as it arrives; then abort it.
+        """Yield the answer to a GET, to be read as it arrives; then abort it.
 
         Raises:
             ApiError: the request is refused, the connection breaks, or nothing arrives for
@@ -382,13 +382,13 @@ def key_of(found: Object) -> str:
 
 
 def _drop_unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
-    """Abort the answer to a request whose caller was cancelled."""
+    """Abort the answer to a cancelled caller's request."""
     if not sending.cancelled() and sending.exception() is None:
         _abort(sending.result())
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """Abort the connection of an answer whose remaining content is not needed."""
+    """Abort the connection of an answer that is not needed to its end."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()

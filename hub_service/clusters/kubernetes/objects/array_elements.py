@@ -137,7 +137,7 @@ def array_jobs(
 
 
 def element_moves(job: Job) -> Mapping[int, str]:
-    """Return why elements of an array moved whose last stop was a move; {} if unreadable."""
+    """Return why elements of an array moved, if their last stop was a move; {} if unreadable."""
     try:
         stored: dict[str, str] = json.loads(job.moved or "{}")
         return {int(index): str(why) for index, why in stored.items()}

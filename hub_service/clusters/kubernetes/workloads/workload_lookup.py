@@ -32,7 +32,7 @@ def _age(record: WorkloadRecord) -> tuple[float, WorkloadId, int]:
 
 
 class _UsedIds(Container[str]):
-    """The IDs in use, those of whole arrays and of their elements included."""
+    """The IDs in use, of workloads, whole arrays and their elements."""
 
     def __init__(self, lookup: "WorkloadLookup") -> None:
         self._lookup = lookup
@@ -69,7 +69,7 @@ class WorkloadLookup:
         return self._records
 
     def _build(self, cluster_state: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
-        """Build the records of all workloads, those of arrays in between by age."""
+        """Build the records of all workloads, arrays among them by age."""
         records = self._record_builder.records(cluster_state)
         self._arrays.begin()
         jobs = array_jobs(cluster_state.pods, cluster_state.jobs, finished=True)

@@ -137,7 +137,7 @@ class WorkerLog:
         self._lines, self._bytes = file.before or (0, 0)
 
     def _skip(self, block: bytes) -> None:
-        """Pass over the rest of a line whose beginning is missing."""
+        """Pass over the rest of a line without its beginning."""
         end = block.find(b"\n", 0, self._to_skip) + 1
         block = block[: end or self._to_skip]
         self._to_skip = 0 if end else self._to_skip - len(block)
@@ -176,7 +176,7 @@ class WorkerLog:
 
 
 def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path, re.Match[str]]]:
-    """Return the entries of a folder whose names match, by the number in the name."""
+    """Return the entries of a folder with matching names, by the number in the name."""
     try:
         matches = [(name.fullmatch(path.name), path) for path in folder.iterdir()]
     except FileNotFoundError:
