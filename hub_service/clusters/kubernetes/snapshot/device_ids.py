@@ -63,7 +63,9 @@ class DeviceIds:
         numbers = self._stored_numbers(units) or self._assign_numbers(units)
         self._assigned = {name: (unit.node, numbers[name]) for name, unit in units.items()}
         return {
-            uid: tuple(itertools.chain.from_iterable(numbers[name] for name in names))
+            uid: numbers[names[0]]  # nearly all pods are one unit: no new tuple for each
+            if len(names) == 1
+            else tuple(number for name in names for number in numbers[name])
             for uid, names in units_by_pod.items()
         }
 
