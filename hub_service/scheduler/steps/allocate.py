@@ -113,7 +113,7 @@ class AllocateStep:
         """Try the waiting pod sets, the most deprived project's next one first (O1)."""
         pod_sets = self.unreserved_pod_sets()
         pod_sets += [
-            pod_set for planned in self._state.reserved for pod_set in _reserved_unit(planned)
+            pod_set for planned in self._state.reserved for pod_set in _reserved_pod_sets(planned)
         ]
         order = QueueOrder(self._state, pod_sets)
         while (pod_set := order.pop()) is not None:
@@ -313,7 +313,7 @@ def _lacks_minimum(pod_set: PodSet) -> bool:
     return pod_set.falls_short(now=pod_set.members[0].phase is Phase.RESERVED)
 
 
-def _reserved_unit(planned: PlannedWorkload) -> list[PodSet]:
+def _reserved_pod_sets(planned: PlannedWorkload) -> list[PodSet]:
     """Return a pod set of the workers that wait for reservations: they may start elsewhere now."""
     reserved = tuple(m for m in planned.members if m.phase is Phase.RESERVED)
     return [PodSet(planned, reserved, is_surplus=False)] if reserved else []
