@@ -251,7 +251,7 @@ def test_simulate_replays_the_platforms_history_with_a_changed_quota(
     figures = json.loads(result.stdout)
     assert figures["jobs"] == 2
     assert figures["allocated_pct"] > 0  # the time after the last submission counts
-    assert (past["vision/half"].request, past["vision/half"].starts) == (
+    assert (past["vision/half"].asked, past["vision/half"].starts) == (
         {
             "workers": [{"gpus": 0.5, "cpu_milli": 100, "memory_mib": 64}],
             "preemptible": True,

@@ -44,7 +44,7 @@ async def main():
         SqliteStore.save = killed
         if how == "deleted":
             await cluster.delete("vision/exp", by="ana")
-        cluster.report_time()
+        cluster.apply_due_transitions()
 
 asyncio.run(main())
 """
